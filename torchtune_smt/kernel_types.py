@@ -1,0 +1,12 @@
+"""Names of the array types that kernels take and return."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+Reals = NDArray[np.float64]
