@@ -1,0 +1,76 @@
+# make demo | test | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
+#     make PYTHON=python3.12 demo
+# On a machine without a GPU, torch's CPU build saves some gigabytes:
+#     make TORCH_OPTIONS="--index-url https://download.pytorch.org/whl/cpu" demo
+# Arguments pass through: make demo ARGS="seed=2", make test ARGS="-k decoder".
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_OPTIONS ?=
+ARGS ?=
+
+python := $(VENV)/bin/python
+pip := $(python) -m pip --disable-pip-version-check
+torch := $(shell grep '^torch==' constraints.txt)
+# One stamp a step: what is installed is not installed again until one of these files changes.
+environment := $(VENV)/.stamp-environment
+package := $(VENV)/.stamp-package
+tools := $(VENV)/.stamp-tools
+oracle := $(VENV)/.stamp-oracle
+
+.PHONY: demo test boundscheck lint format clean
+.DELETE_ON_ERROR:
+
+demo: $(package)
+	$(python) train.py $(ARGS)
+
+test: $(tools) $(oracle)
+	$(python) -m pytest $(ARGS)
+
+# The tests once with numba's bounds checks, compiled into a cache of their own.
+boundscheck: $(tools)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/boundscheck $(python) -m pytest $(ARGS)
+
+lint: $(tools)
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy --strict torchtune_smt
+
+format: $(tools)
+	$(python) -m ruff check --fix .
+	$(python) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find torchtune_smt tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(environment):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) is not installed: name a Python 3.11 or newer, for example" \
+	       "'make PYTHON=python3.12 demo'" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1), and Python 3.11 or newer is needed: name" \
+	       "one, for example 'make PYTHON=python3.12 demo'" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot create virtual environments: install its venv package (on Debian and" \
+	       "Ubuntu 'apt install python3-venv')" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first and by its exact version, so that nothing else asks for a newer one. The
+# build backend is installed from the constraints, too, and no isolated build is needed.
+$(package): $(environment) pyproject.toml constraints.txt
+	$(pip) install -c constraints.txt $(TORCH_OPTIONS) $(torch)
+	$(pip) install -c constraints.txt hatchling editables
+	$(pip) install -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+$(tools): $(package)
+	$(pip) install -c constraints.txt --no-build-isolation -e '.[test]'
+	@touch $@
+
+# kenlm is only an oracle of some tests and does not build everywhere.
+$(oracle): $(environment) constraints.txt
+	$(pip) install -c constraints.txt kenlm >$(VENV)/kenlm.log 2>&1 || echo "kenlm could not be \
+	installed ($(VENV)/kenlm.log): the tests that compare with it will be skipped"
+	@touch $@

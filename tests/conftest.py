@@ -1,0 +1,30 @@
+"""Fixtures and settings that all tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Compilation of a kernel may fall into any example, so there are no deadlines. In CI the
+# examples are the same in every run: a failure there can be repeated.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with corpora and the outputs of other tools beside the repository."""
+    folder = REPOSITORY.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"no corpora and oracles beside the repository: {folder} is missing")
+    return folder

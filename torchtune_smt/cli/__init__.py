@@ -1,0 +1,58 @@
+"""The console command ``torchtune-smt``: one subcommand a module of this package."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+COMMANDS: Final = {
+    "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
+    "build-model": "align a bitext, extract the grammar, estimate the language model",
+    "translate": "translate a file with tuned weights",
+    "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
+    "get-data": "say where the public corpora come from, and fetch them",
+}
+
+
+def usage() -> str:
+    """Return the help text of the command."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: torchtune-smt COMMAND [ARGUMENT ...]",
+            "",
+            *lines,
+            "",
+            "torchtune-smt COMMAND --help tells about one command.",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the first argument names, and return its exit code.
+
+    Its module ``torchtune_smt.cli.<name>`` (dashes become underscores) is imported only now, and
+    its ``main()`` reads its arguments from ``sys.argv``, as Hydra does, too.
+
+    Parameters
+    ----------
+    argv
+        The arguments without the program's name; those of the process by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in COMMANDS:
+        print(f"torchtune-smt: there is no command '{name}'\n\n{usage()}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    before = sys.argv
+    sys.argv = [f"torchtune-smt {name}", *arguments[1:]]
+    try:
+        code = module.main()
+    finally:
+        sys.argv = before
+    return int(code or 0)

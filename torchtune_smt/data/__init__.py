@@ -1,0 +1,1 @@
+"""Corpora: reading, preparation, and where the public ones come from."""
