@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
+Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
+Lengths = NDArray[np.int8]
 Offsets = NDArray[np.int64]
 Reals = NDArray[np.float64]

@@ -1,0 +1,252 @@
+"""Reading and writing n-gram models as ARPA text."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
+from torchtune_smt.lm import arpa_kernels as kernels
+from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
+from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.vocabulary import Vocabulary
+
+# What an ARPA without <unk> gives to unknown words, as KenLM has it.
+UNKNOWN_PROB = -100.0
+
+_COUNT = re.compile(rb"ngram[ \t]+(\d{1,18})[ \t]*=[ \t]*(\d{1,18})")
+
+
+def read_arpa(path: str | PathLike[str]) -> Ngrams:
+    r"""Read an ARPA file, plain or gz.
+
+    Fields are separated by tabs or blanks; a missing back-off weight is 1 (log10: 0); what stands
+    before ``\data\`` is skipped. Without ``<unk>`` unknown words get log10 probability -100.
+    ``<UNK>`` is read as ``<unk>``.
+
+    Raises
+    ------
+    InputError
+        With the line: no ``\data\`` or ``\end\``, counts that do not hold, a missing field or
+        one too many, a number that is none or not finite, a positive log probability, a word
+        twice or not among the unigrams, no ``<s>`` or ``</s>``, order above 6, invalid UTF-8.
+    """
+    data = read_bytes(path)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if data.startswith(b"mmap lm http://kheafield.com"):
+            raise InputError(
+                "is a binary of KenLM; give the ARPA file that it was built from", path=path
+            ) from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            "is not valid UTF-8; convert the file to UTF-8", path=path, line=line
+        ) from None
+    return _Reader(path, data).read()
+
+
+class _Reader:
+    """One pass over the bytes of an ARPA file."""
+
+    def __init__(self, path: str | PathLike[str], data: bytes) -> None:
+        self.path = path
+        # A bytearray, since numba compiles anew for arrays that are read-only.
+        self.data = bytearray(data)
+        self.text: Bytes = np.frombuffer(self.data, np.uint8)
+        self.position = 0
+        self.section_line: list[int] = []
+
+    def read(self) -> Ngrams:
+        counts = self._header()
+        words = Vocabulary([UNKNOWN])
+        rows: list[Ids] = []
+        prob: list[Floats] = []
+        backoff: list[Floats] = []
+        for n, count in enumerate(counts, start=1):
+            spans, prob_n, backoff_n = self._section(n, count, has_backoff=n < len(counts))
+            if n == 1:
+                ids = self._unigrams(words, *spans)
+                prob.append(np.full(len(words), UNKNOWN_PROB, np.float32))
+                backoff.append(np.zeros(len(words), np.float32))
+                prob[0][ids] = prob_n
+                backoff[0][ids] = backoff_n
+                rows.append(np.arange(len(words), dtype=np.int32)[:, None])
+                order_of_row = np.argsort(ids)
+            else:
+                ids = words.lookup_spans(self.text, *spans)
+                self._check_known(n, ids, *spans)
+                rows.append(ids.reshape(count, n))
+                prob.append(prob_n)
+                backoff.append(backoff_n)
+        self._end()
+        section_line = self.section_line
+        missing_unknown = prob[0].size - counts[0]
+
+        def line_of(n: int, row: int) -> int:
+            if n == 1:
+                row = int(order_of_row[max(row - missing_unknown, 0)])
+            return section_line[n - 1] + row
+
+        return Ngrams(words, rows, prob, backoff, self.path, line_of)
+
+    def _line(self, position: int) -> int:
+        return self.data.count(b"\n", 0, position) + 1
+
+    def _error(self, message: str, position: int) -> InputError:
+        return InputError(message, path=self.path, line=self._line(position))
+
+    def _next_line(self) -> tuple[bytes, int]:
+        """Return the next line that is not blank, and where it starts; b"" at the end."""
+        size = len(self.data)
+        while self.position < size:
+            begin = self.position
+            end = self.data.find(b"\n", begin)
+            end = size if end < 0 else end
+            self.position = min(end + 1, size)
+            line = bytes(self.data[begin:end]).strip(b" \t\r")
+            if line:
+                return line, begin
+        return b"", size
+
+    def _header(self) -> list[int]:
+        r"""Read up to ``\1-grams:`` and return the count of each order."""
+        self.position = (
+            0 if self.data.startswith(b"\\data\\") else self.data.find(b"\n\\data\\") + 1
+        )
+        line, begin = self._next_line()
+        if line != b"\\data\\":
+            raise InputError("has no line \\data\\: it is no ARPA file", path=self.path)
+        counts: list[int] = []
+        while True:
+            line, begin = self._next_line()
+            if line.startswith(b"\\"):
+                self.position = begin
+                break
+            match = _COUNT.fullmatch(line)
+            if match is None:
+                raise self._error("the header needs lines like 'ngram 1=1000' here", begin)
+            n, count = int(match[1]), int(match[2])
+            if n != len(counts) + 1:
+                raise self._error(f"'ngram {len(counts) + 1}=' was expected here", begin)
+            if n > MAX_ORDER:
+                raise self._error(f"n-grams of order {n}: at most {MAX_ORDER} are supported", begin)
+            if count > len(self.data):
+                raise self._error(f"{count} n-grams do not fit into a file of this size", begin)
+            if count == 0 and n == 1:
+                raise self._error("there must be unigrams", begin)
+            counts.append(count)
+        if not counts:
+            raise self._error("the header has no 'ngram 1=' line", self.position)
+        while len(counts) > 1 and counts[-1] == 0:
+            counts.pop()
+        return counts
+
+    def _section(
+        self, n: int, count: int, has_backoff: bool
+    ) -> tuple[tuple[Offsets, Offsets], Floats, Floats]:
+        r"""Read the n-grams of one order, ``\n-grams:`` included."""
+        line, begin = self._next_line()
+        if line != f"\\{n}-grams:".encode():
+            if n > 1 and not line.startswith(b"\\") and line:
+                raise self._error(
+                    f"more {n - 1}-grams than the header's count; correct the header, or copy the"
+                    " file again",
+                    begin,
+                )
+            raise self._error(f"'\\{n}-grams:' was expected here", begin)
+        self.section_line.append(self._line(begin) + 1)
+        prob: Floats = np.zeros(count, np.float32)
+        backoff: Floats = np.zeros(count, np.float32)
+        word_begin: Offsets = np.zeros(count * n, np.int64)
+        word_end: Offsets = np.zeros(count * n, np.int64)
+        code, row, self.position = kernels.parse_section(
+            self.text, self.position, has_backoff, prob, backoff, word_begin, word_end
+        )
+        if code != kernels.DONE:
+            raise self._error(
+                {
+                    kernels.ENDS_EARLY: f"the header counts {count} {n}-grams, and here they end"
+                    f" after {row}; correct the header, or copy the file again",
+                    kernels.BAD_NUMBER: "a log probability or back-off weight is no finite number",
+                    kernels.NO_WORD: f"a {n}-gram needs a log probability and {n} words",
+                    kernels.EXTRA_FIELD: f"too many fields for a {n}-gram"
+                    + ("" if has_backoff else " of the highest order, which has no back-off"),
+                    kernels.POSITIVE: "a log probability above 0; build the model again",
+                }[code],
+                self.position,
+            )
+        return (word_begin, word_end), prob, backoff
+
+    def _unigrams(self, words: Vocabulary, begin: Offsets, end: Offsets) -> Ids:
+        """Fill `words`, and return the id of each unigram."""
+        ids = words.intern_spans(self.text, begin, end)
+        _, first = np.unique(ids, return_index=True)
+        if first.size < ids.size:
+            row = int(np.setdiff1d(np.arange(ids.size), first)[0])
+            word = words[int(ids[row])]
+            raise self._error(f"the word '{word}' stands twice among the unigrams", int(begin[row]))
+        for name in (BEGIN, END):
+            if name not in words:
+                raise self._error(f"the unigrams lack {name}", int(begin[0]))
+        return ids
+
+    def _check_known(self, n: int, ids: Ids, begin: Offsets, end: Offsets) -> None:
+        unknown = np.flatnonzero(ids < 0)
+        if unknown.size:
+            first, last = int(begin[unknown[0]]), int(end[unknown[0]])
+            word = self.data[first:last].decode("utf-8")
+            raise self._error(
+                f"the word '{word}' of this {n}-gram is not among the unigrams", first
+            )
+
+    def _end(self) -> None:
+        line, begin = self._next_line()
+        if line == b"\\end\\":
+            return
+        if not line:
+            raise self._error("\\end\\ is missing: the file is cut off; copy it again", begin)
+        if line.startswith(b"\\"):
+            raise self._error("\\end\\ was expected here, after the orders of the header", begin)
+        raise self._error("more n-grams than the header's count, or \\end\\ is missing", begin)
+
+
+def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
+    """Write n-grams as an ARPA file (gz by the name), numbers with seven digits behind the point.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written to.
+    """
+    words = ngrams.words.to_arrays()
+    letters: Bytes = np.asarray(words["letters"], np.uint8)
+    begin: Offsets = np.asarray(words["begin"], np.int64)
+    room: Bytes = np.empty(1 << 20, np.uint8)
+    with atomic_writer(path) as file:
+        file.write("\\data\\\n")
+        for n, rows in enumerate(ngrams.rows, start=1):
+            file.write(f"ngram {n}={rows.shape[0]}\n")
+        for n, rows in enumerate(ngrams.rows, start=1):
+            file.write(f"\n\\{n}-grams:\n")
+            prob, backoff = ngrams.prob[n - 1], ngrams.backoff[n - 1]
+            row = 0
+            while row < rows.shape[0]:
+                start = row
+                row, used = kernels.format_rows(
+                    room,
+                    rows,
+                    prob,
+                    backoff,
+                    n < ngrams.order,
+                    letters,
+                    begin,
+                    row,
+                )
+                if row == start:
+                    room = np.empty(2 * room.size, np.uint8)
+                file.write(room[:used].tobytes().decode("utf-8"))
+        file.write("\n\\end\\\n")

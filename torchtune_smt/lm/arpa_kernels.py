@@ -1,0 +1,204 @@
+"""Byte-level reading and writing of ARPA lines."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
+
+DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
+
+_TAB, _NEWLINE, _RETURN, _BLANK, _BACKSLASH = 9, 10, 13, 32, 92
+_LESS, _GREATER, _U, _N, _K = 60, 62, 85, 78, 75
+_PLUS, _MINUS, _POINT, _ZERO, _NINE, _CAPITAL_E, _SMALL_E = 43, 45, 46, 48, 57, 69, 101
+
+# Digits behind the point in written numbers: the error of 5e-8 is that of a float32 near 1.
+DECIMALS = 7
+
+
+@njit(cache=True, nogil=True)
+def parse_number(text: Bytes, begin: int, end: int) -> tuple[float, bool]:
+    """Return (value, valid) of the decimal number ``text[begin:end]``."""
+    k = begin
+    negative = False
+    if k < end and (text[k] == _MINUS or text[k] == _PLUS):
+        negative = text[k] == _MINUS
+        k += 1
+    mantissa = np.int64(0)
+    exponent = 0
+    digits = 0
+    seen_point = False
+    while k < end:
+        c = np.int64(text[k])
+        if _ZERO <= c <= _NINE:
+            digits += 1
+            # Beyond 17 digits nothing changes but the magnitude.
+            if mantissa < 10**17:
+                mantissa = 10 * mantissa + (c - _ZERO)
+                if seen_point:
+                    exponent -= 1
+            elif not seen_point:
+                exponent += 1
+        elif c == _POINT and not seen_point:
+            seen_point = True
+        else:
+            break
+        k += 1
+    valid = digits > 0
+    if k < end and valid and (text[k] == _SMALL_E or text[k] == _CAPITAL_E):
+        k += 1
+        sign = 1
+        if k < end and (text[k] == _MINUS or text[k] == _PLUS):
+            if text[k] == _MINUS:
+                sign = -1
+            k += 1
+        valid = k < end
+        power = 0
+        while k < end and _ZERO <= text[k] <= _NINE:
+            if power < 1000:
+                power = 10 * power + (text[k] - _ZERO)
+            k += 1
+        exponent += sign * power
+    # Powers of ten up to 22 are exact, so that one division rounds correctly.
+    value = float(mantissa)
+    if -22 <= exponent < 0:
+        value /= 10.0 ** (-exponent)
+    elif exponent != 0 and mantissa != 0:
+        value *= 10.0**exponent
+    return (-value if negative else value), valid and k == end and value < 1e30
+
+
+@njit(cache=True, nogil=True)
+def _lower_unknown(text: Bytes, begin: int, end: int) -> None:
+    """Replace ``<UNK>`` by ``<unk>``."""
+    if end - begin != 5 or text[begin] != _LESS or text[begin + 4] != _GREATER:
+        return
+    if text[begin + 1] == _U and text[begin + 2] == _N and text[begin + 3] == _K:
+        for k in range(begin + 1, begin + 4):
+            text[k] += _BLANK
+
+
+@njit(cache=True, nogil=True)
+def parse_section(
+    text: Bytes,
+    position: int,
+    has_backoff: bool,
+    prob: Floats,
+    backoff: Floats,
+    word_begin: Offsets,
+    word_end: Offsets,
+) -> tuple[int, int, int]:
+    """Read one n-gram a line from `position` on, as many as `prob` has places.
+
+    Row i's words are the spans of `text` number ``i * n .. i * n + n - 1``. Without
+    `has_backoff` (highest order) nothing may follow the words. ``<UNK>`` becomes ``<unk>`` in
+    `text`. Returns (code, row, position behind the last line read or at the start of a bad one).
+    """
+    count = prob.size
+    n = word_begin.size // max(count, 1)
+    size = text.size
+    for row in range(count):
+        start = position
+        if position >= size or text[position] in (_NEWLINE, _RETURN, _BACKSLASH):
+            return ENDS_EARLY, row, start
+        field = 0
+        while True:
+            while position < size and text[position] in (_BLANK, _TAB, _RETURN):
+                position += 1
+            if position >= size or text[position] == _NEWLINE:
+                position += 1
+                break
+            begin = position
+            while position < size and text[position] not in (_BLANK, _TAB, _NEWLINE, _RETURN):
+                position += 1
+            if field == 0:
+                value, valid = parse_number(text, begin, position)
+                if not valid:
+                    return BAD_NUMBER, row, start
+                if value > 0:
+                    return POSITIVE, row, start
+                prob[row] = value
+            elif field <= n:
+                word_begin[row * n + field - 1] = begin
+                word_end[row * n + field - 1] = position
+                _lower_unknown(text, begin, position)
+            elif field == n + 1 and has_backoff:
+                value, valid = parse_number(text, begin, position)
+                if not valid:
+                    return BAD_NUMBER, row, start
+                backoff[row] = value
+            else:
+                return EXTRA_FIELD, row, start
+            field += 1
+        if field <= n:
+            return NO_WORD, row, start
+    return DONE, count, min(position, size)
+
+
+@njit(cache=True, nogil=True)
+def _put_number(out: Bytes, position: int, value: float) -> int:
+    """Write `value` with up to `DECIMALS` digits behind the point; return the position behind."""
+    scaled = np.int64(np.rint(abs(value) * 10.0**DECIMALS))
+    if value < 0 and scaled > 0:
+        out[position] = _MINUS
+        position += 1
+    whole, rest = scaled // 10**DECIMALS, scaled % 10**DECIMALS
+    width = 1
+    while whole >= 10**width:
+        width += 1
+    for k in range(width):
+        out[position + width - 1 - k] = _ZERO + whole % 10
+        whole //= 10
+    position += width
+    if rest > 0:
+        out[position] = _POINT
+        width = DECIMALS
+        while rest % 10 == 0:
+            rest //= 10
+            width -= 1
+        for k in range(width):
+            out[position + width - k] = _ZERO + rest % 10
+            rest //= 10
+        position += width + 1
+    return position
+
+
+@njit(cache=True, nogil=True)
+def format_rows(
+    out: Bytes,
+    rows: Ids,
+    prob: Floats,
+    backoff: Floats,
+    has_backoff: bool,
+    letters: Bytes,
+    begin: Offsets,
+    first: int,
+) -> tuple[int, int]:
+    """Write n-grams from row `first` on to `out` as ARPA lines, while there is room.
+
+    `letters` and `begin` are the words, as `Vocabulary.to_arrays` gives them. Returns (next row,
+    bytes written).
+    """
+    position = 0
+    n = rows.shape[1]
+    for row in range(first, rows.shape[0]):
+        # Two numbers of up to 20 bytes and their separators.
+        needed = 64 + n
+        for k in range(n):
+            needed += begin[rows[row, k] + 1] - begin[rows[row, k]]
+        if position + needed > out.size:
+            return row, position
+        position = _put_number(out, position, prob[row])
+        for k in range(n):
+            out[position] = _TAB if k == 0 else _BLANK
+            position += 1
+            for c in range(begin[rows[row, k]], begin[rows[row, k] + 1]):
+                out[position] = letters[c]
+                position += 1
+        if has_backoff:
+            out[position] = _TAB
+            position = _put_number(out, position + 1, backoff[row])
+        out[position] = _NEWLINE
+        position += 1
+    return rows.shape[0], position

@@ -1,0 +1,116 @@
+"""N-gram language models: loading and scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+
+import numpy as np
+
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.lm import kernels
+from torchtune_smt.lm.arpa import read_arpa
+from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
+from torchtune_smt.lm.tables import LmTables, build_tables
+from torchtune_smt.vocabulary import Vocabulary
+
+UNKNOWN_WORD = 0
+
+
+class NgramModel:
+    """A back-off n-gram model, in log10.
+
+    Parameters
+    ----------
+    order : int
+        Length of the longest n-grams, 1 to 6.
+    words : Vocabulary
+        Word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
+    tables : LmTables
+        For compiled code, with `torchtune_smt.lm.kernels.advance` and ``transition``.
+
+    Attributes
+    ----------
+    begin_state : int
+        The state after ``<s>``.
+    end_word : int
+        Word id of ``</s>``.
+    """
+
+    def __init__(self, order: int, words: Vocabulary, tables: LmTables) -> None:
+        self.order = order
+        self.words = words
+        self.tables = tables
+        self.begin_state = int(tables.state[words.id(BEGIN) + 1])
+        self.end_word = words.id(END)
+
+    @classmethod
+    def from_ngrams(cls, ngrams: Ngrams) -> NgramModel:
+        """Return the model of a list of n-grams.
+
+        Raises
+        ------
+        InputError
+            As `build_tables`.
+        """
+        return cls(ngrams.order, ngrams.words, build_tables(ngrams))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> NgramModel:
+        """Load an ARPA file, plain or gz.
+
+        Raises
+        ------
+        InputError
+            As `read_arpa`, with file and line.
+        """
+        return cls.from_ngrams(read_arpa(path))
+
+    def word_ids(self, words: Sequence[str]) -> Ids:
+        """Return the model's ids of words, 0 (``<unk>``) for those it does not know."""
+        ids = self.words.lookup(words)
+        ids[ids < 0] = UNKNOWN_WORD
+        return ids
+
+    def score(self, words: Sequence[str], bos: bool = True, eos: bool = True) -> tuple[float, int]:
+        """Score one sentence.
+
+        Parameters
+        ----------
+        words : sequence of str
+        bos : bool
+            Start after ``<s>``, whose own probability is never charged; else with no context.
+        eos : bool
+            Charge ``</s>`` at the end.
+
+        Returns
+        -------
+        total : float
+            log10 probability.
+        unknown : int
+            Number of unknown words.
+        """
+        ids = self.word_ids(words)
+        begin: Offsets = np.array([0, ids.size], np.int64)
+        total = self._totals(ids, begin, bos, eos)
+        return float(total[0]), int(np.count_nonzero(ids == UNKNOWN_WORD))
+
+    def perplexity(self, lines: Iterable[str]) -> float:
+        """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
+
+        Words are separated by blanks or tabs.
+        """
+        sentences = [line.replace("\t", " ").split() for line in lines]
+        begin: Offsets = np.zeros(len(sentences) + 1, np.int64)
+        np.cumsum([len(words) for words in sentences], out=begin[1:])
+        ids = self.word_ids([word for words in sentences for word in words])
+        total = self._totals(ids, begin, bos=True, eos=True)
+        events = ids.size + len(sentences)
+        return float(10.0 ** (-total.sum() / events)) if events else 1.0
+
+    def _totals(self, ids: Ids, begin: Offsets, bos: bool, eos: bool) -> Reals:
+        """Return the log10 probability of each sentence (see `kernels.score_sentences`)."""
+        total: Reals = np.empty(begin.size - 1, np.float64)
+        state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
+        kernels.score_sentences(self.tables, ids, begin, state, end_word, total)
+        return total

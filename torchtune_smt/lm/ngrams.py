@@ -1,0 +1,80 @@
+"""The n-grams of a language model as plain lists: what ARPA files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Floats, Ids
+from torchtune_smt.vocabulary import Vocabulary
+
+UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+MAX_ORDER = 6
+
+
+@dataclass
+class Ngrams:
+    """N-grams with their log10 probabilities and back-off weights, order by order.
+
+    Attributes
+    ----------
+    words : Vocabulary
+        Word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
+    rows : list of int32 [count, n], n = 1, 2, ...
+        Word ids. The unigrams are all words in the order of their ids.
+    prob : list of float32 [count]
+        log10 of the last word's probability; NaN: what back-off gives.
+    backoff : list of float32 [count]
+        log10 of the back-off weight; 0 throughout for the highest order.
+    path : path, optional
+        The file they come from, for error messages.
+    line_of : callable, optional
+        Maps (n, row) to a line of that file.
+    """
+
+    words: Vocabulary
+    rows: list[Ids]
+    prob: list[Floats]
+    backoff: list[Floats]
+    path: str | PathLike[str] | None = None
+    line_of: Callable[[int, int], int] | None = None
+
+    @property
+    def order(self) -> int:
+        """Length of the longest n-grams."""
+        return len(self.rows)
+
+    def text(self, order: int, row: int) -> str:
+        """Return an n-gram's words with blanks between them."""
+        return " ".join(self.words.names(self.rows[order - 1][row]))
+
+    def error(self, message: str, order: int = 0, row: int = -1) -> InputError:
+        """Return an `InputError` about the list, or about one n-gram of it."""
+        line = self.line_of(order, row) if self.line_of is not None and row >= 0 else None
+        return InputError(message, path=self.path, line=line)
+
+    def completed(self) -> Ngrams:
+        """Return a copy that also has the prefix and the suffix of each n-gram.
+
+        Those which are added have probability NaN and back-off weight 0 (log10), and stand
+        behind the others of their length.
+        """
+        rows, prob, backoff = list(self.rows), list(self.prob), list(self.backoff)
+        for n in range(self.order - 1, 1, -1):
+            longer = rows[n]
+            needed = np.unique(np.concatenate([longer[:, :-1], longer[:, 1:]]), axis=0)
+            new = needed[~np.isin(_as_items(needed), _as_items(rows[n - 1]))]
+            rows[n - 1] = np.concatenate([rows[n - 1], new])
+            prob[n - 1] = np.append(prob[n - 1], np.full(len(new), np.nan, np.float32))
+            backoff[n - 1] = np.append(backoff[n - 1], np.zeros(len(new), np.float32))
+        return Ngrams(self.words, rows, prob, backoff, self.path, self.line_of)
+
+
+def _as_items(rows: Ids) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Return a view in which each row of ids is one item, so that rows can be compared."""
+    rows = np.ascontiguousarray(rows)
+    return rows.view([("", rows.dtype)] * rows.shape[1]).ravel()
