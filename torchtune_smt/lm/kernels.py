@@ -62,7 +62,11 @@ def advance(t: LmTables, state: int, word: int) -> tuple[float, int]:
     while node < 0:
         context = t.suffix[context]
         node = transition(t, context, word)
-    return t.prob[node] + (t.backoff_sum[state] - t.backoff_sum[context]), t.state[node]
+    logp = t.prob[node] + 0.0
+    # Most words extend the whole state: two reads of far memory are saved then.
+    if context != state:
+        logp += t.backoff_sum[state] - t.backoff_sum[context]
+    return logp, t.state[node]
 
 
 @njit(cache=True, nogil=True)

@@ -10,6 +10,7 @@ import numpy as np
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.arpa import read_arpa
+from torchtune_smt.lm.cache import read_cache, write_cache
 from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
 from torchtune_smt.lm.tables import LmTables, build_tables
 from torchtune_smt.vocabulary import Vocabulary
@@ -56,15 +57,28 @@ class NgramModel:
         return cls(ngrams.order, ngrams.words, build_tables(ngrams))
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> NgramModel:
+    def load(cls, path: str | PathLike[str], cache: bool = True) -> NgramModel:
         """Load an ARPA file, plain or gz.
+
+        Parameters
+        ----------
+        path : path
+        cache : bool
+            Read the binary copy ``<path>.cache`` if it belongs to this content, else write one
+            (not if the folder is read-only).
 
         Raises
         ------
         InputError
-            As `read_arpa`, with file and line.
+            As `read_arpa` and `build_tables`, with file and line.
         """
-        return cls.from_ngrams(read_arpa(path))
+        stored = read_cache(path) if cache else None
+        if stored is not None:
+            return cls(*stored)
+        model = cls.from_ngrams(read_arpa(path))
+        if cache:
+            write_cache(path, model.order, model.words, model.tables)
+        return model
 
     def word_ids(self, words: Sequence[str]) -> Ids:
         """Return the model's ids of words, 0 (``<unk>``) for those it does not know."""
@@ -98,9 +112,9 @@ class NgramModel:
     def perplexity(self, lines: Iterable[str]) -> float:
         """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
 
-        Words are separated by blanks or tabs.
+        Words are separated by white space.
         """
-        sentences = [line.replace("\t", " ").split() for line in lines]
+        sentences = [line.split() for line in lines]
         begin: Offsets = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(words) for words in sentences], out=begin[1:])
         ids = self.word_ids([word for words in sentences for word in words])

@@ -1,0 +1,216 @@
+"""Estimation of n-gram models: interpolated modified Kneser-Ney.
+
+Chen & Goodman (1998), with the counts of KenLM's lmplz (Heafield et al. 2013): n-grams that
+begin with ``<s>`` keep their frequency as adjusted count, nothing is pruned, the unigrams are
+interpolated with the uniform distribution, of which ``<unk>`` has one share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
+from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
+from torchtune_smt.vocabulary import Vocabulary
+
+# Ids in the estimated model.
+_UNKNOWN_WORD, _BEGIN_WORD, _END_WORD = 0, 1, 2
+
+# What lmplz takes with --discount_fallback.
+DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)
+
+
+@dataclass
+class _Order:
+    """The different n-grams of one order; indices are into this order or the next lower one."""
+
+    word: Offsets
+    prefix: Offsets
+    suffix: Offsets
+    frequency: Offsets
+    after_begin: Flags
+
+
+def estimate(
+    sentences: Sequence[Sequence[str]],
+    order: int = 5,
+    discount_fallback: tuple[float, float, float] | None = None,
+    path: str | PathLike[str] | None = None,
+) -> Ngrams:
+    """Return the interpolated modified Kneser-Ney model of some sentences.
+
+    Parameters
+    ----------
+    sentences : sequence of sequences of str
+        Without ``<s>`` and ``</s>``. Empty ones count as ``<s> </s>``.
+    order : int
+        Length of the longest n-grams, 1 to 6.
+    discount_fallback : three floats, optional
+        Discounts of the counts 1, 2 and 3 or more for those orders whose discounts cannot be
+        estimated (small data); `DISCOUNT_FALLBACK` is the usual choice.
+    path : path, optional
+        Where the sentences come from, for error messages; one a line.
+
+    Raises
+    ------
+    InputError
+        No sentences; ``<s>``, ``</s>``, ``<unk>``, empty words or white space among the words;
+        discounts that cannot be estimated.
+    ValueError
+        `order` or `discount_fallback` is out of range.
+    """
+    if not 1 <= order <= MAX_ORDER:
+        raise ValueError(f"order must be in 1..{MAX_ORDER}, got {order}")
+    if discount_fallback is not None:
+        for count, discount in enumerate(discount_fallback, start=1):
+            if not 0 < discount <= count:
+                raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
+    words, tokens, offset = _read(sentences, path)
+    orders = _count(tokens, offset, len(words), order)
+    rows: list[Ids] = []
+    log_prob: list[Reals] = []
+    log_backoff: list[Reals] = []
+    # Below the unigrams lies the uniform distribution over all words but <s>.
+    lower: Reals = np.full(1, 1.0 / (len(words) - 1))
+    for n, now in enumerate(orders, start=1):
+        adjusted = _adjusted_counts(orders, n)
+        discount = _discounts(adjusted, n, discount_fallback, path)
+        taken = discount[np.minimum(adjusted, 3)]
+        contexts = lower.size
+        total = np.bincount(now.prefix, adjusted, contexts)
+        freed = np.bincount(now.prefix, taken, contexts)
+        # Contexts that nothing follows leave all to the lower order.
+        backoff: Reals = np.ones(contexts)
+        backoff[total > 0] = freed[total > 0] / total[total > 0]
+        share = (adjusted - taken) / total[now.prefix]
+        lower = share + backoff[now.prefix] * lower[now.suffix]
+        if n == 1:
+            # Never predicted; log10 0 stands in its place.
+            lower[_BEGIN_WORD] = 1.0
+        else:
+            log_backoff.append(np.log10(backoff))
+        log_prob.append(np.log10(lower))
+        own = now.word.astype(np.int32)[:, None]
+        rows.append(own if n == 1 else np.concatenate([rows[-1][now.prefix], own], axis=1))
+    log_backoff.append(np.zeros(orders[-1].word.size))
+    return Ngrams(
+        words,
+        rows,
+        [values.astype(np.float32) for values in log_prob],
+        [values.astype(np.float32) for values in log_backoff],
+        path,
+    )
+
+
+def _read(
+    sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None
+) -> tuple[Vocabulary, Offsets, Offsets]:
+    """Return the words, all tokens with ``<s>`` and ``</s>``, and their places in the sentences."""
+    if not sentences:
+        raise InputError("no sentences to estimate a language model from", path=path)
+    words = Vocabulary([UNKNOWN, BEGIN, END])
+    length: Offsets = np.array([len(sentence) for sentence in sentences], np.int64) + 2
+    end = np.cumsum(length)
+    offset = np.arange(end[-1]) - np.repeat(end - length, length)
+    inside: Flags = np.ones(end[-1], np.bool_)
+    inside[end - 1] = inside[end - length] = False
+    tokens: Offsets = np.full(end[-1], _END_WORD, np.int64)
+    tokens[end - length] = _BEGIN_WORD
+    ids = words.intern([word for sentence in sentences for word in sentence])
+    tokens[inside] = ids
+    names = words.names(range(_END_WORD + 1, len(words)))
+    unusable = [True] * (_END_WORD + 1) + [name.split() != [name] for name in names]
+    bad = np.flatnonzero(np.array(unusable)[ids])
+    if bad.size:
+        position = np.flatnonzero(inside)[bad[0]]
+        raise InputError(
+            f"'{words[int(ids[bad[0]])]}' cannot be a word of a language model: take out the"
+            f" special words {UNKNOWN}, {BEGIN}, {END}, empty words and those with white space",
+            path=path,
+            line=int(np.searchsorted(end, position, side="right")) + 1,
+        )
+    return words, tokens, offset
+
+
+def _count(tokens: Offsets, offset: Offsets, n_words: int, order: int) -> list[_Order]:
+    """Return the different n-grams of each order, with their frequencies."""
+    frequency = np.bincount(tokens, minlength=n_words)
+    root = np.zeros(n_words, np.int64)
+    is_begin = np.arange(n_words) == _BEGIN_WORD
+    orders = [_Order(np.arange(n_words), root, root, frequency, is_begin)]
+    # The n-gram that ends at each token.
+    ending = tokens
+    for n in range(2, order + 1):
+        at = np.flatnonzero(offset >= n - 1)
+        keys = ending[at - 1] * n_words + tokens[at]
+        sort = np.argsort(keys)
+        keys = keys[sort]
+        is_first: Flags = np.ones(keys.size, np.bool_)
+        is_first[1:] = keys[1:] != keys[:-1]
+        first = np.flatnonzero(is_first)
+        prefix, word = np.divmod(keys[first], n_words)
+        orders.append(
+            _Order(
+                word=word,
+                prefix=prefix,
+                suffix=ending[at[sort[first]]],
+                frequency=np.diff(first, append=keys.size),
+                after_begin=orders[-1].after_begin[prefix],
+            )
+        )
+        longer: Offsets = np.full(tokens.size, -1, np.int64)
+        longer[at[sort]] = np.cumsum(is_first) - 1
+        ending = longer
+    return orders
+
+
+def _adjusted_counts(orders: list[_Order], n: int) -> Offsets:
+    """Return the adjusted counts of order n: how many different words stand to the left.
+
+    The highest order and n-grams that begin with ``<s>`` keep their frequencies; ``<s>`` itself
+    is never predicted, and has count 0.
+    """
+    now = orders[n - 1]
+    counts = now.frequency.copy()
+    if n < len(orders):
+        kinds = np.bincount(orders[n].suffix, minlength=counts.size)
+        counts[~now.after_begin] = kinds[~now.after_begin]
+    if n == 1:
+        counts[_BEGIN_WORD] = 0
+    return counts
+
+
+def _discounts(
+    adjusted: Offsets,
+    n: int,
+    fallback: tuple[float, float, float] | None,
+    path: str | PathLike[str] | None,
+) -> Reals:
+    """Return the discounts of adjusted counts 0, 1, 2 and 3 or more (Chen & Goodman, Eq. 26)."""
+    kinds = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(np.float64)
+    problem = ""
+    for count in (1, 2, 3):
+        if kinds[count] == 0:
+            problem = f"no {n}-gram has the adjusted count {count}"
+            break
+    else:
+        y = kinds[1] / (kinds[1] + 2 * kinds[2])
+        k = np.arange(1, 4)
+        discounts: Reals = np.zeros(4)
+        discounts[1:] = k - (k + 1) * y * kinds[2:5] / kinds[1:4]
+        bad = np.flatnonzero((discounts[1:] < 0) | (discounts[1:] > k))
+        if bad.size == 0:
+            return discounts
+        problem = f"that of count {bad[0] + 1} would be {discounts[bad[0] + 1]:.3g}"
+    if fallback is None:
+        raise InputError(
+            f"the discounts of {n}-grams cannot be estimated from so little or so regular text"
+            f" ({problem}); give discount_fallback, e.g. {DISCOUNT_FALLBACK}, or a lower order",
+            path=path,
+        )
+    return np.array([0.0, *fallback])

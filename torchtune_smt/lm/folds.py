@@ -1,0 +1,144 @@
+"""Cross-fitted language models: each training sentence is scored by one that has not seen it.
+
+A model of all training targets has memorised them, so the feature's weight learnt on training
+data would be useless elsewhere. Sentence i belongs to fold i % n; model f is estimated on all
+sentences but those of fold f. Each model has the vocabulary of its own sentences: a word that
+occurs in one fold only is unknown to that fold's model, as new words are in new text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.lm.arpa import write_arpa
+from torchtune_smt.lm.estimate import estimate
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.lm.ngrams import Ngrams
+from torchtune_smt.textio import atomic_writer, read_bytes
+
+# Written last: a folder without it is not whole.
+_MANIFEST = "folds.json"
+
+
+def estimate_folds(
+    sentences: Sequence[Sequence[str]],
+    n_folds: int = 10,
+    order: int = 5,
+    discount_fallback: tuple[float, float, float] | None = None,
+    path: str | PathLike[str] | None = None,
+) -> Iterator[Ngrams]:
+    """Yield the model for each fold, estimated on the sentences of all the others.
+
+    Parameters
+    ----------
+    sentences : sequence of sequences of str
+        In the order of the training bitext.
+    n_folds : int
+        At least 2, at most the number of sentences.
+    order, discount_fallback, path
+        As `estimate` takes them.
+
+    Raises
+    ------
+    InputError
+        As `estimate`; fewer sentences than folds.
+    ValueError
+        `n_folds` is below 2.
+    """
+    if n_folds < 2:
+        raise ValueError(f"n_folds must be at least 2, got {n_folds}")
+    if len(sentences) < n_folds:
+        raise InputError(
+            f"{len(sentences)} sentences are too few for {n_folds} folds; take fewer folds",
+            path=path,
+        )
+    for fold in range(n_folds):
+        others = [words for i, words in enumerate(sentences) if i % n_folds != fold]
+        yield estimate(others, order, discount_fallback, path)
+
+
+def build_folds(
+    folder: str | PathLike[str],
+    sentences: Sequence[Sequence[str]],
+    n_folds: int = 10,
+    order: int = 5,
+    discount_fallback: tuple[float, float, float] | None = None,
+    path: str | PathLike[str] | None = None,
+) -> None:
+    """Write the model of each fold to `folder` (``fold-<f>.arpa.gz``) for `FoldModels.load`.
+
+    Parameters and errors are those of `estimate_folds`; InputError also where the folder cannot
+    be written to.
+    """
+    folder = Path(folder)
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    models = estimate_folds(sentences, n_folds, order, discount_fallback, path)
+    for fold, ngrams in enumerate(models):
+        write_arpa(_fold_path(folder, fold), ngrams)
+    with atomic_writer(folder / _MANIFEST) as file:
+        json.dump({"n_folds": n_folds, "n_sentences": len(sentences)}, file)
+        file.write("\n")
+
+
+class FoldModels:
+    """The models of all folds.
+
+    Parameters
+    ----------
+    models : sequence of NgramModel
+        Model f has not seen the sentences i with ``i % len(models) == f``.
+    n_sentences : int
+        Size of the training bitext.
+    """
+
+    def __init__(self, models: Sequence[NgramModel], n_sentences: int) -> None:
+        self.models = list(models)
+        self.n_sentences = n_sentences
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], cache: bool = True) -> FoldModels:
+        """Load what `build_folds` wrote.
+
+        Raises
+        ------
+        InputError
+            The folder is not whole.
+        """
+        folder = Path(folder)
+        manifest = folder / _MANIFEST
+        if not manifest.is_file():
+            raise InputError("holds no whole set of fold models; build them again", path=folder)
+        try:
+            content = json.loads(read_bytes(manifest))
+            n_folds, n_sentences = int(content["n_folds"]), int(content["n_sentences"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError("is damaged; build the fold models again", path=manifest) from None
+        models = [NgramModel.load(_fold_path(folder, fold), cache) for fold in range(n_folds)]
+        return cls(models, n_sentences)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def fold(self, train_index: int) -> int:
+        """Return the fold of a training sentence.
+
+        Raises
+        ------
+        IndexError
+            There is no such sentence.
+        """
+        if not 0 <= train_index < self.n_sentences:
+            raise IndexError(f"train_index {train_index} is not in 0..{self.n_sentences - 1}")
+        return train_index % len(self.models)
+
+    def model(self, train_index: int) -> NgramModel:
+        """Return the model that has not seen a training sentence."""
+        return self.models[self.fold(train_index)]
+
+
+def _fold_path(folder: Path, fold: int) -> Path:
+    return folder / f"fold-{fold}.arpa.gz"
