@@ -1,0 +1,150 @@
+"""What a grammar is to a decoder: rules, and for each sentence those that can match it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.grammar import matching_kernels as kernels
+from torchtune_smt.grammar.trie import GAP, Trie
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class SentenceGrammar:
+    """The rules that can match one sentence, in a trie over their source sides.
+
+    Node 0 is the root. Every other node has rules, or leads to one that has.
+
+    Attributes
+    ----------
+    child_begin : int32 [nodes + 1]
+    child_symbol : int32 [edges]
+    child_node : int32 [edges]
+        Edge i of node n, ``child_begin[n] <= i < child_begin[n + 1]``, leads along the symbol
+        ``child_symbol[i]`` (a source word id, or -1 for the non-terminal; ascending within a
+        node) to the node ``child_node[i]``.
+    rule_begin : int32 [nodes + 1]
+    rule : int64 [rules]
+        ``rule[rule_begin[n]:rule_begin[n + 1]]`` are the ids in the grammar of the rules whose
+        source side ends in node n, best first.
+    dense : float64 [rules, features]
+        Their values of the features `Grammar.dense_names`.
+    """
+
+    child_begin: Ids
+    child_symbol: Ids
+    child_node: Ids
+    rule_begin: Ids
+    rule: Offsets
+    dense: Reals
+
+
+class Grammar(ABC):
+    """A synchronous context-free grammar with one category, X.
+
+    Rules of one source side have consecutive ids, best first by the criterion of the table limit.
+    On a source side, symbols >= 0 are ids in `source_words` and -1 is the non-terminal; on a target
+    side, symbols >= 0 are ids in `target_words`, -1 is the non-terminal that comes first on the
+    *source* side, -2 the other. The glue rules are not here: they belong to the decoder.
+
+    Attributes
+    ----------
+    source_words, target_words : Vocabulary
+    dense_names : list of str
+        Names of the features of a rule.
+    target_begin : int64 [rules + 1]
+    target_symbols : int32
+        The target side of rule r is ``target_symbols[target_begin[r]:target_begin[r + 1]]``.
+    source_begin : int64 [source sides + 1]
+    source_symbols : int32
+    rule_source : int32 [rules]
+        The source side of rule r has number ``rule_source[r]``.
+    source_rule_begin : int64 [source sides + 1]
+        Rules of source side s are ``source_rule_begin[s]..source_rule_begin[s + 1] - 1``.
+    trie : Trie
+        Over the source sides.
+    node_source : int32 [nodes of the trie]
+        The source side that ends in a node, or -1.
+    table_limit : int
+        At most so many rules of one source side go into a `SentenceGrammar`.
+    supports_leave_one_out : bool
+        Whether `sentence_grammar` takes a `train_index`.
+    """
+
+    source_words: Vocabulary
+    target_words: Vocabulary
+    dense_names: list[str]
+    target_begin: Offsets
+    target_symbols: Ids
+    source_begin: Offsets
+    source_symbols: Ids
+    rule_source: Ids
+    source_rule_begin: Offsets
+    trie: Trie
+    node_source: Ids
+    table_limit: int
+    supports_leave_one_out: bool = False
+
+    def __len__(self) -> int:
+        return self.rule_source.size
+
+    def sentence_grammar(
+        self, source: Ids, max_span: int, train_index: int = -1
+    ) -> SentenceGrammar:
+        """Return the rules that can match a sentence. May be called from several threads.
+
+        The cost depends on the sentence and on what matches it, not on the size of the grammar.
+
+        Parameters
+        ----------
+        source : int32 [n]
+            Ids in `source_words`; negative: unknown.
+        max_span : int
+            No X covers more words of the source than this.
+        train_index : int
+            Where the sentence is number `train_index` of the bitext that the grammar was extracted
+            from: the result is that of an extraction without this sentence. -1 elsewhere.
+
+        Raises
+        ------
+        ValueError
+            There is no such training sentence, or the grammar cannot leave one out.
+        """
+        node, begin = kernels.match(self.trie.symbol, self.trie.child_begin, source, max_span)
+        rule_begin, rule, dense = self._rules(node, source, train_index)
+        pruned = kernels.prune(self.trie.symbol[node], begin, rule_begin)
+        return SentenceGrammar(*pruned, rule, dense)
+
+    @abstractmethod
+    def _rules(self, node: Ids, source: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+        """Return (begin int32 [m + 1], rule, dense): the rules of the trie's nodes `node` [m]."""
+
+    @abstractmethod
+    def values(self, rule: Offsets) -> Reals:
+        """Return the feature values of rules, float64 [rules, features]."""
+
+    def rules_within_limit(self) -> Iterator[Offsets]:
+        """Yield the ids (int64) of all rules within the table limit, piece by piece."""
+        for begin in range(0, len(self), 1 << 16):
+            rule = np.arange(begin, min(begin + (1 << 16), len(self)))
+            rank = rule - self.source_rule_begin[self.rule_source[rule]]
+            yield rule[rank < self.table_limit]
+
+    def rule_text(self, rule: int) -> tuple[list[str], list[str]]:
+        """Return both sides of a rule as strings, the non-terminals as ``[1]`` and ``[2]``."""
+        side = self.rule_source[rule]
+        source: list[str] = []
+        gaps = 0
+        for symbol in self.source_symbols[self.source_begin[side] : self.source_begin[side + 1]]:
+            if symbol == GAP:
+                gaps += 1
+                source.append(f"[{gaps}]")
+            else:
+                source.append(self.source_words[symbol])
+        target = self.target_symbols[self.target_begin[rule] : self.target_begin[rule + 1]]
+        return source, [f"[{-s}]" if s < 0 else self.target_words[s] for s in target]

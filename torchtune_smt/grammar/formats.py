@@ -1,0 +1,310 @@
+"""Reading and writing of rule tables: cdec's (which is also our own), Joshua's and Moses's."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import formats_kernels as kernels
+from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.grammar.file_grammar import FileGrammar
+from torchtune_smt.kernel_types import Bytes, Offsets, Reals
+from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.vocabulary import Vocabulary
+
+Format = Literal["cdec", "joshua", "moses"]
+
+logger = logging.getLogger(__name__)
+
+_MOSES_NAMES = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
+
+_PROBLEMS = {
+    kernels.MISSING_FIELD: "a field is missing: {fields} are needed",
+    kernels.BAD_LABEL: "the left-hand side must be [X]; other categories, glue rules among them, "
+    "are not read (the decoder has its own glue rules)",
+    kernels.OTHER_CATEGORY: "{token} has a category other than X, and only X is supported",
+    kernels.NO_LABEL: "source and target side must end with [X]; is this a hierarchical table?",
+    kernels.TOO_MANY_GAPS: "{token} is the third non-terminal, and at most two are supported",
+    kernels.UNKNOWN_GAP: "{token} has no counterpart on the source side",
+    kernels.REPEATED_GAP: "{token} occurs twice on one side",
+    kernels.UNBALANCED_GAPS: "source and target side have different numbers of non-terminals",
+    kernels.UNPAIRED_GAPS: "the alignment does not say which non-terminals belong together",
+    kernels.EMPTY_SOURCE: "the source side is empty; remove the rule",
+    kernels.UNARY_RULE: "a source side of one non-terminal alone lets X derive itself for ever; "
+    "remove the rule",
+    kernels.BAD_ALIGNMENT: "{token} is no alignment point; write source-target, as in 0-1",
+    kernels.NAMELESS_VALUE: "{token} has no feature name before the =",
+    kernels.TOO_MANY_NAMES: f"more than {kernels.MAX_NAMES} different feature names",
+}
+
+
+class _Layout(NamedTuple):
+    """How a format writes a rule."""
+
+    fields: str
+    roles: list[int]
+    moses: bool
+    nameless: Callable[[int, int], str]
+    """The name of nameless value i of n."""
+
+
+_CDEC_FIELDS = "[X] ||| source ||| target ||| features"
+_CDEC_ROLES = [kernels.LABEL, kernels.SOURCE, kernels.TARGET, kernels.VALUES]
+_LAYOUTS: dict[str, _Layout] = {
+    "cdec": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, lambda i, n: f"PhraseModel_{i}"),
+    "joshua": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, lambda i, n: f"tm_pt_{i}"),
+    "moses": _Layout(
+        "source [X] ||| target [X] ||| probabilities ||| alignment",
+        [kernels.SOURCE, kernels.TARGET, kernels.VALUES, kernels.ALIGNMENT],
+        True,
+        lambda i, n: _MOSES_NAMES[i] if n == len(_MOSES_NAMES) else f"PhraseModel_{i}",
+    ),
+}
+
+
+def read_grammar(
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+    *,
+    table_limit: int | None = None,
+    rank_by: str | None = None,
+) -> FileGrammar:
+    """Read a rule table, plain or ``.gz``.
+
+    - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. Values
+      without a name are called ``PhraseModel_i``.
+    - ``joshua`` (Thrax): the same, but values without a name are negated, and called ``tm_pt_i``.
+    - ``moses`` (hierarchical): ``[X][X] a [X] ||| b [X][X] [X] ||| 0.1 0.2 ||| 0-1 1-0``. Values
+      are probabilities, of which log10 is taken (0 becomes e^-100, as in Moses). Four of them are
+      Moses's ``FgivenE LexFgivenE EgivenF LexEgivenF``; any other number are called
+      ``PhraseModel_i``. Fields after the alignment (counts and others) are not used.
+
+    A feature that a line does not mention is 0 there. An empty target side is a rule that deletes.
+    A rule that occurs again is dropped, counted and reported as a warning.
+
+    Parameters
+    ----------
+    path : path
+    format : {"cdec", "joshua", "moses"}, optional
+        Told from the first line by default, where what looks like cdec's is taken for cdec's.
+    table_limit, rank_by : optional
+        See `FileGrammar`.
+
+    Raises
+    ------
+    InputError
+        A line is not as described; file, line and cure are named.
+    """
+    path = Path(path)
+    data = read_bytes(path)
+    _check_utf8(data, path)
+    if not data:
+        raise InputError("the grammar is empty", path=path)
+    if format is None:
+        format = _detect(data, path)
+    elif format not in get_args(Format):
+        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
+    # A bytearray, since numba compiles anew for arrays that are read-only.
+    text = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
+    del data
+    grammar = _build(text, format, path, table_limit, rank_by)
+    if grammar.n_duplicates:
+        logger.warning(
+            "%s: %d rules occur again and were dropped; the first of each counts",
+            path,
+            grammar.n_duplicates,
+        )
+    return grammar
+
+
+def _build(
+    text: Bytes, format: Format, path: Path, table_limit: int | None, rank_by: str | None
+) -> FileGrammar:
+    layout = _LAYOUTS[format]
+    lines, blanks = kernels.count_lines(text)
+    # Bounds that no line exceeds: memory that is not written to is not taken.
+    tokens = blanks + 1
+    source_begin, target_begin, value_begin = (np.empty(lines + 1, np.int64) for _ in range(3))
+    source, target, value_name = (np.empty(tokens, np.int32) for _ in range(3))
+    source_spans = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
+    target_spans = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
+    value, slow = np.empty(tokens), np.empty((tokens, 3), np.int64)
+    names = np.empty((kernels.MAX_NAMES, 2), np.int64)
+    code, line, at, n_names, n_slow, n_source, n_target, n_values = kernels.parse(
+        text,
+        np.array(layout.roles, np.int32),
+        layout.moses,
+        kernels.POWERS,
+        source_begin,
+        source,
+        *source_spans,
+        target_begin,
+        target,
+        *target_spans,
+        value_begin,
+        value_name,
+        value,
+        slow,
+        names,
+    )
+    value, value_name = value[:n_values], value_name[:n_values]
+    # The first error of the file is reported, be it one of form or of a number.
+    _read_slow_values(text, slow[:n_slow], value, path, value_begin[: line + 1])
+    if code != kernels.FINE:
+        message = _PROBLEMS[code].format(fields=layout.fields, token=_token(text, at))
+        raise InputError(message, path=path, line=line + 1)
+
+    if layout.moses:
+        _take_logs(value, value_begin, path)
+    elif format == "joshua":
+        value[value_name < 0] *= -1.0
+    n_nameless = -int(min(value_name.min(initial=0), 0))
+    dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)]
+    dense_names += [bytes(text[b:e]).decode() for b, e in names[:n_names]]
+    column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
+    dense = np.zeros((lines, len(dense_names)))
+    twice, which = kernels.fill_dense(value_begin, column, value, dense)
+    if twice >= 0:
+        raise InputError(f"gives the feature {dense_names[which]} twice", path=path, line=twice + 1)
+    if len(set(dense_names)) < len(dense_names):
+        raise InputError("nameless values would get a name that also occurs in the file", path=path)
+
+    source, target = source[: source_begin[-1]], target[: target_begin[-1]]
+    source_words, target_words = Vocabulary(), Vocabulary()
+    for words, symbols, (begin, end), n in (
+        (source_words, source, source_spans, n_source),
+        (target_words, target, target_spans, n_target),
+    ):
+        kernels.put_words(symbols, words.intern_spans(text, begin[:n], end[:n]))
+    try:
+        return FileGrammar(
+            source_words,
+            target_words,
+            source_begin,
+            source,
+            target_begin,
+            target,
+            dense_names,
+            dense,
+            table_limit=table_limit,
+            rank_by=rank_by,
+        )
+    except ValueError as error:
+        raise InputError(str(error), path=path) from None
+
+
+def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
+    """Write a grammar as text in cdec's format (gzip if the name ends in ``.gz``).
+
+    Rules beyond the table limit are left out. Values are written so that they are read back
+    exactly, zeros are left out.
+
+    Raises
+    ------
+    InputError
+        A word of the grammar cannot be told from markup in this format; or the file cannot be
+        written.
+    """
+    for words in (grammar.source_words, grammar.target_words):
+        for word in words.names(range(len(words))):
+            if word == "|||" or (word.startswith("[") and word.endswith("]")):
+                raise InputError(
+                    f"the word {word} cannot be told from markup; escape it in the bitext "
+                    "(as &#124; or &#91; ...) and build the grammar again",
+                    path=path,
+                )
+    with atomic_writer(path) as file:
+        for rules in grammar.rules_within_limit():
+            for rule, values in zip(rules, grammar.values(rules), strict=True):
+                source, target = grammar.rule_text(int(rule))
+                source = [f"[X,{t[1:]}" if t in ("[1]", "[2]") else t for t in source]
+                features = [
+                    f"{name}={value!r}"
+                    for name, value in zip(grammar.dense_names, values.tolist(), strict=True)
+                    if value != 0.0
+                ]
+                fields = ["[X]", " ".join(source), " ".join(target), " ".join(features)]
+                file.write(" ||| ".join(fields) + "\n")
+
+
+def _check_utf8(data: bytes, path: Path) -> None:
+    """Raise InputError with the first line that is not UTF-8, in pieces to spare memory."""
+    begin = 0
+    while begin < len(data):
+        end = data.rfind(b"\n", begin, begin + (1 << 24)) + 1
+        if end <= begin:
+            newline = data.find(b"\n", begin)
+            end = newline + 1 if newline >= 0 else len(data)
+        piece = data[begin:end]
+        try:
+            piece.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, begin + error.start) + 1
+            raise InputError(
+                "is not valid UTF-8; convert the file to UTF-8", path=path, line=line
+            ) from None
+        begin = end
+
+
+def _detect(data: bytes, path: Path) -> Format:
+    """Return the format that the first line is in."""
+    fields = [field.split() for field in data.split(b"\n", 1)[0].split(b"|||")]
+    if len(fields[0]) == 1 and len(fields) >= 3 and fields[0][0].startswith(b"["):
+        return "cdec"
+    if len(fields) >= 3 and fields[0] and fields[0][-1].startswith(b"["):
+        return "moses"
+    raise InputError(
+        f"neither cdec's format ({_LAYOUTS['cdec'].fields}) nor Moses's hierarchical one "
+        f"({_LAYOUTS['moses'].fields})",
+        path=path,
+        line=1,
+    )
+
+
+def _token(text: Bytes, at: int) -> str:
+    """Return the token of the text that begins at `at`."""
+    return bytes(text[at : at + 80]).split(None, 1)[0].decode(errors="replace")
+
+
+def _line_of(value: int, value_begin: Offsets) -> int:
+    """Return the line, from 1, of a value."""
+    return int(np.searchsorted(value_begin, value, side="right"))
+
+
+def _read_slow_values(
+    text: Bytes, slow: Offsets, value: Reals, path: Path, value_begin: Offsets
+) -> None:
+    """Read the values that the kernel left alone: many digits, or no numbers at all."""
+    for index, begin, end in slow.tolist():
+        token = bytes(text[begin:end]).decode()
+        try:
+            # Python's own syntax has more (1_000, blanks); what it takes beyond is no number.
+            number = math.nan if "_" in token else float(token)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(
+                f"the feature value {token!r} is no finite number",
+                path=path,
+                line=_line_of(index, value_begin),
+            )
+        value[index] = number
+
+
+def _take_logs(value: Reals, value_begin: Offsets, path: Path) -> None:
+    """Replace probabilities by log10; 0 becomes e^-100, as in Moses."""
+    bad = np.flatnonzero(value < 0.0)
+    if bad.size:
+        raise InputError(
+            f"{value[bad[0]]!r} is no probability: Moses's tables hold no negative numbers",
+            path=path,
+            line=_line_of(int(bad[0]), value_begin),
+        )
+    np.log10(np.maximum(value, math.exp(-100.0)), out=value)

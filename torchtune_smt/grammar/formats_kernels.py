@@ -1,0 +1,451 @@
+"""The parser of rule tables: from bytes to symbols, words' spans and feature values."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
+
+# What a field of a line holds.
+LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
+
+# What can be wrong with a line.
+(
+    FINE,
+    MISSING_FIELD,
+    BAD_LABEL,
+    OTHER_CATEGORY,
+    NO_LABEL,
+    TOO_MANY_GAPS,
+    UNKNOWN_GAP,
+    REPEATED_GAP,
+    UNBALANCED_GAPS,
+    UNPAIRED_GAPS,
+    EMPTY_SOURCE,
+    UNARY_RULE,
+    BAD_ALIGNMENT,
+    NAMELESS_VALUE,
+    TOO_MANY_NAMES,
+    NAME_TWICE,
+) = range(16)
+
+MAX_NAMES = 1000
+WORD = -10  # result of `_gap`: no non-terminal
+
+_SPACE, _TAB, _NEWLINE, _RETURN = 32, 9, 10, 13
+_OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
+_ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
+
+# Powers of ten that float64 holds exactly.
+POWERS: Reals = np.array([float(f"1e{i}") for i in range(23)])
+
+
+@njit(cache=True, nogil=True)
+def _digits(text: Bytes, begin: int, end: int) -> int:
+    """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
+    if begin == end or end - begin > 9:
+        return -1
+    value = 0
+    for i in range(begin, end):
+        if text[i] < _ZERO or text[i] > _NINE:
+            return -1
+        value = 10 * value + (int(text[i]) - _ZERO)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _gap(text: Bytes, begin: int, end: int, on_target: bool) -> int:
+    """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
+
+    `WORD` for anything else, -1 for an ``[A,n]`` with a category that is not X.
+    """
+    if end - begin < 3 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
+        return WORD
+    comma = -1
+    for i in range(begin + 1, end - 1):
+        if text[i] == _COMMA:
+            comma = i
+    if comma < 0:
+        number = _digits(text, begin + 1, end - 1)
+        return number if on_target and number >= 0 else WORD
+    number = _digits(text, comma + 1, end - 1)
+    if number < 0 or comma == begin + 1:
+        return WORD
+    return number if comma == begin + 2 and text[begin + 1] == _X else -1
+
+
+@njit(cache=True, nogil=True)
+def _is_label(text: Bytes, begin: int, end: int) -> bool:
+    """Whether the token is ``[X]``."""
+    return (
+        end - begin == 3
+        and text[begin] == _OPEN
+        and text[begin + 1] == _X
+        and text[begin + 2] == _CLOSE
+    )
+
+
+@njit(cache=True, nogil=True)
+def _moses_gap(text: Bytes, begin: int, end: int) -> int:
+    """Return 0 for the token ``[X][X]``, -1 for such a pair of other labels, `WORD` otherwise."""
+    if end - begin < 6 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
+        return WORD
+    for i in range(begin + 2, end - 3):
+        if text[i] == _CLOSE and text[i + 1] == _OPEN:
+            both = _is_label(text, begin, i + 1) and _is_label(text, i + 1, end)
+            return 0 if both else -1
+    return WORD
+
+
+@njit(cache=True, nogil=True)
+def _number(text: Bytes, begin: int, end: int, powers: Reals) -> tuple[bool, float]:
+    """Return (True, value) of a decimal number whose float64 can be told exactly by one division.
+
+    That is so where the digits make an integer below 2^53 and the power of ten is at most 22.
+    Other numbers, and what is no number, give (False, 0): the caller looks at them more slowly.
+    """
+    negative = False
+    i = begin
+    if i < end and (text[i] == _MINUS or text[i] == _PLUS):
+        negative = text[i] == _MINUS
+        i += 1
+    mantissa = 0
+    digits, decimals = 0, 0
+    point = False
+    while i < end:
+        c = text[i]
+        if _ZERO <= c <= _NINE:
+            if digits >= 18:
+                return False, 0.0
+            mantissa = 10 * mantissa + (int(c) - _ZERO)
+            digits += 1
+            decimals += point
+        elif c == _POINT and not point:
+            point = True
+        else:
+            break
+        i += 1
+    if digits == 0 or mantissa >= 1 << 53:
+        return False, 0.0
+    exponent = -decimals
+    if i < end:
+        if text[i] != 101 and text[i] != 69:  # e, E
+            return False, 0.0
+        i += 1
+        minus = i < end and text[i] == _MINUS
+        if i < end and (text[i] == _MINUS or text[i] == _PLUS):
+            i += 1
+        written = _digits(text, i, end)
+        if written < 0:
+            return False, 0.0
+        exponent += -written if minus else written
+    if exponent < -22 or exponent > 22:
+        return False, 0.0
+    value = mantissa / powers[-exponent] if exponent < 0 else mantissa * powers[exponent]
+    return True, -value if negative else value
+
+
+@njit(cache=True, nogil=True)
+def parse(
+    text: Bytes,
+    roles: Ids,
+    moses: bool,
+    powers: Reals,
+    source_begin: Offsets,
+    source: Ids,
+    source_word_begin: Offsets,
+    source_word_end: Offsets,
+    target_begin: Offsets,
+    target: Ids,
+    target_word_begin: Offsets,
+    target_word_end: Offsets,
+    value_begin: Offsets,
+    value_name: Ids,
+    value: Reals,
+    slow: Offsets,
+    names: Offsets,
+) -> tuple[int, int, int, int, int, int, int, int]:
+    r"""Parse a rule table.
+
+    Parameters
+    ----------
+    text : uint8
+        Ends with ``\n``.
+    roles : int32
+        What the fields of a line hold, in order; further ones are ignored.
+    moses : bool
+        Non-terminals are ``[X][X]``, sides end with ``[X]``, the alignment pairs non-terminals.
+    powers : float64 [23]
+        1, 10, ... 1e22.
+    source_begin, target_begin, value_begin : int64 [lines + 1], out
+    source, target : int32, out
+        Symbols; 0 in place of each word.
+    source_word_begin, source_word_end, target_word_begin, target_word_end : int64, out
+        Spans in `text` of these words.
+    value_name : int32, out
+        Row of `names`, or -1 - i for the i-th nameless value of a line.
+    value : float64, out
+    slow : int64 [values, 3], out
+        (value, begin, end) of those that `_number` does not read.
+    names : int64 [MAX_NAMES, 2], out
+        Spans in `text` of the names of features.
+
+    Returns
+    -------
+    code, line, at : int
+        `FINE`, or what is wrong, in which line (from 0), and where in `text`.
+    n_names, n_slow, n_source_words, n_target_words, n_values : int
+    """
+    line = 0
+    n_source, n_source_words, n_target, n_target_words = 0, 0, 0, 0
+    n_values, n_slow, n_names = 0, 0, 0
+    expected = np.zeros(64, np.int32)  # the name at each place of the line before
+    gap = np.zeros(2, np.int64)  # numbers (cdec) or places (Moses) of the source's gaps
+    target_gap = np.zeros(2, np.int64)  # where in `target`
+    target_place = np.zeros(2, np.int64)  # Moses: places of the target's gaps
+    gaps, target_gaps = 0, 0
+    field, place, nameless = 0, 0, 0
+    labels = 0
+    pairs = np.full(2, -1, np.int64)
+    source_begin[0] = 0
+    target_begin[0] = 0
+    value_begin[0] = 0
+    code = FINE
+    i = 0
+    size = text.size
+    while i < size:
+        c = text[i]
+        if c in (_SPACE, _TAB, _RETURN):
+            i += 1
+            continue
+        role = roles[field] if field < roles.size else IGNORED
+        if c == _NEWLINE:
+            if field < roles.size - 1 and roles[field] != VALUES:
+                code = MISSING_FIELD
+                break
+            if moses and labels < 2:
+                code = NO_LABEL
+                break
+            length = n_source - source_begin[line]
+            if length == 0:
+                code = EMPTY_SOURCE
+                break
+            if length == 1 and gaps == 1:
+                code = UNARY_RULE
+                break
+            if gaps != target_gaps:
+                code = UNBALANCED_GAPS
+                break
+            if moses and gaps == 2:
+                if pairs[0] < 0 or pairs[1] < 0 or pairs[0] == pairs[1]:
+                    code = UNPAIRED_GAPS
+                    break
+                for k in range(2):
+                    target[target_gap[pairs[k]]] = -1 - k
+            line += 1
+            source_begin[line] = n_source
+            target_begin[line] = n_target
+            value_begin[line] = n_values
+            gaps, target_gaps, field, place, nameless, labels = 0, 0, 0, 0, 0, 0
+            pairs[:] = -1
+            i += 1
+            continue
+        begin = i
+        while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE and text[i] != _RETURN:
+            i += 1
+        end = i
+        if c == _BAR and end - begin == 3 and text[begin + 1] == _BAR and text[begin + 2] == _BAR:
+            if role == LABEL and place != 1:
+                code = BAD_LABEL
+                break
+            field += 1
+            place = 0
+            continue
+
+        if role == IGNORED:
+            # The rest of the line, but for its end, is of no interest.
+            while text[i] != _NEWLINE and text[i] != _BAR:
+                i += 1
+            continue
+        if role == VALUES:
+            split = -1
+            for k in range(end - 1, begin - 1, -1):
+                if text[k] == _EQUALS:
+                    split = k
+                    break
+            if split == begin:
+                code = NAMELESS_VALUE
+                i = begin
+                break
+            if split < 0:
+                nameless += 1
+                value_name[n_values] = -nameless
+            else:
+                # Most tables have the same names in the same order in each line.
+                found = -1
+                first = expected[place] if place < expected.size else 0
+                for attempt in range(n_names + 1):
+                    k = first if attempt == 0 else attempt - 1
+                    if k >= n_names or names[k, 1] - names[k, 0] != split - begin:
+                        continue
+                    same = True
+                    for j in range(split - begin):
+                        if text[names[k, 0] + j] != text[begin + j]:
+                            same = False
+                            break
+                    if same:
+                        found = k
+                        break
+                if found < 0:
+                    if n_names == names.shape[0]:
+                        code = TOO_MANY_NAMES
+                        i = begin
+                        break
+                    found = n_names
+                    names[found, 0], names[found, 1] = begin, split
+                    n_names += 1
+                if place < expected.size:
+                    expected[place] = found
+                value_name[n_values] = found
+            known, number = _number(text, split + 1 if split >= 0 else begin, end, powers)
+            value[n_values] = number
+            if not known:
+                slow[n_slow, 0] = n_values
+                slow[n_slow, 1] = split + 1 if split >= 0 else begin
+                slow[n_slow, 2] = end
+                n_slow += 1
+            n_values += 1
+        elif role == SOURCE:
+            if moses:
+                number = _moses_gap(text, begin, end)
+                if _is_label(text, begin, end):
+                    labels += 1
+                    place += 1
+                    continue
+                if number == 0:
+                    number = place
+            else:
+                number = _gap(text, begin, end, False)
+            if number == -1:
+                code = OTHER_CATEGORY
+                i = begin
+                break
+            if number == WORD:
+                source[n_source] = 0
+                source_word_begin[n_source_words] = begin
+                source_word_end[n_source_words] = end
+                n_source_words += 1
+            else:
+                if gaps == 2:
+                    code = TOO_MANY_GAPS
+                    i = begin
+                    break
+                if gaps == 1 and gap[0] == number:
+                    code = REPEATED_GAP
+                    i = begin
+                    break
+                source[n_source] = -1
+                gap[gaps] = number
+                gaps += 1
+            n_source += 1
+        elif role == TARGET:
+            if moses:
+                number = _moses_gap(text, begin, end)
+                if _is_label(text, begin, end):
+                    labels += 1
+                    place += 1
+                    continue
+            else:
+                number = _gap(text, begin, end, True)
+            if number == -1:
+                code = OTHER_CATEGORY
+                i = begin
+                break
+            if number == WORD:
+                target[n_target] = 0
+                target_word_begin[n_target_words] = begin
+                target_word_end[n_target_words] = end
+                n_target_words += 1
+            else:
+                if target_gaps == gaps:
+                    code = UNBALANCED_GAPS if moses else UNKNOWN_GAP
+                    i = begin
+                    break
+                which = 0
+                if not moses:
+                    which = -1
+                    for k in range(gaps):
+                        if gap[k] == number:
+                            which = k
+                    if which < 0:
+                        code = UNKNOWN_GAP
+                        i = begin
+                        break
+                    if target_gaps == 1 and target[target_gap[0]] == -1 - which:
+                        code = REPEATED_GAP
+                        i = begin
+                        break
+                target[n_target] = -1 - which
+                target_gap[target_gaps] = n_target
+                target_place[target_gaps] = place
+                target_gaps += 1
+            n_target += 1
+        elif role == ALIGNMENT:
+            if moses:
+                split = -1
+                for k in range(begin, end):
+                    if text[k] == _MINUS:
+                        split = k
+                        break
+                s, t = -1, -1
+                if split >= 0:
+                    s, t = _digits(text, begin, split), _digits(text, split + 1, end)
+                if s < 0 or t < 0:
+                    code = BAD_ALIGNMENT
+                    i = begin
+                    break
+                for k in range(gaps):
+                    for j in range(target_gaps):
+                        if gap[k] == s and target_place[j] == t:
+                            pairs[k] = j
+        elif role == LABEL and (place > 0 or not _is_label(text, begin, end)):
+            code = BAD_LABEL
+            i = begin
+            break
+        place += 1
+    return code, line, i, n_names, n_slow, n_source_words, n_target_words, n_values
+
+
+@njit(cache=True, nogil=True)
+def count_lines(text: Bytes) -> tuple[int, int]:
+    """Return the number of newlines, and that of all bytes that end a token."""
+    lines, blanks = 0, 0
+    for i in range(text.size):
+        lines += text[i] == _NEWLINE
+        blanks += text[i] <= _SPACE
+    return lines, blanks
+
+
+@njit(cache=True, nogil=True)
+def put_words(symbols: Ids, words: Ids) -> None:
+    """Replace each 0 among the symbols by the next of the words."""
+    at = 0
+    for i in range(symbols.size):
+        if symbols[i] == 0:
+            symbols[i] = words[at]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def fill_dense(value_begin: Offsets, column: Ids, value: Reals, dense: Reals) -> tuple[int, int]:
+    """Write the values to their columns; return (line, column) of one given twice, or (-1, -1)."""
+    seen = np.full(dense.shape[1], -1, np.int64)
+    for line in range(dense.shape[0]):
+        for k in range(value_begin[line], value_begin[line + 1]):
+            c = column[k]
+            if seen[c] == line:
+                return line, c
+            seen[c] = line
+            dense[line, c] = value[k]
+    return -1, -1

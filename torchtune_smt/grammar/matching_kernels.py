@@ -1,0 +1,227 @@
+"""Kernels that find what of a grammar can match one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.kernel_types import Ids, Offsets
+
+
+@njit(cache=True, nogil=True)
+def find_child(symbol: Ids, child_begin: Ids, node: int, wanted: int) -> int:
+    """Return the child of a trie's `node` along the symbol `wanted`, or -1."""
+    low, high = int(child_begin[node]), int(child_begin[node + 1])
+    while low < high:
+        middle = (low + high) >> 1
+        if symbol[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    if low < child_begin[node + 1] and symbol[low] == wanted:
+        return low
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _longer(array: Ids, needed: int) -> Ids:
+    """Return `array`, or a copy of twice the length where `needed` places are not there."""
+    if needed <= array.size:
+        return array
+    larger = np.empty(max(needed, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Ids, Ids]:
+    """Return the nodes of a trie that match some span of the sentence.
+
+    A node matches span [s, e) when its words stand in this order, its first symbol begins at s,
+    its last ends at e, each gap covers one word at least, and e - s <= max_span. The search goes
+    breadth first; a node carries the list of its spans, sorted; after a gap only the shortest for
+    each start, the longer ones being implied.
+
+    Parameters
+    ----------
+    symbol, child_begin : int32
+        The trie.
+    source : int32 [n]
+        Words; negative ones are unknown and match gaps only.
+    max_span : int
+
+    Returns
+    -------
+    node : int32 [m]
+        The matching nodes of the trie, the root first.
+    begin : int32 [m + 1]
+        Children of the i-th of them are numbers ``begin[i]..begin[i + 1] - 1`` of this list.
+    """
+    n = source.size
+    words = np.unique(source)
+    words = words[words >= 0]
+    place = np.searchsorted(words, source).astype(np.int32)
+    for i in range(n):
+        if source[i] < 0:
+            place[i] = -1
+    spans = np.zeros(words.size, np.int64)  # of the child along each word, then where they go
+    target = np.empty(words.size, np.int32)
+
+    node = np.empty(256, np.int32)
+    begin = np.empty(257, np.int32)
+    item_begin = np.empty(257, np.int32)
+    item_start = np.empty(1024, np.int32)
+    item_end = np.empty(1024, np.int32)
+    item_start, item_end = _longer(item_start, n), _longer(item_end, n)
+    for s in range(n):
+        item_start[s] = s
+        item_end[s] = s
+    node[0] = 0
+    item_begin[0] = 0
+    item_begin[1] = n
+    count = 1
+    items = n
+    q = 0
+    while q < count:
+        begin[q] = count
+        here = node[q]
+        first, last = child_begin[here], child_begin[here + 1]
+        if first == last:
+            q += 1
+            continue
+        in_gap = q > 0 and symbol[here] == -1
+        i0, i1 = item_begin[q], item_begin[q + 1]
+        # The longest that the children can need: one gap and all the words.
+        node = _longer(node, count + words.size + 1)
+        begin = _longer(begin, count + words.size + 2)
+        item_begin = _longer(item_begin, count + words.size + 2)
+
+        if symbol[first] == -1:
+            item_start = _longer(item_start, items + i1 - i0)
+            item_end = _longer(item_end, items + i1 - i0)
+            before = items
+            for i in range(i0, i1):
+                s, e = item_start[i], item_end[i]
+                if i > i0 and item_start[i - 1] == s:
+                    continue
+                if e < n and e + 1 - s <= max_span:
+                    item_start[items] = s
+                    item_end[items] = e + 1
+                    items += 1
+            if items > before:
+                node[count] = first
+                count += 1
+                item_begin[count] = items
+            first += 1
+
+        if first < last:
+            for i in range(i0, i1):
+                s, e = item_start[i], item_end[i]
+                stop = min(n, s + max_span)
+                if not in_gap:
+                    stop = min(stop, e + 1)
+                for p in range(e, stop):
+                    if place[p] >= 0:
+                        spans[place[p]] += 1
+            needed = items
+            for w in range(words.size):
+                target[w] = -1
+                if spans[w] > 0:
+                    child = find_child(symbol, child_begin, here, words[w])
+                    if child >= 0:
+                        node[count] = child
+                        target[w] = count
+                        count += 1
+                        begin_of_items = needed
+                        needed += spans[w]
+                        spans[w] = begin_of_items
+                        item_begin[count] = needed
+            item_start = _longer(item_start, needed)
+            item_end = _longer(item_end, needed)
+            if needed > items:
+                for i in range(i0, i1):
+                    s, e = item_start[i], item_end[i]
+                    stop = min(n, s + max_span)
+                    if not in_gap:
+                        stop = min(stop, e + 1)
+                    for p in range(e, stop):
+                        if place[p] >= 0 and target[place[p]] >= 0:
+                            at = spans[place[p]]
+                            item_start[at] = s
+                            item_end[at] = p + 1
+                            spans[place[p]] = at + 1
+            items = needed
+            spans[:] = 0
+        q += 1
+    begin[count] = count
+    return node[:count].copy(), begin[: count + 1].copy()
+
+
+@njit(cache=True, nogil=True)
+def all_rules(
+    node: Ids, node_source: Ids, source_rule_begin: Offsets, table_limit: int
+) -> tuple[Ids, Offsets]:
+    """Return the first `table_limit` rules of each matching node, as (begin [m + 1], rules)."""
+    m = node.size
+    begin = np.zeros(m + 1, np.int32)
+    for i in range(m):
+        side = node_source[node[i]]
+        found = 0
+        if side >= 0:
+            found = min(source_rule_begin[side + 1] - source_rule_begin[side], table_limit)
+        begin[i + 1] = begin[i] + found
+    rule = np.empty(begin[m], np.int64)
+    for i in range(m):
+        side = node_source[node[i]]
+        if side >= 0:
+            for k in range(begin[i + 1] - begin[i]):
+                rule[begin[i] + k] = source_rule_begin[side] + k
+    return begin, rule
+
+
+@njit(cache=True, nogil=True)
+def prune(symbol: Ids, child_begin: Ids, rule_begin: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+    """Return a trie without the nodes (but the root) under which no rule ends.
+
+    Parameters
+    ----------
+    symbol : int32 [m]
+    child_begin : int32 [m + 1]
+        A trie in the numbering of `match`.
+    rule_begin : int32 [m + 1]
+        Node i has ``rule_begin[i + 1] - rule_begin[i]`` rules.
+
+    Returns
+    -------
+    child_begin, child_symbol, child_node, rule_begin : int32
+    """
+    m = symbol.size
+    number = np.zeros(m, np.int32)  # 1: kept; then the new number
+    for i in range(m - 1, -1, -1):
+        kept = i == 0 or rule_begin[i + 1] > rule_begin[i]
+        for c in range(child_begin[i], child_begin[i + 1]):
+            kept = kept or number[c] > 0
+        number[i] = kept
+    kept_nodes = 0
+    for i in range(m):
+        if number[i]:
+            number[i] = kept_nodes
+            kept_nodes += 1
+        else:
+            number[i] = -1
+    new_child_begin = np.zeros(kept_nodes + 1, np.int32)
+    new_rule_begin = np.zeros(kept_nodes + 1, np.int32)
+    child_symbol = np.empty(kept_nodes - 1, np.int32)
+    child_node = np.empty(kept_nodes - 1, np.int32)
+    edges = 0
+    for i in range(m):
+        if number[i] < 0:
+            continue
+        for c in range(child_begin[i], child_begin[i + 1]):
+            if number[c] >= 0:
+                child_symbol[edges] = symbol[c]
+                child_node[edges] = number[c]
+                edges += 1
+        new_child_begin[number[i] + 1] = edges
+        new_rule_begin[number[i] + 1] = rule_begin[i + 1]
+    return new_child_begin, child_symbol, child_node, new_rule_begin

@@ -1,0 +1,67 @@
+"""The trie over the source sides of a grammar."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.kernel_types import Ids, Offsets
+
+GAP = -1
+"""The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
+
+
+class Trie(NamedTuple):
+    """Symbol sequences merged at their common prefixes; node 0 is the root.
+
+    Nodes are numbered by depth, then parent, then symbol, so that the children of node n are the
+    nodes ``child_begin[n]..child_begin[n + 1] - 1``, with ascending symbols.
+
+    Attributes
+    ----------
+    symbol : int32 [nodes]
+        The symbol on the edge into a node; `GAP` is smaller than every word. The root's is unused.
+    child_begin : int32 [nodes + 1]
+    """
+
+    symbol: Ids
+    child_begin: Ids
+
+
+def build_trie(begin: Offsets, symbols: Ids) -> tuple[Trie, Ids]:
+    """Return the trie of some sequences, and for each the node where it ends.
+
+    Parameters
+    ----------
+    begin : int64 [n + 1]
+    symbols : int32
+        Sequence s is ``symbols[begin[s]:begin[s + 1]]``; symbols are -2 or larger.
+
+    Returns
+    -------
+    trie : Trie
+    node : int32 [n]
+        Equal sequences share their node; nodes order sequences by length, then symbol by symbol.
+    """
+    length = np.diff(begin)
+    node = np.zeros(length.size, np.int64)
+    symbol_levels, parent_levels = [np.zeros(1, np.int64)], [np.full(1, -1, np.int64)]
+    count = 1
+    active = np.flatnonzero(length > 0)
+    depth = 0
+    while active.size:
+        # Symbols -2 and -1 are moved to 0 and 1, so that the key sorts as (parent, symbol).
+        key = (node[active] << 32) | (symbols[begin[active] + depth].astype(np.int64) + 2)
+        distinct, inverse = np.unique(key, return_inverse=True)
+        parent_levels.append(distinct >> 32)
+        symbol_levels.append((distinct & 0xFFFFFFFF) - 2)
+        node[active] = count + inverse
+        count += distinct.size
+        depth += 1
+        active = active[length[active] > depth]
+    children = np.bincount(np.concatenate(parent_levels)[1:], minlength=count)
+    child_begin = np.ones(count + 1, np.int32)
+    child_begin[1:] += np.cumsum(children).astype(np.int32)
+    trie = Trie(np.concatenate(symbol_levels).astype(np.int32), child_begin)
+    return trie, node.astype(np.int32)
