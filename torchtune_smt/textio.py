@@ -48,7 +48,17 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     InputError
         As `read_bytes`, or with the line that is not valid UTF-8.
     """
-    data = read_bytes(path)
+    return split_lines(read_bytes(path), path)
+
+
+def split_lines(data: bytes, path: str | os.PathLike[str]) -> list[str]:
+    """Return the lines of the content of a file; `path` is what errors call it.
+
+    Raises
+    ------
+    InputError
+        A line is not valid UTF-8.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from torchtune_smt.errors import InputError
+
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
     "build-model": "align a bitext, extract the grammar, estimate the language model",
@@ -33,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand that the first argument names, and return its exit code.
 
     Its module ``torchtune_smt.cli.<name>`` (dashes become underscores) is imported only now, and
-    its ``main()`` reads its arguments from ``sys.argv``, as Hydra does, too.
+    its ``main()`` reads its arguments from ``sys.argv``, as Hydra does, too. Bad input ends it
+    with one line on the standard error output and exit code 1.
 
     Parameters
     ----------
@@ -53,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [f"torchtune-smt {name}", *arguments[1:]]
     try:
         code = module.main()
+    except InputError as error:
+        print(f"torchtune-smt {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
     finally:
         sys.argv = before
     return int(code or 0)

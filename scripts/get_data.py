@@ -1,0 +1,7 @@
+"""Say where the public corpora come from, and fetch them: see ``get_data.py --help``."""
+
+import sys
+
+from torchtune_smt.cli import main
+
+sys.exit(main(["get-data", *sys.argv[1:]]))

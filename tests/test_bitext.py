@@ -1,0 +1,205 @@
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.data.bitext import (
+    Corpus,
+    find_files,
+    parallel_corpus,
+    read_corpus,
+    write_corpus,
+)
+from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.errors import InputError
+
+
+def write(path: Path, *lines: str) -> Path:
+    text = "".join(f"{line}\n" for line in lines)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_reads_tokens_and_references(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de.gz", "ein  haus .", "zwei")
+    first = write(tmp_path / "dev.en.0", "a house .", "two")
+    second = write(tmp_path / "dev.en.1", "one house .", "two !")
+    corpus = read_corpus(source, [first, second])
+    assert corpus.source == [["ein", "haus", "."], ["zwei"]]
+    assert corpus.references == [
+        [["a", "house", "."], ["one", "house", "."]],
+        [["two"], ["two", "!"]],
+    ]
+    assert corpus.targets == [["a", "house", "."], ["two"]]
+    assert corpus.lines == [1, 2]
+    assert len(corpus) == 2
+    assert corpus.summary() == "2 sentences"
+
+
+def test_source_alone(tmp_path: Path) -> None:
+    corpus = read_corpus(write(tmp_path / "input.de", "ein haus"))
+    assert corpus.source == [["ein", "haus"]]
+    assert corpus.references == [[]]
+
+
+def test_line_counts_that_differ(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de", *["x"] * 14)
+    good = write(tmp_path / "dev.en.0", *["x"] * 14)
+    bad = write(tmp_path / "dev.en.1", *["x"] * 12)
+    with pytest.raises(InputError, match=r"dev\.en\.1 has 12 lines, dev\.de has 14") as error:
+        read_corpus(source, [good, bad])
+    assert error.value.path == bad
+
+
+def test_empty_line_is_an_error_with_its_line(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de", "a", "b", "c")
+    target = write(tmp_path / "dev.en", "a", "   ", "c")
+    with pytest.raises(InputError, match=r"dev\.en:2: has no words.*empty=skip"):
+        read_corpus(source, [target])
+
+
+def test_empty_lines_are_left_out_of_all_sides_and_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de", "a", "b", "", "d")
+    first = write(tmp_path / "dev.en.0", "a", "b", "c", "d")
+    second = write(tmp_path / "dev.en.1", "a", "", "", "d")
+    corpus = read_corpus(source, [first, second], empty="skip")
+    assert corpus.source == [["a"], ["d"]]
+    assert corpus.lines == [1, 4]
+    assert corpus.summary() == "2 sentences, 2 lines dropped (2 empty)"
+
+
+def test_filter_by_length_counts_by_reason(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.de", "a a a", "b b b b", "c")
+    target = write(tmp_path / "train.en", "a a", "b", "c c c")
+    corpus = read_corpus(source, [target], lengths=LengthFilter(max_length=3, max_ratio=2))
+    assert corpus.targets == [["a", "a"]]
+    assert corpus.summary() == (
+        "1 sentences, 2 lines dropped (1 too long, 1 of too different lengths)"
+    )
+
+
+def test_raw_text(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.de", "Ein Haus.")
+    target = write(tmp_path / "train.en", "A house, isn't it?")
+    corpus = read_corpus(
+        source, [target], source_text=Preprocessor("de"), target_text=Preprocessor("en")
+    )
+    assert corpus.source == [["ein", "haus", "."]]
+    assert corpus.targets == [["a", "house", ",", "isn", "'t", "it", "?"]]
+
+
+@pytest.mark.parametrize("word", ["|||", "<s>", "</s>"])
+def test_reserved_words(tmp_path: Path, word: str) -> None:
+    source = write(tmp_path / "train.de", "a", f"b {word} b")
+    target = write(tmp_path / "train.en", "a", "b")
+    with pytest.raises(InputError, match=r"train\.de:2: the word .* is reserved"):
+        read_corpus(source, [target])
+
+
+def test_file_errors(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de", "a", "b")
+    with pytest.raises(InputError, match=r"dev\.en: no such file"):
+        read_corpus(source, [tmp_path / "dev.en"])
+    (tmp_path / "bad.en").write_bytes(b"good\nb\xffd\n")
+    with pytest.raises(InputError, match=r"bad\.en:2: is not valid UTF-8"):
+        read_corpus(source, [tmp_path / "bad.en"])
+    with pytest.raises(InputError, match=r"none\.de: is empty"):
+        read_corpus(write(tmp_path / "none.de"), [write(tmp_path / "none.en")])
+
+
+def test_nothing_left(tmp_path: Path) -> None:
+    source = write(tmp_path / "dev.de", "a a a a", "")
+    target = write(tmp_path / "dev.en", "a", "b")
+    with pytest.raises(InputError, match=r"no sentence is left of 2 .*1 too long, 1 empty"):
+        read_corpus(source, [target], empty="skip", lengths=LengthFilter(max_length=3))
+
+
+def test_unknown_choice_for_empty_lines(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'error' or 'skip'"):
+        read_corpus(write(tmp_path / "dev.de", "a"), empty="ignore")  # type: ignore[arg-type]
+
+
+def test_find_one_reference(tmp_path: Path) -> None:
+    write(tmp_path / "train.de.gz", "a")
+    write(tmp_path / "train.en", "a")
+    assert find_files(tmp_path, "train", "de", "en") == (
+        tmp_path / "train.de.gz",
+        [tmp_path / "train.en"],
+    )
+
+
+def test_find_many_references_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    write(tmp_path / "dev.es", "a")
+    names = [f"dev.en.{i}{'.gz' if i % 2 else ''}" for i in range(12)]
+    for name in names:
+        write(tmp_path / name, "a")
+    assert find_files(tmp_path, "dev", "es", "en")[1] == [tmp_path / name for name in names]
+
+
+def test_find_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such folder"):
+        find_files(tmp_path / "nowhere", "dev", "de", "en")
+    with pytest.raises(InputError, match=r"there is no dev\.de, plain or \.gz"):
+        find_files(tmp_path, "dev", "de", "en")
+    write(tmp_path / "dev.de", "a")
+    with pytest.raises(InputError, match=r"references of dev\.de are missing: neither dev\.en nor"):
+        find_files(tmp_path, "dev", "de", "en")
+    write(tmp_path / "dev.en.0", "a")
+    write(tmp_path / "dev.en.2", "a")
+    with pytest.raises(InputError, match=r"dev\.en\.1 is missing, and dev\.en\.2 is there"):
+        find_files(tmp_path, "dev", "de", "en")
+    write(tmp_path / "dev.en", "a")
+    with pytest.raises(InputError, match=r"both dev\.en and dev\.en\.0"):
+        find_files(tmp_path, "dev", "de", "en")
+
+
+WORDS = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=5).filter(
+    lambda word: word not in ("|||",)
+)
+SENTENCES = st.lists(st.lists(WORDS, min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@given(SENTENCES)
+def test_written_and_read_back(tmp_path_factory: pytest.TempPathFactory, source: list) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    references = [[words, words[::-1]] for words in source]
+    corpus = Corpus(source, references, list(range(1, len(source) + 1)))
+    paths = folder / "train.de.gz", [folder / "train.en.0", folder / "train.en.1.gz"]
+    write_corpus(corpus, *paths)
+    assert read_corpus(*paths) == corpus
+
+
+def test_write_needs_a_path_for_each_reference(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 references for 2 files"):
+        write_corpus(Corpus([["a"]], [[["a"]]], [1]), tmp_path / "a", [tmp_path / "b"] * 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_corpora_one_after_the_other() -> None:
+    first = parallel_corpus([["a", ""], ["A", "B"]], ["x.de", "x.en"], empty="skip")
+    second = parallel_corpus([["", "c"], ["B", "C"]], ["y.de", "y.en"], empty="skip")
+    both = first.followed_by(second)
+    assert both.source == [["a"], ["c"]]
+    assert both.targets == [["A"], ["C"]]
+    assert both.dropped == {"empty": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "part", "size", "references"),
+    [
+        ("multi30k-de-en", "de", "train", 29000, 1),
+        ("multi30k-de-en", "de", "dev", 1014, 1),
+        ("fisher-es-en", "es", "test", 3629, 4),
+    ],
+)
+def test_real_corpora(
+    shared: Path, name: str, source: str, part: str, size: int, references: int
+) -> None:
+    corpus = read_corpus(*find_files(shared / "data" / name, part, source, "en"))
+    assert len(corpus) == size
+    assert {len(sentence) for sentence in corpus.references} == {references}

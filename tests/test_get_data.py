@@ -1,0 +1,151 @@
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from torchtune_smt.cli import main
+from torchtune_smt.data.bitext import find_files, read_corpus
+from torchtune_smt.data.corpora import CORPORA, addresses, fetch
+from torchtune_smt.errors import InputError
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+@pytest.fixture
+def raw_mirror(tmp_path: Path) -> Path:
+    """A folder with the files of multi30k-raw, two sentences each."""
+    folder = tmp_path / "raw"
+    for part in CORPORA["multi30k-raw"].parts:
+        for german, english in part.pieces:
+            put(folder / german.path, f"Ein Haus in {part.name}.\nEin „Hund“.\n")
+            put(folder / english.path, f'A house in {part.name}.\nA "dog".\n')
+    return folder
+
+
+@pytest.fixture
+def fisher_mirror(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    for part in CORPORA["fisher"].parts:
+        for number, piece in enumerate(part.pieces):
+            for file in piece:
+                put(folder / file.path, f"Hola {number}, {file.path}.\n\nadiós\n")
+    return folder
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["get-data"]) == 0
+    output = capsys.readouterr().out
+    for name, corpus in CORPORA.items():
+        assert f"{name}: {corpus.title}" in output
+        assert corpus.homepage in output
+        assert corpus.licence in output
+        for address in addresses(corpus):
+            assert address in output
+
+
+def test_raw_text_is_prepared(raw_mirror: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "out"
+    arguments = ["get-data", "multi30k-raw", "--base-url", raw_mirror.as_uri()]
+    assert main([*arguments, "--folder", str(folder)]) == 0
+    corpus = read_corpus(*find_files(folder, "train", "de", "en"))
+    assert corpus.source == [
+        ["ein", "haus", "in", "train", "."],
+        ["ein", "&quot;", "hund", "&quot;", "."],
+    ]
+    assert corpus.targets[1] == ["a", "&quot;", "dog", ".", "&quot;"]
+    assert (folder / "train.de.gz").is_file()
+    assert {path.name.removesuffix(".gz") for path in folder.iterdir()} == {
+        f"{part}.{language}"
+        for part in ("train", "dev", "devtest", "test")
+        for language in ("de", "en")
+    }
+    output = capsys.readouterr().out
+    assert "sha256" in output
+    assert "train: 2 sentences" in output
+
+
+def test_default_folder(raw_mirror: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["get-data", "multi30k-raw", "--base-url", raw_mirror.as_uri()]) == 0
+    assert (tmp_path / "data" / "multi30k-raw-de-en" / "test.en").is_file()
+
+
+def test_pieces_are_joined_and_empty_lines_skipped(fisher_mirror: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    parts = fetch(
+        CORPORA["fisher"], tmp_path / "out", base_url=fisher_mirror.as_uri(), log=lines.append
+    )
+    train = read_corpus(*find_files(tmp_path / "out", "train", "es", "en"))
+    assert train.source[0][:3] == ["hola", "0", ","]
+    assert train.source[2][:3] == ["hola", "1", ","]
+    assert len(train) == 4
+    assert parts["train"].dropped == {"empty": 2}
+    assert any("train: 4 sentences, 2 lines dropped (2 empty)" in line for line in lines)
+    dev = read_corpus(*find_files(tmp_path / "out", "dev", "es", "en"))
+    assert len(dev.references[0]) == 4
+
+
+def test_missing_file_leaves_nothing_behind(raw_mirror: Path, tmp_path: Path, capsys) -> None:
+    (raw_mirror / "test_2016_flickr.en.gz").unlink()
+    folder = tmp_path / "out"
+    arguments = ["get-data", "multi30k-raw", "--base-url", raw_mirror.as_uri()]
+    assert main([*arguments, "--folder", str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert "test_2016_flickr.en.gz: cannot be fetched" in error
+    assert "--base-url" in error
+    assert not folder.exists()
+
+
+def test_wrong_content(tmp_path: Path) -> None:
+    folder = tmp_path / "tok"
+    for part in CORPORA["multi30k"].parts:
+        for file in part.pieces[0]:
+            put(folder / file.path, "something else\n")
+    arguments = ["get-data", "multi30k", "--base-url", folder.as_uri()]
+    with pytest.raises(InputError, match=r"train\.lc\.norm\.tok\.de: has the sha256 .* should"):
+        fetch(CORPORA["multi30k"], tmp_path / "out", base_url=folder.as_uri(), log=lambda _: None)
+    assert not (tmp_path / "out").exists()
+    assert main([*arguments, "--folder", str(tmp_path / "out")]) == 1
+    assert main([*arguments, "--folder", str(tmp_path / "out"), "--no-check"]) == 0
+    assert (tmp_path / "out" / "dev.de").read_text() == "something else\n"
+
+
+def test_pages_that_do_not_fit(raw_mirror: Path, tmp_path: Path) -> None:
+    put(raw_mirror / "val.en.gz", "One line.\n")
+    with pytest.raises(InputError, match=r"val\.en\.gz has 1 lines, val\.de\.gz has 2"):
+        fetch(CORPORA["multi30k-raw"], tmp_path / "out", base_url=raw_mirror.as_uri())
+    (raw_mirror / "val.en.gz").write_bytes(b"<html>")
+    with pytest.raises(InputError, match=r"val\.en\.gz: is no whole gzip file"):
+        fetch(CORPORA["multi30k-raw"], tmp_path / "out", base_url=raw_mirror.as_uri())
+
+
+def test_no_network(tmp_path: Path) -> None:
+    # Nothing listens on the discard port.
+    with pytest.raises(InputError, match="check the network, or copy the files"):
+        fetch(CORPORA["fisher"], tmp_path, base_url="http://127.0.0.1:9/corpus", timeout=5)
+    with pytest.raises(InputError, match="is no address"):
+        fetch(CORPORA["fisher"], tmp_path, base_url="/home/me/corpus")
+
+
+def test_published_checksums(shared: Path, tmp_path: Path) -> None:
+    """The prepared Multi30k is the one that the recorded outputs of other tools belong to."""
+    here = shared / "data" / "multi30k-de-en"
+    mirror = tmp_path / "tok"
+    mirror.mkdir()
+    for part in CORPORA["multi30k"].parts:
+        for language, file in zip(("de", "en"), part.pieces[0], strict=True):
+            packed = here / f"{part.name}.{language}.gz"
+            if packed.is_file():
+                (mirror / file.path).write_bytes(gzip.decompress(packed.read_bytes()))
+            else:
+                shutil.copy(here / f"{part.name}.{language}", mirror / file.path)
+    fetch(CORPORA["multi30k"], tmp_path / "out", base_url=mirror.as_uri(), log=lambda _: None)
+    for part in ("train", "dev", "devtest", "test"):
+        assert read_corpus(*find_files(tmp_path / "out", part, "de", "en")) == read_corpus(
+            *find_files(here, part, "de", "en")
+        )

@@ -1,0 +1,269 @@
+"""Parallel text: finding its files, reading them with every check, writing them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import atomic_writer, read_lines
+
+AnyPath = str | os.PathLike[str]
+
+RESERVED: Final = frozenset({"|||", "<s>", "</s>"})
+"""Words that the formats of grammars, k-best lists and language models keep for themselves."""
+
+_SPLIT_ONLY: Final = Preprocessor(lowercase=False, normalize=False, tokenize=False)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokenised sentences with their references.
+
+    Parameters
+    ----------
+    source
+        ``source[i]``: the words of sentence i.
+    references
+        ``references[i]``: its references, each a list of words. Empty for a source without.
+    lines
+        The line of sentence i in the files, counted from 1.
+    dropped
+        How many lines were left out, by reason.
+    """
+
+    source: list[list[str]]
+    references: list[list[list[str]]]
+    lines: list[int]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def targets(self) -> list[list[str]]:
+        """The first reference of each sentence: the target side of a training bitext."""
+        return [references[0] for references in self.references]
+
+    def followed_by(self, other: Corpus) -> Corpus:
+        """Return this corpus and the other in one; the lines are each file's own."""
+        return Corpus(
+            self.source + other.source,
+            self.references + other.references,
+            self.lines + other.lines,
+            dict(Counter(self.dropped) + Counter(other.dropped)),
+        )
+
+    def summary(self) -> str:
+        """Return a line for the log: how many sentences, and how many lines were dropped, why."""
+        text = f"{len(self)} sentences"
+        if self.dropped:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
+            text += f", {sum(self.dropped.values())} lines dropped ({reasons})"
+        return text
+
+
+def read_corpus(
+    source: AnyPath,
+    references: Sequence[AnyPath] = (),
+    *,
+    empty: Literal["error", "skip"] = "error",
+    source_text: Preprocessor | None = None,
+    target_text: Preprocessor | None = None,
+    lengths: LengthFilter | None = None,
+) -> Corpus:
+    """Read parallel files (plain or ``.gz``), line by line translations of each other.
+
+    Parameters
+    ----------
+    source
+        The file of the source language.
+    references
+        The target side of a bitext, or the references of a test set, one file each.
+    empty
+        What happens to a line that has no word in one of the files: it is an error, or it is
+        left out of all of them and counted.
+    source_text, target_text
+        How raw text becomes tokens; by default lines are only split at blanks.
+    lengths
+        Pairs that this filter rejects are left out and counted.
+
+    Raises
+    ------
+    InputError
+        A file is missing, is not UTF-8, has another number of lines than the source, a line
+        without words, or a reserved word.
+    """
+    paths = [source, *references]
+    return parallel_corpus(
+        [read_lines(path) for path in paths],
+        paths,
+        empty=empty,
+        source_text=source_text,
+        target_text=target_text,
+        lengths=lengths,
+    )
+
+
+def parallel_corpus(
+    files: Sequence[Sequence[str]],
+    paths: Sequence[AnyPath],
+    *,
+    empty: Literal["error", "skip"] = "error",
+    source_text: Preprocessor | None = None,
+    target_text: Preprocessor | None = None,
+    lengths: LengthFilter | None = None,
+) -> Corpus:
+    """Make a corpus of parallel lines: `read_corpus` for text that is in memory already.
+
+    Parameters
+    ----------
+    files
+        The lines of the source, then those of each reference.
+    paths
+        What errors call them.
+    empty, source_text, target_text, lengths
+        As in `read_corpus`.
+
+    Raises
+    ------
+    InputError
+        As `read_corpus`.
+    """
+    if empty not in ("error", "skip"):
+        raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
+    for path, lines in zip(paths, files, strict=True):
+        if len(lines) != len(files[0]):
+            raise InputError(
+                f"{Path(path).name} has {len(lines)} lines, {Path(paths[0]).name} has "
+                f"{len(files[0])}; each line must be the translation of the same line of the other",
+                path=path,
+            )
+    if not files[0]:
+        raise InputError("is empty; a line for each sentence is expected", path=paths[0])
+    texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * (len(files) - 1)]
+    corpus = Corpus([], [], [])
+    dropped: Counter[str] = Counter()
+    for number, row in enumerate(zip(*files, strict=True), start=1):
+        sides = [text.tokens(line) for text, line in zip(texts, row, strict=True)]
+        reason = None
+        for path, words in zip(paths, sides, strict=True):
+            if not words:
+                if empty == "error":
+                    raise InputError(
+                        "has no words; remove this line from all files, or leave it out "
+                        "with empty=skip",
+                        path=path,
+                        line=number,
+                    )
+                reason = "empty"
+            elif not RESERVED.isdisjoint(words):
+                word = next(word for word in words if word in RESERVED)
+                raise InputError(
+                    f"the word '{word}' is reserved; replace it or remove the line",
+                    path=path,
+                    line=number,
+                )
+        if reason is None and lengths is not None:
+            for words in sides[1:]:
+                reason = reason or lengths.reason(len(sides[0]), len(words))
+        if reason is not None:
+            dropped[reason] += 1
+            continue
+        corpus.source.append(sides[0])
+        corpus.references.append(sides[1:])
+        corpus.lines.append(number)
+    if not corpus.source:
+        raise InputError(
+            f"no sentence is left of {len(files[0])} ({Corpus([], [], [], dropped).summary()}); "
+            "check the files and the limits of length",
+            path=paths[0],
+        )
+    corpus.dropped.update(dropped)
+    return corpus
+
+
+def find_files(
+    folder: AnyPath, split: str, source_language: str, target_language: str
+) -> tuple[Path, list[Path]]:
+    """Return the source file and the reference files of one part of a data set.
+
+    They are ``<split>.<source>`` and ``<split>.<target>``, or ``<split>.<target>.0``, ``.1``, ...
+    for several references; each may end in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        The folder, the source or the references are missing, or it is not clear which are meant.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError("there is no such folder; check the path of the data set", path=folder)
+
+    def existing(name: str) -> Path | None:
+        plain, packed = folder / name, folder / f"{name}.gz"
+        return plain if plain.is_file() else packed if packed.is_file() else None
+
+    source = existing(f"{split}.{source_language}")
+    if source is None:
+        raise InputError(
+            f"there is no {split}.{source_language}, plain or .gz; check the path and the "
+            "languages of the data set",
+            path=folder,
+        )
+    single = existing(f"{split}.{target_language}")
+    numbers = sorted(
+        int(number)
+        for path in folder.glob(f"{split}.{target_language}.*")
+        if (number := path.name.removesuffix(".gz").rsplit(".", 1)[1]).isdecimal()
+    )
+    if single is not None and numbers:
+        raise InputError(
+            f"both {single.name} and {split}.{target_language}.{numbers[0]} are there, and only "
+            "one kind can be meant; move the other away",
+            path=folder,
+        )
+    if single is not None:
+        return source, [single]
+    if not numbers:
+        raise InputError(
+            f"the references of {source.name} are missing: neither {split}.{target_language} nor "
+            f"{split}.{target_language}.0, plain or .gz, is there",
+            path=folder,
+        )
+    references = []
+    for index in range(numbers[-1] + 1):
+        name = f"{split}.{target_language}.{index}"
+        reference = existing(name)
+        if reference is None:
+            raise InputError(
+                f"reference {name} is missing, and {split}.{target_language}.{numbers[-1]} is "
+                "there; references are numbered from 0 without a gap",
+                path=folder,
+            )
+        references.append(reference)
+    return source, references
+
+
+def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath]) -> None:
+    """Write a corpus as parallel files (packed where the name ends in ``.gz``).
+
+    Raises
+    ------
+    ValueError
+        The sentences do not have as many references as there are paths.
+    """
+    for sentence in corpus.references:
+        if len(sentence) != len(references):
+            raise ValueError(f"{len(sentence)} references for {len(references)} files")
+    sides = [corpus.source] + [
+        [sentence[i] for sentence in corpus.references] for i in range(len(references))
+    ]
+    for path, side in zip([source, *references], sides, strict=True):
+        with atomic_writer(path) as file:
+            file.writelines(" ".join(words) + "\n" for words in side)

@@ -1,0 +1,332 @@
+"""The public corpora of the experiments: where they come from, and how they are fetched.
+
+Nothing of them is part of this package. Each is fetched from its authors' repository, checked,
+and prepared as ``torchtune_smt.data.bitext.find_files`` expects it: ``train``, ``dev``,
+``devtest`` and ``test``, lowercased and tokenised.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus
+from torchtune_smt.data.preprocess import Preprocessor
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import split_lines
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file below a corpus's address.
+
+    Parameters
+    ----------
+    path
+        Its path; ``.gz`` is unpacked.
+    sha256
+        Of its unpacked content, where it is known: another content is an error.
+    """
+
+    path: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a corpus (train, dev, ...).
+
+    Parameters
+    ----------
+    name
+        What its files are called.
+    pieces
+        Parallel files, the source before its references; a part can be made of several pieces,
+        one after the other.
+    """
+
+    name: str
+    pieces: tuple[tuple[RemoteFile, ...], ...]
+
+
+@dataclass(frozen=True)
+class PublicCorpus:
+    """A corpus that anybody can fetch.
+
+    Parameters
+    ----------
+    title, homepage, licence
+        For people: what it is, where it comes from, what may be done with it.
+    folder
+        The name of the folder of its prepared files.
+    base_url
+        The address that the files' paths are relative to.
+    source_language, target_language
+        Two-letter codes.
+    parts
+        Train, dev, devtest, test.
+    source_text, target_text
+        How the text is prepared.
+    """
+
+    title: str
+    homepage: str
+    licence: str
+    folder: str
+    base_url: str
+    source_language: str
+    target_language: str
+    parts: tuple[Part, ...]
+    source_text: Preprocessor
+    target_text: Preprocessor
+
+    def outputs(self, folder: Path, part: Part) -> list[Path]:
+        """Return the files that a part is written to: the source, then the references."""
+        packed = ".gz" if part.name == "train" else ""
+        references = len(part.pieces[0]) - 1
+        several = [f"{self.target_language}.{i}" for i in range(references)]
+        targets = several if references > 1 else [self.target_language]
+        return [folder / f"{part.name}.{end}{packed}" for end in [self.source_language, *targets]]
+
+
+_MULTI30K_PARTS: Final = (
+    ("train", "train"),
+    ("dev", "val"),
+    ("devtest", "test_2017_flickr"),
+    ("test", "test_2016_flickr"),
+)
+_MULTI30K_SHA256: Final = {
+    "train.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "train.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "dev.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "dev.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "devtest.de": "02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6",
+    "devtest.en": "c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f",
+    "test.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+    "test.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+}
+_MULTI30K_TITLE: Final = "Multi30k, task 1: image captions, German-English, 29,000 training pairs"
+_MULTI30K_HOMEPAGE: Final = "https://github.com/multi30k/dataset"
+_MULTI30K_LICENCE: Final = (
+    "for research, under the terms of Flickr30k; Elliott et al. 2016, Multi30K: Multilingual "
+    "English-German Image Descriptions"
+)
+
+
+def _multi30k() -> PublicCorpus:
+    """Multi30k as its authors tokenised it: the text of most published results."""
+
+    def file(part: str, remote: str, language: str) -> RemoteFile:
+        path = f"{remote}.lc.norm.tok.{language}"
+        return RemoteFile(path, _MULTI30K_SHA256[f"{part}.{language}"])
+
+    as_it_is = Preprocessor(lowercase=False, normalize=False, tokenize=False)
+    return PublicCorpus(
+        title=f"{_MULTI30K_TITLE}, tokenised by its authors",
+        homepage=_MULTI30K_HOMEPAGE,
+        licence=_MULTI30K_LICENCE,
+        folder="multi30k-de-en",
+        # The commit that added these files; train.en was edited later.
+        base_url="https://raw.githubusercontent.com/multi30k/dataset/"
+        "7bee46bc74186b4b6254603143610f730d40bf66/data/task1/tok",
+        source_language="de",
+        target_language="en",
+        parts=tuple(
+            Part(part, ((file(part, remote, "de"), file(part, remote, "en")),))
+            for part, remote in _MULTI30K_PARTS
+        ),
+        source_text=as_it_is,
+        target_text=as_it_is,
+    )
+
+
+def _multi30k_raw() -> PublicCorpus:
+    """Multi30k from its raw text, prepared here by the same steps."""
+    return PublicCorpus(
+        title=f"{_MULTI30K_TITLE}, from the raw text",
+        homepage=_MULTI30K_HOMEPAGE,
+        licence=_MULTI30K_LICENCE,
+        folder="multi30k-raw-de-en",
+        base_url="https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw",
+        source_language="de",
+        target_language="en",
+        parts=tuple(
+            Part(part, ((RemoteFile(f"{remote}.de.gz"), RemoteFile(f"{remote}.en.gz")),))
+            for part, remote in _MULTI30K_PARTS
+        ),
+        source_text=Preprocessor("de", escape=True),
+        target_text=Preprocessor("en", escape=True),
+    )
+
+
+def _fisher() -> PublicCorpus:
+    """Fisher and CALLHOME: what can be had of it without a licence of the LDC.
+
+    The Spanish side is the path of the recogniser's lattice that is closest to the transcript:
+    the transcripts themselves are the LDC's. No lattice paths of Fisher's training part are
+    public, so CALLHOME's take its place.
+    """
+
+    def part(name: str, *remotes: str, references: int) -> Part:
+        ends = [f"en.{i}" for i in range(references)] if references > 1 else ["en"]
+        return Part(
+            name,
+            tuple(
+                (
+                    RemoteFile(f"oracle/{remote}.es"),
+                    *(RemoteFile(f"ldc/{remote}.{end}") for end in ends),
+                )
+                for remote in remotes
+            ),
+        )
+
+    return PublicCorpus(
+        title="Fisher and CALLHOME: telephone speech, Spanish-English, four references",
+        homepage="https://github.com/joshua-decoder/fisher-callhome-corpus",
+        licence="CC BY-SA 3.0; Post et al. 2013, Improved Speech-to-Text Translation with the "
+        "Fisher and Callhome Spanish-English Speech Translation Corpus",
+        folder="fisher-es-en",
+        base_url="https://raw.githubusercontent.com/joshua-decoder/fisher-callhome-corpus/"
+        "master/corpus",
+        source_language="es",
+        target_language="en",
+        parts=(
+            part("train", "callhome_train", "callhome_devtest", references=1),
+            part("dev", "fisher_dev", references=4),
+            part("devtest", "fisher_dev2", references=4),
+            part("test", "fisher_test", references=4),
+        ),
+        source_text=Preprocessor("es", normalize=False),
+        target_text=Preprocessor("en", normalize=False),
+    )
+
+
+CORPORA: Final = {
+    "multi30k": _multi30k(),
+    "multi30k-raw": _multi30k_raw(),
+    "fisher": _fisher(),
+}
+
+
+def addresses(corpus: PublicCorpus, base_url: str | None = None) -> Iterator[str]:
+    """Yield the address of each file of a corpus, below `base_url` or its own."""
+    for part in corpus.parts:
+        for piece in part.pieces:
+            for file in piece:
+                yield _address(base_url or corpus.base_url, file)
+
+
+def fetch(
+    corpus: PublicCorpus,
+    folder: Path,
+    *,
+    base_url: str | None = None,
+    check: bool = True,
+    timeout: float = 60.0,
+    log: Log = print,
+) -> dict[str, Corpus]:
+    """Fetch a corpus, prepare it, and write it to a folder.
+
+    Nothing is written before every file is there and in order. A line that is empty on one side
+    is left out of all sides, counted and reported.
+
+    Parameters
+    ----------
+    corpus
+        One of `CORPORA`.
+    folder
+        Where the prepared files go.
+    base_url
+        Another address (http, https or file) that has the same files.
+    check
+        Compare the contents with the known sha256.
+    timeout
+        Seconds without an answer after which a file counts as unreachable.
+    log
+        Takes the lines that tell what was fetched and written.
+
+    Returns
+    -------
+    dict
+        The prepared parts by name.
+
+    Raises
+    ------
+    InputError
+        A file cannot be fetched, has another content than it should, or does not fit the
+        others; or the folder cannot be written to.
+    """
+    prepared: dict[str, Corpus] = {}
+    for part in corpus.parts:
+        whole = Corpus([], [], [])
+        for piece in part.pieces:
+            urls = [_address(base_url or corpus.base_url, file) for file in piece]
+            files = []
+            for url, file in zip(urls, piece, strict=True):
+                content = _download(url, timeout)
+                digest = hashlib.sha256(content).hexdigest()
+                if check and file.sha256 is not None and digest != file.sha256:
+                    raise InputError(
+                        f"has the sha256 {digest} and should have {file.sha256}; fetch it again, "
+                        "or take it as it is without the check",
+                        path=url,
+                    )
+                files.append(split_lines(content, url))
+                log(f"{url}: {len(files[-1])} lines, sha256 {digest}")
+            text = parallel_corpus(
+                files,
+                urls,
+                empty="skip",
+                source_text=corpus.source_text,
+                target_text=corpus.target_text,
+            )
+            whole = whole.followed_by(text)
+        prepared[part.name] = whole
+    for part in corpus.parts:
+        outputs = corpus.outputs(folder, part)
+        write_corpus(prepared[part.name], outputs[0], outputs[1:])
+        log(f"{part.name}: {prepared[part.name].summary()}: {', '.join(map(str, outputs))}")
+    return prepared
+
+
+def _address(base_url: str, file: RemoteFile) -> str:
+    return f"{base_url.rstrip('/')}/{file.path}"
+
+
+def _download(url: str, timeout: float) -> bytes:
+    """Return the content of a file on the network, unpacked if its name ends in ``.gz``."""
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https", "file"):
+        raise InputError("is no address; it must begin with https://, http:// or file://", path=url)
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            content: bytes = answer.read()
+    except urllib.error.HTTPError as error:
+        raise InputError(
+            f"cannot be fetched: the server says {error.code} {error.reason}; see on the corpus's "
+            "homepage where the file is now, and name its folder with --base-url",
+            path=url,
+        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise InputError(
+            f"cannot be fetched ({reason}); check the network, or copy the files to a folder by "
+            "other means and name it with --base-url file:///...",
+            path=url,
+        ) from None
+    if not url.endswith(".gz"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"is no whole gzip file ({error}); fetch it again", path=url) from None

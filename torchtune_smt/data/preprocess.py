@@ -1,0 +1,122 @@
+"""Text to tokens and back: lowercasing, punctuation, tokenisation, a filter by length.
+
+The work is done by sacremoses, a port of Moses's scripts, so that text prepared elsewhere with
+those scripts fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@cache
+def _tokenizer(language: str) -> Any:
+    from sacremoses import MosesTokenizer
+
+    return MosesTokenizer(lang=language)
+
+
+@cache
+def _normalizer(language: str) -> Any:
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer(lang=language)
+
+
+@cache
+def _detokenizer(language: str) -> Any:
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer(lang=language)
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """Turns a line of raw text into tokens separated by single blanks.
+
+    Parameters
+    ----------
+    language
+        Two-letter code: it chooses the rules for abbreviations and apostrophes.
+    lowercase, normalize, tokenize
+        The steps, in this order; `normalize` unifies quotes, dashes and spaces. With none of
+        them the line is only split at its blanks.
+    escape
+        The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
+        Moses's does by default.
+    """
+
+    language: str = "en"
+    lowercase: bool = True
+    normalize: bool = True
+    tokenize: bool = True
+    escape: bool = False
+
+    def tokens(self, line: str) -> list[str]:
+        """Return the tokens of one line."""
+        if self.lowercase:
+            line = line.lower()
+        if self.normalize:
+            line = _normalizer(self.language).normalize(line)
+        if self.tokenize:
+            line = _tokenizer(self.language).tokenize(line, return_str=True, escape=self.escape)
+        return line.split()
+
+    def lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield each line with its tokens separated by single blanks."""
+        for line in lines:
+            yield " ".join(self.tokens(line))
+
+
+@dataclass(frozen=True)
+class Detokenizer:
+    """Joins tokens to text as people write it, and resolves Moses's entities.
+
+    Parameters
+    ----------
+    language
+        Two-letter code of the text.
+    capitalize
+        The first letter becomes a capital, for text that was lowercased.
+    """
+
+    language: str = "en"
+    capitalize: bool = False
+
+    def line(self, tokens: Sequence[str]) -> str:
+        """Return the text of one sentence."""
+        text: str = _detokenizer(self.language).detokenize(list(tokens))
+        return text[:1].upper() + text[1:] if self.capitalize else text
+
+
+@dataclass(frozen=True)
+class LengthFilter:
+    """Keeps the sentence pairs that are neither long nor of very different lengths.
+
+    Parameters
+    ----------
+    max_length
+        Tokens on either side.
+    max_ratio
+        Tokens of the longer side for each of the shorter.
+    """
+
+    max_length: int = 80
+    max_ratio: float = 9.0
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        if not self.max_ratio >= 1:
+            raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
+
+    def reason(self, source: int, target: int) -> str | None:
+        """Return why a pair of these lengths (tokens, at least 1) is dropped, or None."""
+        if max(source, target) > self.max_length:
+            return "too long"
+        if max(source, target) > self.max_ratio * min(source, target):
+            return "of too different lengths"
+        return None
