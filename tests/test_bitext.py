@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.data.bitext import (
+    RESERVED,
     Corpus,
     find_files,
     parallel_corpus,
@@ -159,7 +160,7 @@ def test_find_errors(tmp_path: Path) -> None:
 
 
 WORDS = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=5).filter(
-    lambda word: word not in ("|||",)
+    lambda word: word not in RESERVED
 )
 SENTENCES = st.lists(st.lists(WORDS, min_size=1, max_size=6), min_size=1, max_size=6)
 
