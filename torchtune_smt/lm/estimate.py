@@ -70,7 +70,7 @@ def estimate(
         for count, discount in enumerate(discount_fallback, start=1):
             if not 0 < discount <= count:
                 raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
-    words, tokens, offset = _read(sentences, path)
+    words, tokens, offset = read_tokens(sentences, path)
     orders = _count(tokens, offset, len(words), order)
     rows: list[Ids] = []
     log_prob: list[Reals] = []
@@ -79,8 +79,8 @@ def estimate(
     lower: Reals = np.full(1, 1.0 / (len(words) - 1))
     for n, now in enumerate(orders, start=1):
         adjusted = _adjusted_counts(orders, n)
-        discount = _discounts(adjusted, n, discount_fallback, path)
-        taken = discount[np.minimum(adjusted, 3)]
+        discounts = _discounts(adjusted, n, discount_fallback, path)
+        taken = discounts[np.minimum(adjusted, 3)]
         contexts = lower.size
         total = np.bincount(now.prefix, adjusted, contexts)
         freed = np.bincount(now.prefix, taken, contexts)
@@ -107,10 +107,24 @@ def estimate(
     )
 
 
-def _read(
-    sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None
+def read_tokens(
+    sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None = None
 ) -> tuple[Vocabulary, Offsets, Offsets]:
-    """Return the words, all tokens with ``<s>`` and ``</s>``, and their places in the sentences."""
+    """Check sentences, and return them as ids.
+
+    Returns
+    -------
+    words : Vocabulary
+    tokens : int64 [number of words + 2 * number of sentences]
+        Word ids, with ``<s>`` and ``</s>`` around each sentence.
+    offset : int64, of the same length
+        Each token's place in its sentence, ``<s>`` being 0.
+
+    Raises
+    ------
+    InputError
+        As `estimate`, but for the discounts.
+    """
     if not sentences:
         raise InputError("no sentences to estimate a language model from", path=path)
     words = Vocabulary([UNKNOWN, BEGIN, END])

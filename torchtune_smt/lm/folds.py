@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.lm.arpa import write_arpa
-from torchtune_smt.lm.estimate import estimate
+from torchtune_smt.lm.estimate import estimate, read_tokens
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.lm.ngrams import Ngrams
 from torchtune_smt.textio import atomic_writer, read_bytes
@@ -56,6 +56,8 @@ def estimate_folds(
             f"{len(sentences)} sentences are too few for {n_folds} folds; take fewer folds",
             path=path,
         )
+    # For all sentences at once, so that errors name the right line.
+    read_tokens(sentences, path)
     for fold in range(n_folds):
         others = [words for i, words in enumerate(sentences) if i % n_folds != fold]
         yield estimate(others, order, discount_fallback, path)
