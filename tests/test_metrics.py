@@ -1,0 +1,115 @@
+"""Gains and corpus scores against sacrebleu."""
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.metrics import BleuPlusOne, BleuReferences
+from torchtune_smt.vocabulary import Vocabulary
+
+
+def kbest_of(index, hypotheses, words):
+    """A k-best list that has tokens only."""
+    k = len(hypotheses)
+    return KBest(
+        index=index,
+        token_begin=np.cumsum([0, *map(len, hypotheses)]).astype(np.int64),
+        tokens=words.intern([w for h in hypotheses for w in h]),
+        row_begin=np.zeros(k + 1, np.int64),
+        feature=np.zeros(0, np.int64),
+        value=np.zeros(0),
+        score=np.zeros(k),
+    )
+
+
+# Few different words, so that n-grams repeat and clipping matters.
+sentence = st.lists(st.sampled_from("abcd"), max_size=9)
+reference = st.lists(st.sampled_from("abcd"), min_size=1, max_size=9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(reference, min_size=1, max_size=4),
+            st.lists(sentence, min_size=1, max_size=6),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_statistics_and_gains_equal_sacrebleu(cases):
+    words = Vocabulary()
+    references = [refs for refs, _ in cases]
+    counts = BleuReferences(references, words)
+    bound = BleuPlusOne().bind(references, words)
+    plain = BLEU(smooth_method="none", tokenize="none")
+    add_one = BLEU(smooth_method="add-k", smooth_value=1, tokenize="none")
+    for index, (refs, hypotheses) in enumerate(cases):
+        kbest = kbest_of(index, hypotheses, words)
+        statistics = counts.statistics(kbest)
+        gains = bound.gains(kbest)
+        for h, hypothesis in enumerate(hypotheses):
+            strings = [" ".join(hypothesis)], [[" ".join(r)] for r in refs]
+            score = plain.corpus_score(*strings)
+            assert list(statistics[h, :4]) == score.counts
+            assert list(statistics[h, 4:8]) == score.totals
+            assert statistics[h, 8] == score.sys_len == len(hypothesis)
+            assert statistics[h, 9] == score.ref_len
+            assert gains[h] == pytest.approx(add_one.corpus_score(*strings).score / 100, abs=1e-12)
+
+
+def test_short_hypotheses_by_hand():
+    words = Vocabulary()
+    bound = BleuPlusOne().bind([[["a", "b", "c"]]], words)
+    kbest = kbest_of(0, [["a", "b", "c"], ["a"], ["x", "y"], []], words)
+    assert bound.gains(kbest) == pytest.approx([1.0, np.exp(1 - 3), 0.0, 0.0], abs=1e-15)
+
+
+def test_long_sentences():
+    generator = np.random.default_rng(5)
+    pool = [f"w{i}" for i in range(30)]
+    references = [[list(generator.choice(pool, n)) for n in (300, 280)]]
+    hypotheses = [list(generator.choice(pool, n)) for n in (290, 250, 310)]
+    words = Vocabulary()
+    gains = BleuPlusOne().bind(references, words).gains(kbest_of(0, hypotheses, words))
+    for gain, hypothesis in zip(gains, hypotheses, strict=True):
+        expected = sacrebleu.sentence_bleu(
+            " ".join(hypothesis),
+            [" ".join(r) for r in references[0]],
+            smooth_method="add-k",
+            smooth_value=1,
+            tokenize="none",
+        )
+        assert gain == pytest.approx(expected.score / 100, abs=1e-12)
+
+
+def test_a_word_of_the_references_may_come_later():
+    words = Vocabulary(["the"])
+    bound = BleuPlusOne().bind([[["the", "Hindenburg"]]], words)
+    words.intern(["something", "else"])
+    assert bound.gains(kbest_of(0, [["the", "Hindenburg"]], words)) == [1.0]
+
+
+@pytest.mark.parametrize("references", [[[["a"]], []], [[["a"]], [[]]]])
+def test_missing_references_are_named(references):
+    with pytest.raises(InputError, match="sentence 1 "):
+        BleuPlusOne().bind(references, Vocabulary())
+
+
+def test_one_empty_reference_among_several_is_allowed():
+    words = Vocabulary()
+    bound = BleuPlusOne().bind([[[], ["a", "b"]]], words)
+    assert bound.gains(kbest_of(0, [["a", "b"]], words)) == [1.0]
+
+
+def test_a_sentence_beyond_the_references():
+    words = Vocabulary()
+    bound = BleuPlusOne().bind([[["a"]]], words)
+    with pytest.raises(InputError, match="sentence 1 .*there are 1"):
+        bound.gains(kbest_of(1, [["a"]], words))

@@ -1,0 +1,148 @@
+"""Pair samplers against slow references."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.pairs import ProSampler
+
+MASK = 2**64 - 1
+GAMMA = 0x9E3779B97F4A7C15
+
+
+def kbest_of(gains, strings=None, index=0):
+    """A k-best list that has gains and tokens only; all strings differ unless given."""
+    k = len(gains)
+    strings = [[h] for h in range(k)] if strings is None else strings
+    return KBest(
+        index=index,
+        token_begin=np.cumsum([0, *map(len, strings)]).astype(np.int64),
+        tokens=np.array([t for s in strings for t in s], np.int32),
+        row_begin=np.zeros(k + 1, np.int64),
+        feature=np.zeros(0, np.int64),
+        value=np.zeros(0),
+        score=np.zeros(k),
+        gain=np.array(gains, np.float64),
+    )
+
+
+def mix(x):
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def stream(seed):
+    """Yield the 64-bit random numbers of a seed."""
+    key = 0
+    for part in seed:
+        key = mix((key + GAMMA + part) & MASK)
+    counter = 1
+    while True:
+        yield mix((key + GAMMA * counter) & MASK)
+        counter += 1
+
+
+def reference_sample(kbest, seed, candidates, threshold, pairs, distinct):
+    k = len(kbest)
+    bits = stream(seed)
+    drawn = []
+    if distinct:
+        numbered = [(i, j) for i in range(k) for j in range(i)]
+        for t in range(min(candidates, len(numbered))):
+            place = t + int((next(bits) >> 11) * 2.0**-53 * (len(numbered) - t))
+            numbered[t], numbered[place] = numbered[place], numbered[t]
+            drawn.append(numbered[t])
+    else:
+        for _ in range(candidates):
+            x = next(bits)
+            drawn.append((((x & 0xFFFFFFFF) * k) >> 32, ((x >> 32) * k) >> 32))
+    kept = []
+    for i, j in drawn:
+        if kbest.gain[i] < kbest.gain[j]:
+            i, j = j, i
+        gap = kbest.gain[i] - kbest.gain[j]
+        if gap > 0 and gap >= threshold and list(kbest.hypothesis(i)) != list(kbest.hypothesis(j)):
+            kept.append((gap, i, j))
+    kept.sort(key=lambda entry: -entry[0])
+    return [(i, j) for _, i, j in kept[:pairs]]
+
+
+@given(
+    gains=st.lists(st.sampled_from([0.0, 0.1, 0.12, 0.2, 0.5, 0.9]), min_size=1, max_size=12),
+    data=st.data(),
+    seed=st.tuples(st.integers(0, 2**40), st.integers(0, 30), st.integers(0, 10**6)),
+    candidates=st.integers(1, 60),
+    threshold=st.sampled_from([0.0, 0.05, 0.1, 0.3]),
+    pairs=st.integers(1, 20),
+    distinct=st.booleans(),
+)
+def test_pro_equals_its_slow_reference(gains, data, seed, candidates, threshold, pairs, distinct):
+    word = st.lists(st.integers(0, 1), max_size=2)
+    strings = data.draw(st.lists(word, min_size=len(gains), max_size=len(gains)))
+    kbest = kbest_of(gains, strings)
+    sample = ProSampler(candidates, threshold, pairs, distinct).sample(kbest, seed)
+    assert sample.dtype == np.int64 and sample.shape[1:] == (2,)
+    expected = reference_sample(kbest, seed, candidates, threshold, pairs, distinct)
+    assert [tuple(pair) for pair in sample] == expected
+
+
+def test_draws_are_uniform():
+    """Chi-square of the drawn pairs, over all that have a difference."""
+    kbest = kbest_of(np.arange(10) / 10)
+    for distinct in (False, True):
+        counts = np.zeros((10, 10))
+        sampler = ProSampler(candidates=20, threshold=0, pairs=20, distinct=distinct)
+        for sentence in range(2000):
+            for better, worse in sampler.sample(kbest, (1, 0, sentence)):
+                counts[better, worse] += 1
+        cells = counts[np.tril_indices(10, -1)]
+        expected = cells.sum() / 45
+        assert counts.sum() == cells.sum()
+        assert ((cells - expected) ** 2 / expected).sum() < 85  # p = 3e-4 at 44 degrees
+
+
+def test_distinct_draws_every_pair_once():
+    kbest = kbest_of(np.arange(100) / 100)
+    sampler = ProSampler(candidates=5000, threshold=0, pairs=5000, distinct=True)
+    sample = sampler.sample(kbest, (3, 1, 4))
+    assert len(sample) == len({tuple(pair) for pair in sample}) == 4950
+    large = kbest_of(np.arange(3000) / 3000)
+    sample = sampler.sample(large, (3, 1, 4))
+    assert len({tuple(pair) for pair in sample}) == 5000
+    with_copies = ProSampler(candidates=5000, threshold=0, pairs=5000).sample(kbest, (3, 1, 4))
+    assert len({tuple(pair) for pair in with_copies}) < len(with_copies)
+
+
+def test_seed_epoch_and_sentence_all_matter():
+    kbest = kbest_of(np.random.default_rng(0).random(50))
+    sampler = ProSampler(candidates=100, threshold=0)
+    samples = [sampler.sample(kbest, s) for s in [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)]]
+    assert np.array_equal(samples[0], sampler.sample(kbest, (1, 2, 3)))
+    for a in range(4):
+        for b in range(a):
+            assert not np.array_equal(samples[a], samples[b])
+
+
+@pytest.mark.parametrize("gains", [[], [0.3], [0.3, 0.3], [0.3, 0.31]])
+def test_nothing_to_rank(gains):
+    assert ProSampler().sample(kbest_of(gains), (0, 0, 0)).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"candidates": 0}, {"pairs": 0}, {"threshold": -0.1}, {"threshold": np.nan}]
+)
+def test_arguments_are_checked(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        ProSampler(**arguments)
+
+
+def test_bad_gains_are_named():
+    kbest = kbest_of([0.1, np.nan, 0.3], index=7)
+    with pytest.raises(ValueError, match="sentence 7: the gain of hypothesis 1 is nan"):
+        ProSampler().sample(kbest, (0, 0, 0))
+    kbest.gain = None
+    with pytest.raises(ValueError, match="sentence 7: 3 hypotheses have 0 gains"):
+        ProSampler().sample(kbest, (0, 0, 0))

@@ -1,0 +1,139 @@
+"""Scores and margins of sparse rows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.losses import Logistic, reduce
+from torchtune_smt.scoring import SparseRows, pair_margins, score_rows
+from torchtune_smt.weights import Weights
+
+
+def random_kbest(generator, k, dimension, density=0.3):
+    """A k-best list with random features; dense matrix beside it."""
+    dense = generator.integers(-2, 3, (k, dimension)) * (generator.random((k, dimension)) < density)
+    dense = dense.astype(np.float64)
+    rows, columns = dense.nonzero()
+    kbest = KBest(
+        index=0,
+        token_begin=np.zeros(k + 1, np.int64),
+        tokens=np.zeros(0, np.int32),
+        row_begin=np.searchsorted(rows, np.arange(k + 1)).astype(np.int64),
+        feature=columns.astype(np.int64),
+        value=dense[rows, columns],
+        score=np.zeros(k),
+    )
+    return kbest, dense
+
+
+def weights_of(values):
+    weights = Weights()
+    weights.set([f"f{i}" for i in range(len(values))], values)
+    return weights
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_margins_and_gradient_equal_dense_algebra(seed):
+    generator = np.random.default_rng(seed)
+    dimension = int(generator.integers(1, 30))
+    weights = weights_of(generator.normal(size=dimension))
+    kbests, differences, pairs = [], [], []
+    for _ in range(generator.integers(0, 4)):
+        kbest, dense = random_kbest(generator, 5, dimension)
+        chosen = generator.integers(0, 5, (generator.integers(0, 6), 2))
+        kbests.append(kbest)
+        pairs.append(chosen)
+        differences.append(dense[chosen[:, 0]] - dense[chosen[:, 1]])
+    x = torch.from_numpy(np.concatenate([np.zeros((0, dimension)), *differences]))
+    margins = pair_margins(weights, kbests, pairs)
+    reduce(Logistic()(margins), "sum").backward()
+
+    w = weights.parameter.detach().clone().requires_grad_()
+    expected = x @ w
+    torch.log1p(torch.exp(-expected)).sum().backward()
+    gradient = weights.parameter.grad
+    assert torch.allclose(margins, expected, rtol=0, atol=1e-12)
+    assert gradient.is_sparse and gradient.shape == w.shape
+    assert torch.allclose(gradient.to_dense(), w.grad, rtol=0, atol=1e-12)
+    # Only features that differ in some pair are touched, each once, in ascending order.
+    assert gradient._indices()[0].tolist() == x.any(0).nonzero()[:, 0].tolist()
+
+
+def test_score_rows_equal_csr_product():
+    generator = np.random.default_rng(1)
+    kbest, dense = random_kbest(generator, 8, 20)
+    w = torch.from_numpy(generator.normal(size=20)).requires_grad_()
+    scores = score_rows(w, kbest.row_begin, kbest.feature, kbest.value)
+    assert torch.allclose(scores, kbest.rows(20) @ w, rtol=0, atol=1e-12)
+    u = torch.from_numpy(generator.normal(size=8))
+    scores.backward(u)
+    assert torch.allclose(w.grad.to_dense(), torch.from_numpy(dense).T @ u, rtol=0, atol=1e-12)
+
+
+def test_rows_without_entries_score_zero():
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    row_begin = np.array([0, 0, 1, 1])
+    scores = score_rows(w, row_begin, np.array([2]), np.array([5.0]))
+    assert scores.tolist() == [0, 5, 0]
+    none = score_rows(w, np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    none.sum().backward()
+    assert none.tolist() == [0, 0] and w.grad._nnz() == 0
+
+
+def test_a_float32_weight_takes_the_values_as_float32():
+    w = torch.ones(3, dtype=torch.float32, requires_grad=True)
+    score_rows(w, np.array([0, 1]), np.array([2]), np.array([0.5])).sum().backward()
+    assert w.grad.dtype == torch.float32 and w.grad.to_dense().tolist() == [0, 0, 0.5]
+
+
+def test_rounding_noise_is_no_difference():
+    total = 0.1 + 0.2 + 0.3
+    other = 0.3 + 0.2 + 0.1
+    assert total != other
+    kbest = KBest(
+        index=0,
+        token_begin=np.zeros(3, np.int64),
+        tokens=np.zeros(0, np.int32),
+        row_begin=np.array([0, 2, 4]),
+        feature=np.array([0, 1, 0, 1]),
+        value=np.array([total, 1.0, other, 2.0]),
+        score=np.zeros(2),
+    )
+    rows = SparseRows.differences([kbest], [np.array([[0, 1]])])
+    assert rows.feature.tolist() == [1] and rows.value.tolist() == [-1]
+
+
+def test_weights_are_brought_up_to_date_before_they_are_read():
+    generator = np.random.default_rng(2)
+    kbest, _ = random_kbest(generator, 4, 10)
+    weights = weights_of(np.ones(10))
+    seen = []
+    weights.before_read = lambda ids: seen.append(ids.tolist())
+    pairs = np.array([[0, 1], [2, 3]])
+    pair_margins(weights, [kbest], [pairs])
+    assert seen == [SparseRows.differences([kbest], [pairs]).feature.tolist()]
+
+
+@pytest.mark.parametrize("z", [-800.0, -30.0, -1.0, 0.0, 1.0, 30.0, 800.0])
+def test_logistic_is_exact_at_any_margin(z):
+    margin = torch.tensor([z], dtype=torch.float64, requires_grad=True)
+    loss = Logistic()(margin)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(np.logaddexp(0, -z), rel=1e-14)
+    assert -margin.grad.item() == pytest.approx(np.exp(-np.logaddexp(0, z)), rel=1e-14)
+
+
+def test_logistic_gradcheck():
+    z = torch.linspace(-3, 3, 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(Logistic(), (z,))
+
+
+def test_reductions():
+    losses = torch.tensor([1.0, 3.0])
+    assert reduce(losses, "sum") == 4 and reduce(losses, "mean") == 2
+    assert reduce(losses[:0], "sum") == 0 and reduce(losses[:0], "mean") == 0
+    with pytest.raises(ValueError, match="reduction"):
+        Logistic(reduction="median")

@@ -1,0 +1,120 @@
+"""Sentence-level BLEU."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics import bleu_kernels as kernels
+from torchtune_smt.metrics.base import References, check_references
+from torchtune_smt.vocabulary import Vocabulary
+
+
+class BleuReferences:
+    """References prepared for counting n-gram matches.
+
+    Parameters
+    ----------
+    references : sequence of sequence of list of str
+        ``references[i]``: those of sentence i, tokenised; their number may differ.
+    words : Vocabulary
+        Gives the ids in which hypotheses are written. Words of the references are added to
+        it, since a hypothesis may bring them later (as a copied unknown word, for example).
+
+    Raises
+    ------
+    InputError
+        A sentence has no references, or only empty ones.
+    """
+
+    def __init__(self, references: References, words: Vocabulary) -> None:
+        check_references(references)
+        flat = [reference for alternatives in references for reference in alternatives]
+        lengths = np.array([len(reference) for reference in flat], np.int64)
+        group = _offsets(np.array([len(a) for a in references], np.int64))
+        begin = _offsets(lengths)
+        tokens = words.intern([word for reference in flat for word in reference])
+
+        sizes = begin[group[1:]] - begin[group[:-1]]
+        rooms = np.array([1 << (2 * int(size)).bit_length() for size in sizes], np.int64)
+        self._root_begin = _offsets(rooms)
+        self._roots = np.full(self._root_begin[-1], -1, np.int32)
+        nodes = np.empty((kernels.ORDER * tokens.size, 4), np.int32)
+        self._node_begin = kernels.build_tries(
+            tokens, begin, group, self._root_begin, self._roots, nodes
+        )
+        self._nodes = nodes[: self._node_begin[-1]].copy()
+        self._length_begin = group
+        # Ascending lengths make the shorter of two equally close ones come first.
+        order = np.lexsort((lengths, np.repeat(np.arange(group.size - 1), np.diff(group))))
+        self._lengths = lengths[order]
+
+    def __len__(self) -> int:
+        return self._length_begin.size - 1
+
+    def statistics(self, kbest: KBest) -> NDArray[np.int64]:
+        """Return sacrebleu's sufficient statistics for each hypothesis.
+
+        Returns
+        -------
+        int64 [k, 10]
+            Clipped matches m_1..m_4; n-grams in the hypothesis l_1..l_4; hypothesis length c;
+            length r of the closest reference (of two equally close ones the shorter).
+
+        Raises
+        ------
+        InputError
+            There are no references for ``kbest.index``.
+        """
+        if not 0 <= kbest.index < len(self):
+            raise InputError(
+                f"no references for sentence {kbest.index} (counted from 0): there are "
+                f"{len(self)}; give as many references as sentences"
+            )
+        result: NDArray[np.int64] = kernels.match_statistics(
+            kbest.index,
+            self._root_begin,
+            self._roots,
+            self._node_begin,
+            self._nodes,
+            self._length_begin,
+            self._lengths,
+            kbest.token_begin,
+            kbest.tokens,
+        )
+        return result
+
+
+class BleuPlusOne:
+    """BLEU+1: sentence-level BLEU-4 with one added to matches and counts of orders 2 to 4.
+
+    p_1 = m_1 / l_1, p_n = (m_n + 1) / (l_n + 1) for n = 2..4, brevity penalty
+    min(1, exp(1 - r/c)); 0 where m_1 = 0. Gains are in 0..1 and equal sacrebleu's add-k
+    smoothing with k = 1. Lin and Och (2004); used by Green et al. (2013).
+    """
+
+    def bind(self, references: References, words: Vocabulary) -> BoundBleuPlusOne:
+        """Prepare the references once; see `BleuReferences`."""
+        return BoundBleuPlusOne(references, words)
+
+
+class BoundBleuPlusOne:
+    """`BleuPlusOne` for one set of references."""
+
+    def __init__(self, references: References, words: Vocabulary) -> None:
+        self._references = BleuReferences(references, words)
+
+    def gains(self, kbest: KBest) -> Reals:
+        """Return BLEU+1 (float64 [k], 0..1) of each hypothesis."""
+        result: Reals = kernels.bleu_plus_one(self._references.statistics(kbest))
+        return result
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of consecutive pieces begins, and where the last one ends."""
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

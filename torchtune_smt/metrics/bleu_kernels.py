@@ -1,0 +1,206 @@
+"""Kernels of sentence-level BLEU: n-gram tries of the references, and matches against them.
+
+The n-grams of all references of a sentence form a trie whose nodes are rows (word, sibling,
+first child, limit): `limit` is the highest count of the n-gram in any one reference. Words at
+the root are found by a small hash table, deeper ones by walking siblings, of which there is
+seldom more than one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+
+WORD, SIBLING, CHILD, LIMIT = 0, 1, 2, 3
+ORDER = 4
+STATISTICS = 2 * ORDER + 2
+
+Nodes = NDArray[np.int32]
+Counts = NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def root_slot(roots: Ids, nodes: Nodes, word: int) -> int:
+    """Return the slot of `word` among the hashed nodes of length one: its own or a free one."""
+    mask = roots.size - 1
+    slot = ((word * 0x9E3779B1) >> 7) & mask
+    while roots[slot] >= 0 and nodes[roots[slot], WORD] != word:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def build_trie(tokens: Ids, begin: Offsets, first: int, last: int, roots: Ids, nodes: Nodes) -> int:
+    """Write the trie of references `first` to ``last - 1`` of one sentence.
+
+    Parameters
+    ----------
+    tokens, begin : int32 array, int64 array
+        Reference j is ``tokens[begin[j]:begin[j + 1]]``.
+    roots : int32 array
+        Filled with -1, its size a power of two of at least twice the number of tokens.
+    nodes : int32 [room, 4]
+        Room for four nodes a token.
+
+    Returns
+    -------
+    int
+        The number of nodes.
+    """
+    count = 0
+    occurrences = np.zeros(nodes.shape[0], np.int32)
+    for j in range(first, last):
+        occurrences[:count] = 0
+        for i in range(begin[j], begin[j + 1]):
+            slot = root_slot(roots, nodes, tokens[i])
+            node = roots[slot]
+            if node < 0:
+                node = count
+                count += 1
+                nodes[node, WORD] = tokens[i]
+                nodes[node, SIBLING] = -1
+                nodes[node, CHILD] = -1
+                nodes[node, LIMIT] = 0
+                roots[slot] = node
+            occurrences[node] += 1
+            nodes[node, LIMIT] = max(nodes[node, LIMIT], occurrences[node])
+            for k in range(i + 1, min(i + ORDER, begin[j + 1])):
+                child = nodes[node, CHILD]
+                while child >= 0 and nodes[child, WORD] != tokens[k]:
+                    child = nodes[child, SIBLING]
+                if child < 0:
+                    child = count
+                    count += 1
+                    nodes[child, WORD] = tokens[k]
+                    nodes[child, SIBLING] = nodes[node, CHILD]
+                    nodes[child, CHILD] = -1
+                    nodes[child, LIMIT] = 0
+                    nodes[node, CHILD] = child
+                node = child
+                occurrences[node] += 1
+                nodes[node, LIMIT] = max(nodes[node, LIMIT], occurrences[node])
+    return count
+
+
+@njit(cache=True, nogil=True)
+def build_tries(
+    tokens: Ids, begin: Offsets, group: Offsets, root_begin: Offsets, roots: Ids, nodes: Nodes
+) -> Offsets:
+    """Write the tries of all sentences one after the other.
+
+    Parameters
+    ----------
+    group : int64 [sentences + 1]
+        Sentence s has the references ``group[s]`` to ``group[s + 1] - 1``.
+    root_begin : int64 [sentences + 1]
+        Its hash table is ``roots[root_begin[s]:root_begin[s + 1]]``.
+
+    Returns
+    -------
+    int64 [sentences + 1]
+        Where the nodes of each sentence begin; links between nodes count from there.
+    """
+    node_begin = np.zeros(group.size, np.int64)
+    for s in range(group.size - 1):
+        room = node_begin[s] + ORDER * (begin[group[s + 1]] - begin[group[s]])
+        node_begin[s + 1] = node_begin[s] + build_trie(
+            tokens,
+            begin,
+            group[s],
+            group[s + 1],
+            roots[root_begin[s] : root_begin[s + 1]],
+            nodes[node_begin[s] : room],
+        )
+    return node_begin
+
+
+@njit(cache=True, nogil=True)
+def match_statistics(
+    sentence: int,
+    root_begin: Offsets,
+    roots: Ids,
+    node_begin: Offsets,
+    nodes: Nodes,
+    length_begin: Offsets,
+    lengths: Offsets,
+    token_begin: Offsets,
+    tokens: Ids,
+) -> Counts:
+    """Return BLEU's statistics of each hypothesis of one sentence.
+
+    Parameters
+    ----------
+    sentence : int
+    root_begin, roots, node_begin, nodes
+        As from `build_tries`.
+    length_begin, lengths : int64 arrays
+        Reference lengths of sentence s, ascending:
+        ``lengths[length_begin[s]:length_begin[s + 1]]``.
+    token_begin, tokens : int64 [k + 1], int32 array
+        The hypotheses.
+
+    Returns
+    -------
+    int64 [k, 10]
+        Clipped matches m_1..m_4, n-grams in the hypothesis l_1..l_4, its length c, and the
+        length r of the closest reference (the shorter of two that are equally close).
+    """
+    root = roots[root_begin[sentence] : root_begin[sentence + 1]]
+    trie = nodes[node_begin[sentence] : node_begin[sentence + 1]]
+    k = token_begin.size - 1
+    statistics = np.zeros((k, STATISTICS), np.int64)
+    # `used[node]` counts from h << 32 for hypothesis h, so that it needs no clearing.
+    used = np.zeros(trie.shape[0], np.int64)
+    for h in range(k):
+        base = np.int64(h) << 32
+        end = token_begin[h + 1]
+        for i in range(token_begin[h], end):
+            node = root[root_slot(root, trie, tokens[i])]
+            if node < 0:
+                continue
+            n = 0
+            while True:
+                count = max(used[node], base)
+                if count - base < trie[node, LIMIT]:
+                    statistics[h, n] += 1
+                    used[node] = count + 1
+                n += 1
+                if n == ORDER or i + n >= end:
+                    break
+                node = trie[node, CHILD]
+                while node >= 0 and trie[node, WORD] != tokens[i + n]:
+                    node = trie[node, SIBLING]
+                if node < 0:
+                    break
+        length = end - token_begin[h]
+        for n in range(ORDER):
+            statistics[h, ORDER + n] = max(length - n, 0)
+        statistics[h, 2 * ORDER] = length
+        closest = lengths[length_begin[sentence]]
+        for j in range(length_begin[sentence] + 1, length_begin[sentence + 1]):
+            if abs(lengths[j] - length) < abs(closest - length):
+                closest = lengths[j]
+        statistics[h, 2 * ORDER + 1] = closest
+    return statistics
+
+
+@njit(cache=True, nogil=True)
+def bleu_plus_one(statistics: Counts) -> Reals:
+    """Return BLEU+1 (0..1) of rows of BLEU's statistics."""
+    gains = np.zeros(statistics.shape[0])
+    for h in range(statistics.shape[0]):
+        row = statistics[h]
+        if row[0] == 0:
+            continue
+        product = row[0] / row[ORDER]
+        for n in range(1, ORDER):
+            product *= (row[n] + 1) / (row[ORDER + n] + 1)
+        gain = np.sqrt(np.sqrt(product))
+        c, r = row[2 * ORDER], row[2 * ORDER + 1]
+        if c < r:
+            gain *= np.exp(1 - r / c)
+        gains[h] = gain
+    return gains

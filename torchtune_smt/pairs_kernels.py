@@ -1,0 +1,175 @@
+"""Kernels of the pair samplers, with random numbers that are a function of key and counter."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True, nogil=True)
+def mix(x: np.uint64) -> np.uint64:
+    """Return the 64 bits of `x` scrambled (the finisher of splitmix64; a bijection)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def make_key(parts: Offsets) -> np.uint64:
+    """Return the key of a random stream that is named by some integers."""
+    key = np.uint64(0)
+    for part in parts:
+        key = mix(key + GAMMA + np.uint64(part))
+    return key
+
+
+@njit(cache=True, nogil=True)
+def draw(key: np.uint64, counter: int) -> np.uint64:
+    """Return number `counter` (64 random bits) of the stream `key`."""
+    return mix(key + GAMMA * np.uint64(counter + 1))
+
+
+@njit(cache=True, nogil=True)
+def below(bits: np.uint64, n: int) -> int:
+    """Return an integer in 0..n-1 from 32 random bits; its bias is below n / 2^32."""
+    return np.int64(((bits & np.uint64(0xFFFFFFFF)) * np.uint64(n)) >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def string_hashes(token_begin: Offsets, tokens: Ids) -> NDArray[np.uint64]:
+    """Return a hash of each hypothesis's words."""
+    hashes = np.empty(token_begin.size - 1, np.uint64)
+    for h in range(hashes.size):
+        value = np.uint64(0)
+        for i in range(token_begin[h], token_begin[h + 1]):
+            value = (value ^ np.uint64(tokens[i] + 1)) * GAMMA
+            value ^= value >> np.uint64(32)
+        hashes[h] = value
+    return hashes
+
+
+@njit(cache=True, nogil=True)
+def same_words(token_begin: Offsets, tokens: Ids, i: int, j: int) -> bool:
+    """Say whether hypotheses i and j are the same string."""
+    length = token_begin[i + 1] - token_begin[i]
+    if token_begin[j + 1] - token_begin[j] != length:
+        return False
+    for k in range(length):
+        if tokens[token_begin[i] + k] != tokens[token_begin[j] + k]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def find_key(keys: Offsets, key: int) -> int:
+    """Return the slot of `key`, or a free one, in a hash table (2^n long, -1 where free)."""
+    mask = keys.size - 1
+    slot = ((key * 0x9E3779B1) >> 15) & mask
+    while keys[slot] >= 0 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def distinct_numbers(key: np.uint64, n: int, count: int) -> Offsets:
+    """Return `count` <= n different integers of 0..n-1 in random order.
+
+    The first `count` steps of Fisher and Yates's shuffle, where a hash table holds the places
+    whose content is no longer their own number: nothing costs O(n).
+    """
+    room = 16
+    while room < 2 * count:
+        room *= 2
+    keys = np.full(room, -1, np.int64)
+    values = np.empty(room, np.int64)
+    numbers = np.empty(count, np.int64)
+    for t in range(count):
+        uniform = np.float64(draw(key, t) >> np.uint64(11)) * 2.0**-53
+        place = t + np.int64(uniform * (n - t))
+        own = find_key(keys, t)
+        moved = t if keys[own] < 0 else values[own]
+        slot = find_key(keys, place)
+        numbers[t] = place if keys[slot] < 0 else values[slot]
+        keys[slot] = place
+        values[slot] = moved
+    return numbers
+
+
+@njit(cache=True, nogil=True)
+def unordered_pair(number: int) -> tuple[int, int]:
+    """Return pair `number` of (1, 0), (2, 0), (2, 1), (3, 0), ..."""
+    i = np.int64((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0)
+    # The root is rounded: it may be off by one where a row begins.
+    if i * (i - 1) // 2 > number:
+        i -= 1
+    elif i * (i + 1) // 2 <= number:
+        i += 1
+    return i, number - i * (i - 1) // 2
+
+
+@njit(cache=True, nogil=True)
+def most_different(difference: Reals, count: int) -> Offsets:
+    """Return the places of the `count` largest values, descending; of equals the first."""
+    if difference.size > count:
+        cut = np.partition(difference, difference.size - count)[difference.size - count]
+        at_cut = count - np.sum(difference > cut)
+        places = np.empty(count, np.int64)
+        n = 0
+        for p in range(difference.size):
+            if difference[p] > cut or (difference[p] == cut and at_cut > 0):
+                at_cut -= difference[p] == cut
+                places[n] = p
+                n += 1
+    else:
+        places = np.arange(difference.size)
+    return places[np.argsort(-difference[places], kind="mergesort")]
+
+
+@njit(cache=True, nogil=True)
+def pro_pairs(
+    gain: Reals,
+    token_begin: Offsets,
+    tokens: Ids,
+    seed: Offsets,
+    candidates: int,
+    threshold: float,
+    count: int,
+    distinct: bool,
+) -> Offsets:
+    """Return the pairs (better, worse) of `ProSampler`, int64 [p, 2]."""
+    k = gain.size
+    if k < 2:
+        return np.empty((0, 2), np.int64)
+    key = make_key(seed)
+    numbers = np.empty(0, np.int64)
+    if distinct:
+        total = k * (k - 1) // 2
+        candidates = min(candidates, total)
+        numbers = distinct_numbers(key, total, candidates)
+    hashes = string_hashes(token_begin, tokens)
+    pairs = np.empty((candidates, 2), np.int64)
+    difference = np.empty(candidates)
+    kept = 0
+    for t in range(candidates):
+        if distinct:
+            i, j = unordered_pair(numbers[t])
+        else:
+            bits = draw(key, t)
+            i, j = below(bits, k), below(bits >> np.uint64(32), k)
+        if gain[i] < gain[j]:
+            i, j = j, i
+        gap = gain[i] - gain[j]
+        # A gap of 0 fails even where the threshold is 0; so do gains that are not numbers.
+        if not (gap > 0.0 and gap >= threshold):
+            continue
+        if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
+            continue
+        pairs[kept, 0], pairs[kept, 1] = i, j
+        difference[kept] = gap
+        kept += 1
+    return pairs[most_different(difference[:kept], count)]

@@ -1,0 +1,37 @@
+"""The l1 norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from torchtune_smt.regularizers.base import check_strength
+
+
+@dataclass(frozen=True)
+class L1:
+    """Ω(w) = strength · Σ |w_i|; its prox is the soft threshold.
+
+    Parameters
+    ----------
+    strength : float
+        λ, 0 or more; 0.1 in Green et al. (2013).
+    """
+
+    strength: float = 0.1
+
+    separable: ClassVar[bool] = True
+    lazy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_strength("strength", self.strength)
+
+    def value(self, weights: Tensor) -> Tensor:
+        """Return Ω(w), a scalar tensor."""
+        return self.strength * weights.abs().sum()
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
+        """Return the weights, each moved towards 0 by step · strength and no further."""
+        return weights.sign() * (weights.abs() - step * self.strength).clamp_min(0)
