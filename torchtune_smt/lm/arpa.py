@@ -141,8 +141,6 @@ class _Reader:
             counts.append(count)
         if not counts:
             raise self._error("the header has no 'ngram 1=' line", self.position)
-        while len(counts) > 1 and counts[-1] == 0:
-            counts.pop()
         return counts
 
     def _section(

@@ -1,0 +1,186 @@
+"""Kneser-Ney estimation: against lmplz and against the definition; models of folds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lm_reference import kneser_ney, to_dict
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.lm import (
+    DISCOUNT_FALLBACK,
+    FoldModels,
+    NgramModel,
+    Ngrams,
+    build_folds,
+    estimate,
+    estimate_folds,
+    read_arpa,
+    write_arpa,
+)
+from torchtune_smt.textio import read_lines
+
+corpora = st.lists(st.lists(st.sampled_from("abcde"), max_size=8), min_size=1, max_size=12)
+
+
+def in_order(ngrams: Ngrams, ids: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Rows, probabilities and back-offs of each order, sorted, words replaced by `ids`."""
+    result = []
+    for rows, prob, backoff in zip(ngrams.rows, ngrams.prob, ngrams.backoff, strict=True):
+        order = np.lexsort(ids[rows].T)
+        result.append((ids[rows][order], prob[order], backoff[order]))
+    return result
+
+
+def test_numbers_are_those_of_lmplz(shared: Path, tmp_path: Path) -> None:
+    oracle = read_arpa(shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz")
+    text = read_lines(shared / "data" / "multi30k-de-en" / "train.en.gz")
+    own = estimate([line.split() for line in text])
+    write_arpa(tmp_path / "own.arpa", own)
+    ids = oracle.words.lookup(own.words.names(range(len(own.words))))
+    assert len(own.words) == len(oracle.words)
+    expected = in_order(oracle, np.arange(len(oracle.words)))
+    # As estimated, and as written and read again; the words stand in one order in both.
+    for ngrams in (own, read_arpa(tmp_path / "own.arpa")):
+        for (rows, prob, backoff), (e_rows, e_prob, e_backoff) in zip(
+            in_order(ngrams, ids), expected, strict=True
+        ):
+            np.testing.assert_array_equal(rows, e_rows)
+            np.testing.assert_allclose(prob, e_prob, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(backoff, e_backoff, rtol=0, atol=1e-6)
+
+
+@given(corpora, st.integers(1, 5))
+@settings(max_examples=80)
+def test_numbers_are_those_of_the_definition(sentences: list[list[str]], order: int) -> None:
+    own = to_dict(estimate(sentences, order, DISCOUNT_FALLBACK))
+    expected = kneser_ney(sentences, order, DISCOUNT_FALLBACK)
+    for got, want in ((own.prob, expected.prob), (own.backoff, expected.backoff)):
+        # An order that no sentence is long enough for has no n-grams.
+        assert got.keys() == want.keys()
+        for ngram, value in want.items():
+            assert got[ngram] == pytest.approx(value, abs=1e-6)
+
+
+@given(corpora, st.integers(1, 4))
+@settings(max_examples=30)
+def test_probabilities_sum_to_one_after_any_context(sentences: list[list[str]], order: int) -> None:
+    model = NgramModel.from_ngrams(estimate(sentences, order, DISCOUNT_FALLBACK))
+    words = [w for w in model.words.names(range(len(model.words))) if w != "<s>"]
+    for context in (["a"], ["a", "b"], ["e", "e", "a"], ["new"], sentences[0]):
+        before = model.score(context, eos=False)[0]
+        total = sum(10 ** (model.score([*context, w], eos=False)[0] - before) for w in words)
+        assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_orders_that_no_sentence_is_long_enough_for_are_empty(tmp_path: Path) -> None:
+    ngrams = estimate([["a"], ["b"]], 5, DISCOUNT_FALLBACK)
+    assert [rows.shape[0] for rows in ngrams.rows] == [5, 4, 2, 0, 0]
+    write_arpa(tmp_path / "own.arpa", ngrams)
+    again = NgramModel.load(tmp_path / "own.arpa", cache=False)
+    expected = NgramModel.from_ngrams(ngrams)
+    assert again.order == expected.order == 5
+    assert again.score(["a"])[0] == pytest.approx(expected.score(["a"])[0], abs=1e-6)
+
+
+def test_discounts_of_small_data_need_a_fallback() -> None:
+    sentences = [["a", "b"], ["b", "a"]]
+    with pytest.raises(InputError, match="discounts of 1-grams .* give discount_fallback"):
+        estimate(sentences, 2)
+    low = estimate(sentences, 2, (0.1, 0.1, 0.1))
+    high = estimate(sentences, 2, (0.9, 0.9, 0.9))
+    assert low.prob[1].max() > high.prob[1].max()
+
+
+def test_fallback_is_not_used_where_discounts_can_be_estimated(shared: Path) -> None:
+    text = read_lines(shared / "data" / "multi30k-de-en" / "dev.en")
+    sentences = [line.split() for line in text]
+    one, other = (estimate(sentences, 2, fallback) for fallback in (None, (0.5, 1.0, 1.5)))
+    np.testing.assert_array_equal(one.prob[1], other.prob[1])
+
+
+@pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "", "a b", "a\t"])
+def test_words_that_arpa_cannot_hold_are_errors(word: str) -> None:
+    sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
+    with pytest.raises(InputError, match="cannot be a word of a language model") as caught:
+        estimate(sentences, 2, DISCOUNT_FALLBACK, path="train.en")
+    assert (caught.value.path, caught.value.line) == ("train.en", 4)
+    with pytest.raises(InputError) as caught:
+        list(estimate_folds(sentences, 2, 2, DISCOUNT_FALLBACK, path="train.en"))
+    assert caught.value.line == 4
+
+
+def test_no_sentences_is_an_error() -> None:
+    with pytest.raises(InputError, match="no sentences"):
+        estimate([])
+
+
+@pytest.mark.parametrize("order", [0, 7])
+def test_order_is_checked(order: int) -> None:
+    with pytest.raises(ValueError, match=f"order must be in 1..6, got {order}"):
+        estimate([["a"]], order)
+
+
+@pytest.mark.parametrize("fallback", [(0.0, 1.0, 1.5), (1.5, 1.0, 1.5), (0.5, 1.0, -1.0)])
+def test_fallback_is_checked(fallback: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="discount_fallback"):
+        estimate([["a"]], 2, fallback)
+
+
+SENTENCES = [
+    line.split()
+    for line in (
+        "the dog sees the cat",
+        "the cat sees a bird",
+        "a bird sings",
+        "the dog sleeps",
+        "a zebra sleeps",
+        "the cat sleeps",
+        "the bird sees the dog",
+    )
+]
+
+
+def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
+    build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
+    folds = FoldModels.load(tmp_path)
+    assert len(folds) == 3
+    for i, words in enumerate(SENTENCES):
+        assert folds.fold(i) == i % 3
+        others = [other for k, other in enumerate(SENTENCES) if k % 3 != i % 3]
+        expected = NgramModel.from_ngrams(estimate(others, 3, DISCOUNT_FALLBACK)).score(words)
+        total, unknown = folds.model(i).score(words)
+        assert total == pytest.approx(expected[0], abs=1e-5)
+        assert unknown == expected[1]
+    # "zebra" occurs in sentence 4 only.
+    assert "zebra" not in folds.model(4).words
+    assert "zebra" in folds.model(5).words
+
+
+@pytest.mark.parametrize("index", [-1, 7])
+def test_fold_of_no_sentence_is_an_error(tmp_path: Path, index: int) -> None:
+    folds = FoldModels([], len(SENTENCES))
+    with pytest.raises(IndexError, match=f"train_index {index} is not in 0..6"):
+        folds.model(index)
+
+
+def test_fold_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n_folds must be at least 2"):
+        next(estimate_folds(SENTENCES, 1))
+    with pytest.raises(InputError, match="7 sentences are too few for 8 folds"):
+        next(estimate_folds(SENTENCES, 8))
+    with pytest.raises(InputError, match="no whole set of fold models"):
+        FoldModels.load(tmp_path)
+    build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
+    # A build that breaks off leaves nothing that could be taken for whole.
+    with pytest.raises(InputError, match="discounts"):
+        build_folds(tmp_path, SENTENCES, 3, 2)
+    with pytest.raises(InputError, match="no whole set of fold models"):
+        FoldModels.load(tmp_path)
+    (tmp_path / "folds.json").write_text("[]")
+    with pytest.raises(InputError, match="is damaged"):
+        FoldModels.load(tmp_path)
