@@ -20,6 +20,8 @@ oracle := $(VENV)/.stamp-oracle
 
 .PHONY: demo test boundscheck lint format clean
 .DELETE_ON_ERROR:
+# Two installations at once into one environment would break it.
+.NOTPARALLEL:
 
 demo: $(package)
 	$(python) train.py $(ARGS)
