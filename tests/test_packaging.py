@@ -64,6 +64,7 @@ def test_wheel_holds_package_configurations_and_example(repository: Path, wheel:
             if path.is_file() and path.suffix != ".pyc":
                 assert f"{inside}/{path.relative_to(folder)}" in names
     assert not any(name.startswith(("tests/", "outputs/", "scripts/")) for name in names)
+    assert not any("__pycache__" in name for name in names)
 
 
 @pytest.mark.slow
