@@ -35,7 +35,7 @@ def draw(key: np.uint64, counter: int) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def below(bits: np.uint64, n: int) -> int:
+def below(bits: np.uint64, n: int) -> np.int64:
     """Return an integer in 0..n-1 from 32 random bits; its bias is below n / 2^32."""
     return np.int64(((bits & np.uint64(0xFFFFFFFF)) * np.uint64(n)) >> np.uint64(32))
 
@@ -54,7 +54,7 @@ def string_hashes(token_begin: Offsets, tokens: Ids) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def same_words(token_begin: Offsets, tokens: Ids, i: int, j: int) -> bool:
+def same_words(token_begin: Offsets, tokens: Ids, i: np.int64, j: np.int64) -> bool:
     """Say whether hypotheses i and j are the same string."""
     length = token_begin[i + 1] - token_begin[i]
     if token_begin[j + 1] - token_begin[j] != length:
@@ -66,7 +66,7 @@ def same_words(token_begin: Offsets, tokens: Ids, i: int, j: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def find_key(keys: Offsets, key: int) -> int:
+def find_key(keys: Offsets, key: int | np.int64) -> int | np.int64:
     """Return the slot of `key`, or a free one, in a hash table (2^n long, -1 where free)."""
     mask = keys.size - 1
     slot = ((key * 0x9E3779B1) >> 15) & mask
@@ -101,7 +101,7 @@ def distinct_numbers(key: np.uint64, n: int, count: int) -> Offsets:
 
 
 @njit(cache=True, nogil=True)
-def unordered_pair(number: int) -> tuple[int, int]:
+def unordered_pair(number: int) -> tuple[np.int64, np.int64]:
     """Return pair `number` of (1, 0), (2, 0), (2, 1), (3, 0), ..."""
     i = np.int64((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0)
     # The root is rounded: it may be off by one where a row begins.
@@ -115,19 +115,7 @@ def unordered_pair(number: int) -> tuple[int, int]:
 @njit(cache=True, nogil=True)
 def most_different(difference: Reals, count: int) -> Offsets:
     """Return the places of the `count` largest values, descending; of equals the first."""
-    if difference.size > count:
-        cut = np.partition(difference, difference.size - count)[difference.size - count]
-        at_cut = count - np.sum(difference > cut)
-        places = np.empty(count, np.int64)
-        n = 0
-        for p in range(difference.size):
-            if difference[p] > cut or (difference[p] == cut and at_cut > 0):
-                at_cut -= difference[p] == cut
-                places[n] = p
-                n += 1
-    else:
-        places = np.arange(difference.size)
-    return places[np.argsort(-difference[places], kind="mergesort")]
+    return np.argsort(-difference, kind="mergesort")[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -152,8 +140,12 @@ def pro_pairs(
         candidates = min(candidates, total)
         numbers = distinct_numbers(key, total, candidates)
     hashes = string_hashes(token_begin, tokens)
-    pairs = np.empty((candidates, 2), np.int64)
-    difference = np.empty(candidates)
+    # Whenever the buffer is full, the best `count` stay, and the floor for later ones rises to
+    # the least of them: of equally different pairs those drawn first are kept.
+    room = min(candidates, 2 * count + 64)
+    pairs = np.empty((room, 2), np.int64)
+    difference = np.empty(room)
+    floor = 0.0
     kept = 0
     for t in range(candidates):
         if distinct:
@@ -161,15 +153,21 @@ def pro_pairs(
         else:
             bits = draw(key, t)
             i, j = below(bits, k), below(bits >> np.uint64(32), k)
-        if gain[i] < gain[j]:
-            i, j = j, i
         gap = gain[i] - gain[j]
-        # A gap of 0 fails even where the threshold is 0; so do gains that are not numbers.
-        if not (gap > 0.0 and gap >= threshold):
+        size = abs(gap)
+        if size <= floor or size < threshold:
             continue
         if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
             continue
-        pairs[kept, 0], pairs[kept, 1] = i, j
-        difference[kept] = gap
+        if kept == room:
+            best = most_different(difference, count)
+            pairs[:count] = pairs[best]
+            difference[:count] = difference[best]
+            floor = difference[count - 1]
+            kept = count
+            if size <= floor:
+                continue
+        pairs[kept, 0], pairs[kept, 1] = (i, j) if gap > 0 else (j, i)
+        difference[kept] = size
         kept += 1
     return pairs[most_different(difference[:kept], count)]
