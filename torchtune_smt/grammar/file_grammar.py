@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.sequences import gather, intern_sequences
+from torchtune_smt.grammar.sequences import SequenceTable, gather
 from torchtune_smt.grammar.trie import build_trie
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.vocabulary import Vocabulary
@@ -60,13 +60,13 @@ class FileGrammar(Grammar):
         self.dense_names = list(dense_names)
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
-        side, _ = intern_sequences(source_begin, source_symbols)
-        target, n_targets = intern_sequences(target_begin, target_symbols)
-        _, first = np.unique(side.astype(np.int64) * n_targets + target, return_index=True)
-        first.sort()
-        self.n_duplicates = int(side.size - first.size)
-
         self.trie, node = build_trie(source_begin, source_symbols)
+        target = SequenceTable(node.size).intern(target_begin, target_symbols)
+        rules = node.astype(np.int64) << 32 | target
+        _, first = np.unique(rules, return_index=True)
+        first.sort()
+        self.n_duplicates = int(node.size - first.size)
+
         # Node numbers order the source sides; within a side: the criterion, then the given order.
         node = node[first]
         if rank_by is None:

@@ -8,15 +8,59 @@ from torchtune_smt.grammar import sequences_kernels as kernels
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
-def intern_sequences(begin: Offsets, symbols: Ids) -> tuple[Ids, int]:
-    """Return a number for each sequence, equal for equal ones, and how many there are.
+class SequenceTable:
+    """A growing set of symbol sequences, numbered 0, 1, 2, ... in the order of first sight.
 
-    Sequence s is ``symbols[begin[s]:begin[s + 1]]``. Numbers are in the order of first sight.
+    Parameters
+    ----------
+    expected : int
+        About how many sequences will come; more are no problem.
     """
-    size = 1 << max(4, int(2 * begin.size).bit_length())
-    table = np.full(size, -1, np.int32)
-    ids = np.empty(begin.size - 1, np.int32)
-    return ids, kernels.intern(table, begin, symbols, ids)
+
+    def __init__(self, expected: int = 1000) -> None:
+        self._count = 0
+        self._begin = np.zeros(expected + 1, np.int64)
+        self._symbols = np.empty(4 * expected, np.int32)
+        self._table = np.full(1 << max(4, (2 * expected).bit_length()), -1, np.int32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def begin(self) -> Offsets:
+        """int64 [n + 1]: sequence s is ``symbols[begin[s]:begin[s + 1]]``."""
+        return self._begin[: self._count + 1]
+
+    @property
+    def symbols(self) -> Ids:
+        """int32: the symbols of all sequences."""
+        return self._symbols[: self.begin[-1]]
+
+    def intern(self, begin: Offsets, symbols: Ids) -> Ids:
+        """Return the numbers (int32) of sequences, adding those that are new.
+
+        Sequence s is ``symbols[begin[s]:begin[s + 1]]``.
+        """
+        ids = np.empty(begin.size - 1, np.int32)
+        position = 0
+        while True:
+            self._count, position = kernels.intern(
+                self._table, self._begin, self._symbols, self._count, begin, symbols, ids, position
+            )
+            if position == ids.size:
+                return ids
+            self._make_room(int(begin[position + 1] - begin[position]))
+
+    def _make_room(self, length: int) -> None:
+        """Enlarge whatever is too small for one more sequence."""
+        used = int(self._begin[self._count])
+        if used + length > self._symbols.size:
+            self._symbols = np.resize(self._symbols, max(used + length, 2 * self._symbols.size))
+        if self._count + 2 > self._begin.size:
+            self._begin = np.resize(self._begin, 2 * self._begin.size + 2)
+        if 2 * (self._count + 1) > self._table.size:
+            self._table = np.empty(2 * self._table.size, np.int32)
+            kernels.rebuild(self._table, self._begin, self._symbols, self._count)
 
 
 def gather(begin: Offsets, symbols: Ids, wanted: Offsets) -> tuple[Offsets, Ids]:

@@ -9,51 +9,83 @@ from torchtune_smt.kernel_types import Ids, Offsets
 
 
 @njit(cache=True, nogil=True)
-def mix(h: np.uint64) -> np.uint64:
-    """Return the bits of a 64-bit number spread over all of them."""
-    h ^= h >> np.uint64(32)
-    h *= np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(32)
+def hash_sequence(symbols: Ids, begin: int, end: int) -> np.uint64:
+    """Return a 64-bit hash of ``symbols[begin:end]``."""
+    h = np.uint64(0x9E3779B97F4A7C15)
+    for k in range(begin, end):
+        h = (h ^ (np.uint64(symbols[k]) + np.uint64(3))) * np.uint64(0xD6E8FEB86659FD93)
+        h ^= h >> np.uint64(32)
     h *= np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
     return h
 
 
 @njit(cache=True, nogil=True)
-def intern(table: Ids, begin: Offsets, symbols: Ids, ids: Ids) -> int:
-    """Number the sequences so that equal ones have one number; return how many there are.
+def intern(
+    table: Ids,
+    known_begin: Offsets,
+    known: Ids,
+    count: int,
+    begin: Offsets,
+    symbols: Ids,
+    ids: Ids,
+    start: int,
+) -> tuple[int, int]:
+    """Number sequences from number `start` on, until done or until room runs out.
 
-    `table` is filled with -1, a power of two long, and longer than twice the sequences. It holds
-    the first sequence of each number, and is searched by comparison, so hash collisions are
-    harmless.
+    Parameters
+    ----------
+    table : int32
+        Hash table of the `count` known sequences; a power of two long, -1 where free.
+    known_begin, known : int64, int32
+        The known sequences, with room for more.
+    begin, symbols : int64 [n + 1], int32
+        The sequences to number.
+    ids : int32 [n], out
+
+    Returns
+    -------
+    count, next : int
+        When ``next < n``, more room is needed before the call is repeated from there.
     """
     mask = np.uint64(table.size - 1)
-    count = 0
-    for s in range(ids.size):
-        first, last = begin[s], begin[s + 1]
-        h = np.uint64(last - first)
-        for k in range(first, last):
-            h = mix(h + np.uint64(symbols[k]) + np.uint64(0x9E3779B97F4A7C15))
-        slot = h & mask
-        while True:
-            other = table[slot]
-            if other < 0:
-                table[slot] = s
-                ids[s] = count
-                count += 1
-                break
-            start = begin[other]
-            if begin[other + 1] - start == last - first:
+    for s in range(start, ids.size):
+        first, length = begin[s], begin[s + 1] - begin[s]
+        slot = hash_sequence(symbols, first, first + length) & mask
+        while table[slot] >= 0:
+            other = known_begin[table[slot]]
+            if known_begin[table[slot] + 1] - other == length:
                 same = True
-                for k in range(last - first):
-                    if symbols[start + k] != symbols[first + k]:
+                for k in range(length):
+                    if known[other + k] != symbols[first + k]:
                         same = False
                         break
                 if same:
-                    ids[s] = ids[other]
                     break
             slot = (slot + np.uint64(1)) & mask
-    return count
+        if table[slot] < 0:
+            offset = known_begin[count]
+            full = 2 * (count + 1) > table.size or count + 2 > known_begin.size
+            if full or offset + length > known.size:
+                return count, s
+            known[offset : offset + length] = symbols[first : first + length]
+            known_begin[count + 1] = offset + length
+            table[slot] = count
+            count += 1
+        ids[s] = table[slot]
+    return count, ids.size
+
+
+@njit(cache=True, nogil=True)
+def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
+    """Fill the emptied `table` with the sequences 0..count-1."""
+    table[:] = -1
+    mask = np.uint64(table.size - 1)
+    for s in range(count):
+        slot = hash_sequence(symbols, begin[s], begin[s + 1]) & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = s
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,142 @@
+"""Grammars that were extracted from a bitext, scored sentence by sentence from counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.grammar import extracted_kernels as kernels
+from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
+from torchtune_smt.grammar.trie import Trie
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.vocabulary import Vocabulary
+
+DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
+
+
+class ExtractedGrammar(Grammar):
+    """A grammar that keeps the counts of its extraction, and what each sentence added to them.
+
+    Features of a rule, all log10: ``EgivenF`` and ``FgivenE``, the relative frequencies of target
+    given source side and the reverse; ``LexEgivenF`` and ``LexFgivenE``, for each word of one side
+    the largest w(.|.) over the words of the other side and NULL, multiplied (Koehn et al. 2003
+    with the largest in place of the mean, so that no alignment of the rule is needed); and
+    ``RulePenalty``, 1. The grammar of a sentence holds, of each source side, the `table_limit` most
+    frequent rules (ties: the shorter target side, then by its symbols).
+
+    With a `train_index`, `sentence_grammar` returns exactly what an extraction without this
+    sentence (and with the same alignments of the others) gives: its counts are subtracted, rules
+    with no count left disappear, probabilities and lexical weights are estimated anew, and the
+    table limit is applied afterwards.
+
+    Parameters
+    ----------
+    source_words, target_words : Vocabulary
+        Ids are in the order of the strings.
+    arrays : dict of arrays
+        See `ARRAYS`; `extract_grammar` makes them.
+    table_limit : int
+    """
+
+    supports_leave_one_out = True
+
+    ARRAYS = (
+        "trie_symbol",
+        "trie_child_begin",
+        "node_source",
+        "source_begin",
+        "source_symbols",
+        "rule_source",
+        "target_begin",
+        "target_symbols",
+        *(f"counts_{name}" for name in RuleCounts._fields),
+        *(f"lexicon_{name}" for name in Lexicon._fields),
+        # Rules (int32, ascending) and counts (int64, units of 1 / UNIT) of each training sentence.
+        "own_begin",
+        "own_rule",
+        "own_low",
+        # Word links of each training sentence, int32 [links, 2], with those to NULL.
+        "own_link_begin",
+        "own_link",
+    )
+
+    def __init__(
+        self,
+        source_words: Vocabulary,
+        target_words: Vocabulary,
+        arrays: dict[str, np.ndarray],
+        *,
+        table_limit: int = 30,
+    ) -> None:
+        if table_limit < 1:
+            raise ValueError(f"table_limit must be 1 or more, not {table_limit}")
+        self.source_words, self.target_words = source_words, target_words
+        self.dense_names = list(DENSE_NAMES)
+        self.table_limit = table_limit
+        self.arrays = arrays
+        self.trie = Trie(arrays["trie_symbol"], arrays["trie_child_begin"])
+        self.node_source = arrays["node_source"]
+        self.source_begin, self.source_symbols = arrays["source_begin"], arrays["source_symbols"]
+        self.target_begin, self.target_symbols = arrays["target_begin"], arrays["target_symbols"]
+        self.rule_source = arrays["rule_source"]
+        self.counts = RuleCounts(*(arrays[f"counts_{name}"] for name in RuleCounts._fields))
+        self.lexicon = Lexicon(*(arrays[f"lexicon_{name}"] for name in Lexicon._fields))
+        self.source_rule_begin = self.counts.rule_begin
+
+    @property
+    def n_sentences(self) -> int:
+        """How many sentence pairs the grammar was extracted from."""
+        return self.arrays["own_begin"].size - 1
+
+    def _rules(self, node: Ids, source: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+        if train_index >= self.n_sentences:
+            raise ValueError(
+                f"there is no training sentence {train_index}: the grammar was extracted from "
+                f"{self.n_sentences}"
+            )
+        rules, links = slice(0, 0), slice(0, 0)
+        if train_index >= 0:
+            rules = slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
+            links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
+        begin, rule, dense = kernels.select(
+            node,
+            self.node_source,
+            self.counts,
+            self.arrays["own_rule"][rules],
+            self.arrays["own_low"][rules],
+            self.table_limit,
+        )
+        self._add_lexical_scores(source, rule, self.arrays["own_link"][links], dense)
+        return begin, rule, dense
+
+    def values(self, rule: Offsets) -> Reals:
+        """Return the feature values of rules, float64 [rules, features]."""
+        dense = np.ones((rule.size, len(DENSE_NAMES)))
+        dense[:, :2] = self.counts.log_p[rule]
+        sides = np.unique(self.rule_source[rule])
+        words = [
+            self.source_symbols[self.source_begin[side] : self.source_begin[side + 1]]
+            for side in sides
+        ]
+        no_links = np.empty((0, 2), np.int32)
+        # In pieces, as the kernel makes a matrix of all their source and target words.
+        for begin in range(0, rule.size, 256):
+            piece = slice(begin, begin + 256)
+            low, high = np.searchsorted(sides, self.rule_source[rule[piece]][[0, -1]])
+            source = np.concatenate(words[low : high + 1])
+            self._add_lexical_scores(source, rule[piece], no_links, dense[piece])
+        return dense
+
+    def _add_lexical_scores(self, source: Ids, rule: Offsets, own_link: Ids, dense: Reals) -> None:
+        kernels.lexical_scores(
+            source,
+            rule,
+            self.rule_source,
+            self.source_begin,
+            self.source_symbols,
+            self.target_begin,
+            self.target_symbols,
+            self.lexicon,
+            own_link,
+            dense,
+        )

@@ -1,0 +1,378 @@
+"""Kernels that score an extracted grammar's rules for one sentence, leaving one sentence out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+
+LOWEST = -99.0
+"""log10 of a lexical weight of 0, which no extracted rule has."""
+
+
+class RuleCounts(NamedTuple):
+    """Rules and their counts.
+
+    Each count is there twice: as a float64, and as an int64 in units of ``1 / UNIT`` modulo 2^64,
+    from which other counts can be subtracted without any error (`exact_count`).
+
+    Attributes
+    ----------
+    rule_begin : int64 [sources + 1]
+        Rules of a source side are consecutive, most frequent first, then by target side.
+    rule_target : int32 [rules]
+        Target sides are numbered by length, then symbol by symbol.
+    rule_low, source_low, target_low : int64
+    rule_count, source_count, target_count : float64
+        Of rules, source sides and target sides.
+    log_p : float64 [rules, 2]
+        log10 of p(target | source), p(source | target).
+    """
+
+    rule_begin: Offsets
+    rule_target: Ids
+    rule_low: Offsets
+    rule_count: Reals
+    source_low: Offsets
+    source_count: Reals
+    target_low: Offsets
+    target_count: Reals
+    log_p: Reals
+
+
+class Lexicon(NamedTuple):
+    """Counts of word links; a word without a link is linked to NULL of the other language.
+
+    Attributes
+    ----------
+    begin : int64 [source words + 2]
+        Links of source word f are entries ``begin[f]..begin[f + 1] - 1``; the last f is NULL.
+    target : int32 [entries]
+        Ascending within a source word; the number of target words stands for NULL.
+    links : int64 [entries]
+        How often they are linked.
+    source_count, target_count : int64 [words + 1]
+        The sums for each word, and for NULL.
+    """
+
+    begin: Offsets
+    target: Ids
+    links: Offsets
+    source_count: Offsets
+    target_count: Offsets
+
+
+@njit(cache=True, nogil=True)
+def _lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
+    """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if array[middle] < wanted:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@njit(cache=True, nogil=True)
+def _slot(table: Ids, keys: Ids, key: int) -> int:
+    """Return the slot of `table` (places in `keys`, -1: free) where `key` is or belongs."""
+    mask = table.size - 1
+    slot = (key * 0x9E3779B1 >> 7) & mask
+    while table[slot] >= 0 and keys[table[slot]] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def _power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least `n`, and 16 at least."""
+    size = 16
+    while size < n:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True)
+def log_probabilities(rule_source: Ids, counts: RuleCounts) -> None:
+    """Fill ``counts.log_p``."""
+    for r in range(rule_source.size):
+        count = counts.rule_count[r]
+        counts.log_p[r, 0] = np.log10(count / counts.source_count[rule_source[r]])
+        counts.log_p[r, 1] = np.log10(count / counts.target_count[counts.rule_target[r]])
+
+
+@njit(cache=True, nogil=True)
+def select(
+    node: Ids,
+    node_source: Ids,
+    counts: RuleCounts,
+    own_rule: Ids,
+    own_low: Offsets,
+    table_limit: int,
+) -> tuple[Ids, Offsets, Reals]:
+    """Return the best rules of each matching node, as if one sentence had not been counted.
+
+    Parameters
+    ----------
+    node : int32 [m]
+    node_source : int32
+        The source side of a node, or -1.
+    counts : RuleCounts
+    own_rule, own_low : int32, int64
+        Rules (ascending) and counts of the sentence to leave out; empty for none.
+    table_limit : int
+
+    Returns
+    -------
+    begin : int32 [m + 1]
+    rule : int64 [begin[m]]
+        Most frequent first, then by target side.
+    dense : float64 [begin[m], 5]
+        Columns 0 and 1: log10 of p(target | source), p(source | target); 4: 1.
+    """
+    m = node.size
+    begin = np.zeros(m + 1, np.int32)
+    room = 0
+    for i in range(m):
+        side = node_source[node[i]]
+        if side >= 0:
+            room += min(counts.rule_begin[side + 1] - counts.rule_begin[side], table_limit)
+    rule = np.empty(room, np.int64)
+    dense = np.empty((room, 5))
+    kept, kept_count = np.empty(256, np.int64), np.empty(256)
+
+    # What the sentence to leave out has added to the counts of target sides.
+    own_target = np.empty(own_rule.size, np.int32)
+    own_target_low = np.zeros(own_rule.size, np.int64)
+    table = np.full(_power_of_two(2 * own_rule.size), -1, np.int32)
+    own_targets = 0
+    for k in range(own_rule.size):
+        target = counts.rule_target[own_rule[k]]
+        slot = _slot(table, own_target, target)
+        if table[slot] < 0:
+            table[slot] = own_targets
+            own_target[own_targets] = target
+            own_targets += 1
+        own_target_low[table[slot]] += own_low[k]
+
+    found = 0
+    for i in range(m):
+        side = node_source[node[i]]
+        if side >= 0:
+            first, last = counts.rule_begin[side], counts.rule_begin[side + 1]
+            own = _lower_bound(own_rule, 0, own_rule.size, first)
+            own_end = _lower_bound(own_rule, own, own_rule.size, last)
+            n = 0
+            side_count = counts.source_count[side]
+            if own == own_end:
+                n = min(last - first, table_limit)
+            else:
+                side_low, own_side = counts.source_low[side], 0.0
+                for k in range(own, own_end):
+                    side_low -= own_low[k]
+                    own_side += own_low[k] / UNIT
+                side_count = exact_count(side_low, side_count - own_side)
+                # Counts of other rules do not change, and those of own rules only fall: none
+                # after the table_limit-th other rule can be among the best.
+                others = 0
+                k = own
+                for r in range(first, last):
+                    count = counts.rule_count[r]
+                    if k < own_end and own_rule[k] == r:
+                        rest = counts.rule_low[r] - own_low[k]
+                        count = exact_count(rest, count - own_low[k] / UNIT)
+                        k += 1
+                        if count == 0.0:
+                            continue
+                    else:
+                        others += 1
+                    if n == kept.size:
+                        kept = np.append(kept, kept)
+                        kept_count = np.append(kept_count, kept_count)
+                    at = n
+                    n += 1
+                    target = counts.rule_target[r]
+                    while at > 0 and (
+                        kept_count[at - 1] < count
+                        or (
+                            kept_count[at - 1] == count
+                            and counts.rule_target[kept[at - 1]] > target
+                        )
+                    ):
+                        kept[at] = kept[at - 1]
+                        kept_count[at] = kept_count[at - 1]
+                        at -= 1
+                    kept[at] = r
+                    kept_count[at] = count
+                    if others == table_limit:
+                        break
+                n = min(n, table_limit)
+            for j in range(n):
+                r = first + j if own == own_end else kept[j]
+                rule[found] = r
+                dense[found, 0] = counts.log_p[r, 0]
+                dense[found, 1] = counts.log_p[r, 1]
+                count = counts.rule_count[r]
+                if own < own_end:
+                    count = kept_count[j]
+                    dense[found, 0] = np.log10(count / side_count)
+                if own_rule.size:
+                    target = counts.rule_target[r]
+                    slot = _slot(table, own_target, target)
+                    if table[slot] >= 0:
+                        low = own_target_low[table[slot]]
+                        rest = exact_count(
+                            counts.target_low[target] - low,
+                            counts.target_count[target] - low / UNIT,
+                        )
+                        dense[found, 1] = np.log10(count / rest)
+                dense[found, 4] = 1.0
+                found += 1
+        begin[i + 1] = found
+    return begin, rule[:found].copy(), dense[:found].copy()
+
+
+@njit(cache=True, nogil=True)
+def lexical_scores(
+    source: Ids,
+    rule: Offsets,
+    rule_source: Ids,
+    source_begin: Offsets,
+    source_symbols: Ids,
+    target_begin: Offsets,
+    target_symbols: Ids,
+    lexicon: Lexicon,
+    own_link: Ids,
+    dense: Reals,
+) -> None:
+    """Write the lexical scores of rules that match a sentence to columns 2 and 3 of `dense`.
+
+    Column 2: the sum over the target's words e of log10 max w(e|f), over f among the source's words
+    and NULL. Column 3: the same the other way round.
+
+    Parameters
+    ----------
+    source : int32
+        The sentence; all words of the rules' source sides are in it.
+    rule : int64 [rules]
+        Rules of one source side are consecutive.
+    own_link : int32 [links, 2]
+        Links of the sentence to leave out, with those to NULL.
+    """
+    n_source_words = lexicon.begin.size - 2
+    n_target_words = lexicon.target_count.size - 1
+    words = np.unique(source)
+    words = words[words >= 0]
+    null = words.size
+
+    # Number the target words that occur; number 0 is NULL.
+    length = 0
+    for i in range(rule.size):
+        length += target_begin[rule[i] + 1] - target_begin[rule[i]]
+    local = np.empty(length, np.int32)  # for each target symbol: its word's number, -1 for gaps
+    table = np.full(1024, -1, np.int32)
+    target_words = np.empty(512, np.int32)
+    table[_slot(table, target_words, n_target_words)] = 0
+    target_words[0] = n_target_words
+    n_words = 1
+    at = 0
+    for i in range(rule.size):
+        for k in range(target_begin[rule[i]], target_begin[rule[i] + 1]):
+            e = target_symbols[k]
+            local[at] = -1
+            if e >= 0:
+                slot = _slot(table, target_words, e)
+                if table[slot] < 0:
+                    if n_words == target_words.size:
+                        target_words = np.append(target_words, target_words)
+                        table = np.full(2 * table.size, -1, np.int32)
+                        for w in range(n_words):
+                            table[_slot(table, target_words, target_words[w])] = w
+                        slot = _slot(table, target_words, e)
+                    target_words[n_words] = e
+                    table[slot] = n_words
+                    n_words += 1
+                local[at] = table[slot]
+            at += 1
+
+    # Links between the words of the sentence and these.
+    links = np.zeros((n_words, null + 1), np.int64)
+    source_count = np.empty(null + 1, np.int64)
+    target_count = np.empty(n_words, np.int64)
+    for w in range(n_words):
+        target_count[w] = lexicon.target_count[target_words[w]]
+    for f in range(null + 1):
+        word = words[f] if f < null else n_source_words
+        source_count[f] = lexicon.source_count[word]
+        first, last = lexicon.begin[word], lexicon.begin[word + 1]
+        if last - first <= 8 * n_words:
+            for k in range(first, last):
+                slot = _slot(table, target_words, lexicon.target[k])
+                if table[slot] >= 0:
+                    links[table[slot], f] = lexicon.links[k]
+        else:
+            for w in range(n_words):
+                k = _lower_bound(lexicon.target, first, last, target_words[w])
+                if k < last and lexicon.target[k] == target_words[w]:
+                    links[w, f] = lexicon.links[k]
+    for k in range(own_link.shape[0]):
+        f = null
+        if own_link[k, 0] != n_source_words:
+            f = np.searchsorted(words, own_link[k, 0])
+            if f == null or words[f] != own_link[k, 0]:
+                f = -1
+        w = table[_slot(table, target_words, own_link[k, 1])]
+        if f >= 0:
+            source_count[f] -= 1
+        if w >= 0:
+            target_count[w] -= 1
+        if f >= 0 and w >= 0:
+            links[w, f] -= 1
+    of_target = np.full((n_words, null + 1), LOWEST)  # log10 w(e|f)
+    of_source = np.full((n_words, null + 1), LOWEST)  # log10 w(f|e)
+    for w in range(n_words):
+        for f in range(null + 1):
+            if links[w, f] > 0:
+                of_target[w, f] = np.log10(links[w, f] / source_count[f])
+                of_source[w, f] = np.log10(links[w, f] / target_count[w])
+
+    side = -1
+    local_source = np.empty(64, np.int32)
+    n = 0
+    at = 0
+    for i in range(rule.size):
+        r = rule[i]
+        if rule_source[r] != side:
+            side = rule_source[r]
+            n = 0
+            for k in range(source_begin[side], source_begin[side + 1]):
+                if source_symbols[k] >= 0:
+                    if n == local_source.size:
+                        local_source = np.append(local_source, local_source)
+                    local_source[n] = np.searchsorted(words, source_symbols[k])
+                    n += 1
+        end = at + target_begin[r + 1] - target_begin[r]
+        total = 0.0
+        for k in range(at, end):
+            w = local[k]
+            if w >= 0:
+                best = of_target[w, null]
+                for j in range(n):
+                    best = max(best, of_target[w, local_source[j]])
+                total += best
+        dense[i, 2] = total
+        total = 0.0
+        for j in range(n):
+            f = local_source[j]
+            best = of_source[0, f]
+            for k in range(at, end):
+                if local[k] >= 0:
+                    best = max(best, of_source[local[k], f])
+            total += best
+        dense[i, 3] = total
+        at = end

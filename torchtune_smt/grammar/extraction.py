@@ -1,0 +1,295 @@
+"""Extraction of a hierarchical grammar from an aligned bitext (Chiang 2007)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import extracted_kernels, extraction_kernels
+from torchtune_smt.grammar.alignment_files import Alignment
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extracted_kernels import RuleCounts
+from torchtune_smt.grammar.sequences import SequenceTable, gather
+from torchtune_smt.grammar.trie import build_trie
+from torchtune_smt.kernel_types import Ids, Offsets
+from torchtune_smt.vocabulary import Vocabulary
+
+_BLOCK = 500  # sentences whose rules are held before equal ones are merged
+
+
+def extract_grammar(
+    sources: Sequence[Sequence[str]],
+    targets: Sequence[Sequence[str]],
+    alignments: Sequence[Alignment],
+    *,
+    max_phrase_length: int = 10,
+    max_symbols: int = 5,
+    max_gaps: int = 2,
+    unaligned_edges: bool = False,
+    counts: Literal["shared", "occurrences"] = "shared",
+    table_limit: int = 30,
+    progress: Callable[[int], None] | None = None,
+) -> ExtractedGrammar:
+    """Extract a grammar, with all that is needed to leave out any one sentence again.
+
+    Source: Chiang 2007, section 3.2. Initial phrases are consistent with the alignment, have one
+    link at least and at most `max_phrase_length` words on either side. A rule is an initial phrase
+    with up to `max_gaps` smaller ones replaced by X, which do not touch on the source side; it has
+    one pair of aligned words at least, and at most `max_symbols` symbols on the source side.
+
+    Parameters
+    ----------
+    sources, targets : sequences of sequences of str
+        The bitext; a pair with an empty side gives no rules.
+    alignments : sequence of int32 [links, 2]
+        (source, target) positions.
+    unaligned_edges : bool
+        Whether the words at the edges of an initial phrase may be unaligned. Chiang has them
+        aligned, which is the default: of phrases with the same links the smallest.
+    counts : {"shared", "occurrences"}
+        An initial phrase counts 1, shared equally by the rules that it yields (Chiang), or each
+        rule counts 1 whenever it occurs.
+    table_limit : int
+        Of the result: see `ExtractedGrammar`.
+    progress : callable, optional
+        Is told how many more sentences are done.
+
+    Raises
+    ------
+    InputError
+        Numbers of sentences differ, or a link leads out of its sentences.
+    ValueError
+        An argument is out of its range.
+    """
+    for name, value, lowest, highest in (
+        ("max_phrase_length", max_phrase_length, 1, 100),
+        ("max_symbols", max_symbols, 1, 100),
+        ("max_gaps", max_gaps, 0, 2),
+    ):
+        if not lowest <= value <= highest:
+            raise ValueError(f"{name} must be in {lowest}..{highest}, not {value}")
+    if counts not in ("shared", "occurrences"):
+        raise ValueError(f"counts must be shared or occurrences, not {counts!r}")
+    if not len(sources) == len(targets) == len(alignments):
+        raise InputError(
+            f"{len(sources)} source sentences, {len(targets)} target sentences and "
+            f"{len(alignments)} alignments do not make a bitext; they must be of one number"
+        )
+    source_words, source_begin, source = _number_words(sources)
+    target_words, target_begin, target = _number_words(targets)
+    link_begin, links = _join_links(alignments, np.diff(source_begin), np.diff(target_begin))
+
+    sides, target_sides = SequenceTable(100_000), SequenceTable(100_000)
+    sentence_parts, key_parts, low_parts = [], [], []
+    for first in range(0, len(sources), _BLOCK):
+        last = min(first + _BLOCK, len(sources))
+        sentence, low, side_begin, side, target_side_begin, target_side = (
+            extraction_kernels.extract(
+                source_begin,
+                source,
+                target_begin,
+                target,
+                link_begin,
+                links,
+                first,
+                last,
+                max_phrase_length,
+                max_symbols,
+                max_gaps,
+                unaligned_edges,
+                counts == "shared",
+            )
+        )
+        key = sides.intern(side_begin, side).astype(np.int64) << 32
+        key |= target_sides.intern(target_side_begin, target_side)
+        kept = extraction_kernels.merge_equal(sentence, key, low)
+        sentence_parts.append(sentence[:kept].copy())
+        key_parts.append(key[:kept].copy())
+        low_parts.append(low[:kept].copy())
+        if progress is not None:
+            progress(last - first)
+
+    arrays = _count_rules(
+        sides, target_sides, _joined(sentence_parts), _joined(key_parts), _joined(low_parts)
+    )
+    own_rules = np.bincount(arrays.pop("sentence"), minlength=len(sources))
+    arrays["own_begin"] = np.append(0, np.cumsum(own_rules)).astype(np.int64)
+    arrays |= _count_links(
+        source_begin, source, target_begin, target, link_begin, links,
+        len(source_words), len(target_words),
+    )  # fmt: skip
+    return ExtractedGrammar(source_words, target_words, arrays, table_limit=table_limit)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the parts as one array, and free them."""
+    joined = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    parts.clear()
+    return joined
+
+
+def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Offsets, Ids]:
+    """Return the vocabulary, its ids in the order of the strings, and the sentences as ids.
+
+    The order makes ties between rules independent of where in the bitext words come first.
+    """
+    words = Vocabulary(sorted({word for sentence in sentences for word in sentence}))
+    begin = np.zeros(len(sentences) + 1, np.int64)
+    np.cumsum([len(sentence) for sentence in sentences], out=begin[1:])
+    return words, begin, words.lookup([word for sentence in sentences for word in sentence])
+
+
+def _join_links(
+    alignments: Sequence[Alignment], source_length: Offsets, target_length: Offsets
+) -> tuple[Offsets, Ids]:
+    """Return the links of all sentences in one array, none twice, each within its sentences."""
+    distinct = []
+    for i, links in enumerate(alignments):
+        links = np.asarray(links, np.int32).reshape(-1, 2)
+        if links.size:
+            if (links < 0).any() or (
+                links.max(axis=0) >= (source_length[i], target_length[i])
+            ).any():
+                raise InputError(
+                    f"alignment {i + 1} has a link out of the sentence pair, which has "
+                    f"{source_length[i]} and {target_length[i]} words; is it of another bitext?"
+                )
+            links = np.unique(links, axis=0) if _has_repeats(links) else links
+        distinct.append(links)
+    begin = np.zeros(len(distinct) + 1, np.int64)
+    np.cumsum([links.shape[0] for links in distinct], out=begin[1:])
+    return begin, np.concatenate([np.empty((0, 2), np.int32), *distinct])
+
+
+def _has_repeats(links: Ids) -> bool:
+    """Whether a link is there twice."""
+    return len(set(map(tuple, links.tolist()))) < len(links)
+
+
+def _count_rules(
+    sides: SequenceTable, target_sides: SequenceTable, sentence: Ids, key: Offsets, low: Offsets
+) -> dict[str, np.ndarray]:
+    """Return the arrays of `ExtractedGrammar` about rules, and ``sentence`` [own rules].
+
+    Parameters
+    ----------
+    sides, target_sides : SequenceTable
+    sentence : int32 [occurrences]
+    key : int64 [occurrences]
+        (number of the source side << 32) | number of the target side.
+    low : int64 [occurrences]
+        Counts in units of ``1 / UNIT``.
+    """
+    # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
+    trie, node = build_trie(sides.begin, sides.symbols)
+    by_node = np.argsort(node)
+    number = np.empty(len(sides), np.int64)
+    number[by_node] = np.arange(len(sides))
+    node_source = np.full(trie.symbol.size, -1, np.int32)
+    node_source[node] = number
+    source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
+    by_target_node = np.argsort(build_trie(target_sides.begin, target_sides.symbols)[1])
+    target_number = np.empty(len(target_sides), np.int64)
+    target_number[by_target_node] = np.arange(len(target_sides))
+
+    key = number[key >> 32] << 32 | target_number[key & 0xFFFFFFFF]
+    rule_key, rule_of_occurrence = np.unique(key, return_inverse=True)
+    if rule_key.size >= 1 << 31:
+        raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")
+    rule_low, rule_count = _sums(rule_of_occurrence.astype(np.int32), low, None, rule_key.size)
+    rule_source = (rule_key >> 32).astype(np.int32)
+    order = np.lexsort((-rule_count, rule_source))
+    new_number = np.empty(order.size, np.int64)
+    new_number[order] = np.arange(order.size)
+    own = new_number[rule_of_occurrence]
+    del rule_of_occurrence, key, new_number
+    extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
+
+    rule_low, rule_count, rule_source = rule_low[order], rule_count[order], rule_source[order]
+    rule_target = (rule_key[order] & 0xFFFFFFFF).astype(np.int32)
+    target_begin, target_symbols = gather(
+        target_sides.begin, target_sides.symbols, by_target_node[rule_target]
+    )
+    source_low, source_count = _sums(rule_source, rule_low, rule_count, len(sides))
+    target_low, target_count = _sums(rule_target, rule_low, rule_count, len(target_sides))
+    per_side = np.bincount(rule_source, minlength=len(sides))
+    counts = RuleCounts(
+        np.append(0, np.cumsum(per_side)).astype(np.int64),
+        rule_target,
+        rule_low,
+        rule_count,
+        source_low,
+        source_count,
+        target_low,
+        target_count,
+        np.empty((order.size, 2)),
+    )
+    extracted_kernels.log_probabilities(rule_source, counts)
+    return {
+        "trie_symbol": trie.symbol,
+        "trie_child_begin": trie.child_begin,
+        "node_source": node_source,
+        "source_begin": source_begin,
+        "source_symbols": source_symbols,
+        "rule_source": rule_source,
+        "target_begin": target_begin,
+        "target_symbols": target_symbols,
+        **{f"counts_{name}": array for name, array in counts._asdict().items()},
+        "own_rule": own.astype(np.int32),
+        "own_low": low,
+        "sentence": sentence,
+    }
+
+
+def _sums(group: Ids, low: Offsets, count: np.ndarray | None, n: int) -> tuple[Offsets, np.ndarray]:
+    """Return the exact (modulo 2^64) and the rounded sums of counts by group."""
+    sums_low, sums = np.zeros(n, np.int64), np.zeros(n)
+    approximate = np.empty(0) if count is None else count
+    extraction_kernels.add_counts(group, low, approximate, sums_low, sums)
+    return sums_low, sums
+
+
+def _count_links(
+    source_begin: Offsets,
+    source: Ids,
+    target_begin: Offsets,
+    target: Ids,
+    link_begin: Offsets,
+    links: Ids,
+    n_source: int,
+    n_target: int,
+) -> dict[str, np.ndarray]:
+    """Return the arrays of `ExtractedGrammar` about word links."""
+    sentence = np.repeat(np.arange(link_begin.size - 1), np.diff(link_begin))
+    source_place = source_begin[sentence] + links[:, 0]
+    target_place = target_begin[sentence] + links[:, 1]
+    # Words without a link are linked to NULL.
+    alone = np.setdiff1d(np.arange(source.size), source_place)
+    target_alone = np.setdiff1d(np.arange(target.size), target_place)
+    f = np.concatenate([source[source_place], source[alone], np.full(target_alone.size, n_source)])
+    e = np.concatenate([target[target_place], np.full(alone.size, n_target), target[target_alone]])
+    of = np.concatenate(
+        [
+            sentence,
+            np.searchsorted(source_begin, alone, side="right") - 1,
+            np.searchsorted(target_begin, target_alone, side="right") - 1,
+        ]
+    )
+    order = np.argsort(of, kind="stable")
+    own_link = np.stack([f, e], axis=1)[order].astype(np.int32)
+    own_links = np.bincount(of, minlength=link_begin.size - 1)
+
+    pair, count = np.unique(f.astype(np.int64) << 32 | e, return_counts=True)
+    row = np.bincount(pair >> 32, minlength=n_source + 1)
+    return {
+        "lexicon_begin": np.append(0, np.cumsum(row)).astype(np.int64),
+        "lexicon_target": (pair & 0xFFFFFFFF).astype(np.int32),
+        "lexicon_links": count.astype(np.int64),
+        "lexicon_source_count": np.bincount(f, minlength=n_source + 1).astype(np.int64),
+        "lexicon_target_count": np.bincount(e, minlength=n_target + 1).astype(np.int64),
+        "own_link_begin": np.append(0, np.cumsum(own_links)).astype(np.int64),
+        "own_link": own_link,
+    }

@@ -1,0 +1,366 @@
+"""Kernels of rule extraction: phrases of an aligned sentence pair, and their rules."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+
+UNIT = 1 << 52
+"""A count of 1 in the integers that counts are kept in."""
+
+
+@njit(cache=True, nogil=True)
+def longer(array: Ids, needed: int) -> Ids:
+    """Return `array`, or a copy of twice the length where `needed` places are not there."""
+    if needed <= array.size:
+        return array
+    larger = np.empty(max(needed, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def longer_offsets(array: Offsets, needed: int) -> Offsets:
+    """Do as `longer`, for int64."""
+    if needed <= array.size:
+        return array
+    larger = np.empty(max(needed, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def find_phrases(
+    n: int, m: int, links: Ids, max_length: int, unaligned_edges: bool
+) -> tuple[Ids, Ids]:
+    """Return the initial phrases of a sentence pair.
+
+    A phrase is a source and a target span, of `max_length` words at most, with a link between
+    them and no link from inside one to outside the other; without `unaligned_edges`, the words at
+    all its four edges are aligned.
+
+    Parameters
+    ----------
+    n, m : int
+        Words of the source and of the target sentence.
+    links : int32 [links, 2]
+        (source, target) positions.
+
+    Returns
+    -------
+    phrases : int32 [phrases, 5]
+        Source begin and end, target begin and end, number of links; by source begin, source end.
+    index : int32 [n, max_length + 1, 2]
+        The phrases on source span [s, s + k) are ``phrases[index[s, k, 0]:index[s, k, 1]]``.
+    """
+    source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
+    target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
+    links_before = np.zeros(n + 1, np.int32)
+    for i in range(links.shape[0]):
+        s, t = links[i, 0], links[i, 1]
+        source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
+        target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
+        links_before[s + 1] += 1
+    links_before = np.cumsum(links_before)
+
+    index = np.zeros((n, max_length + 1, 2), np.int32)
+    phrases = np.empty((256, 5), np.int32)
+    count = 0
+    for s in range(n):
+        low, high = m, -1
+        for e in range(s + 1, min(n, s + max_length) + 1):
+            low, high = min(low, target_low[e - 1]), max(high, target_high[e - 1])
+            index[s, e - s, :] = count
+            if high < 0:
+                continue
+            if not unaligned_edges and (target_high[s] < 0 or target_high[e - 1] < 0):
+                continue
+            consistent = high + 1 - low <= max_length
+            for t in range(low, high + 1):
+                if source_high[t] >= 0 and (source_low[t] < s or source_high[t] >= e):
+                    consistent = False
+                    break
+            if not consistent:
+                continue
+            begin = low
+            while True:
+                end = high + 1
+                while end - begin <= max_length:
+                    if count == phrases.shape[0]:
+                        more = np.empty((2 * count, 5), np.int32)
+                        more[:count] = phrases
+                        phrases = more
+                    phrases[count, 0] = s
+                    phrases[count, 1] = e
+                    phrases[count, 2] = begin
+                    phrases[count, 3] = end
+                    phrases[count, 4] = links_before[e] - links_before[s]
+                    count += 1
+                    if not unaligned_edges or end == m or source_high[end] >= 0:
+                        break
+                    end += 1
+                if not unaligned_edges or begin == 0 or source_high[begin - 1] >= 0:
+                    break
+                begin -= 1
+            index[s, e - s, 1] = count
+    return phrases[:count], index
+
+
+@njit(cache=True, nogil=True)
+def find_rules(
+    p: int, phrases: Ids, index: Ids, max_symbols: int, max_gaps: int, rules: Ids
+) -> tuple[int, Ids]:
+    """Find the rules that initial phrase `p` yields.
+
+    They are p itself, and p with one or two smaller phrases replaced by gaps, where one link stays
+    outside of the gaps, two gaps do not touch on the source side, and the source side has at most
+    `max_symbols` symbols.
+
+    Returns
+    -------
+    count : int
+    rules : int32 [at least count, 2]
+        The phrases in the gaps, in the order of the source side, -1 for none. `rules` as given,
+        or a longer array in its place.
+    """
+    s, e = phrases[p, 0], phrases[p, 1]
+    t0, t1 = phrases[p, 2], phrases[p, 3]
+    links = phrases[p, 4]
+    length = e - s
+    count = 0
+    if length <= max_symbols:
+        rules[0, 0] = -1
+        rules[0, 1] = -1
+        count = 1
+    if max_gaps == 0:
+        return count, rules
+    for a in range(s, e):
+        for b in range(a + 1, e + 1):
+            left = length - (b - a)  # words outside of the first gap
+            for q in range(index[a, b - a, 0], index[a, b - a, 1]):
+                if phrases[q, 2] < t0 or phrases[q, 3] > t1:
+                    continue
+                left_links = links - phrases[q, 4]
+                if left_links == 0:
+                    continue
+                if left + 1 <= max_symbols:
+                    if count == rules.shape[0]:
+                        rules = _more(rules)
+                    rules[count, 0] = q
+                    rules[count, 1] = -1
+                    count += 1
+                if max_gaps == 1:
+                    continue
+                # The second gap leaves at most max_symbols - 2 words, and one between the gaps.
+                for c in range(b + 1, e):
+                    for d in range(max(c + 1, c + left - (max_symbols - 2)), e + 1):
+                        for r in range(index[c, d - c, 0], index[c, d - c, 1]):
+                            if phrases[r, 2] < t0 or phrases[r, 3] > t1:
+                                continue
+                            if phrases[r, 2] < phrases[q, 3] and phrases[q, 2] < phrases[r, 3]:
+                                continue
+                            if left_links == phrases[r, 4]:
+                                continue
+                            if count == rules.shape[0]:
+                                rules = _more(rules)
+                            rules[count, 0] = q
+                            rules[count, 1] = r
+                            count += 1
+    return count, rules
+
+
+@njit(cache=True, nogil=True)
+def _more(rules: Ids) -> Ids:
+    """Return the rules with room for as many again."""
+    more = np.empty((2 * rules.shape[0], 2), np.int32)
+    more[: rules.shape[0]] = rules
+    return more
+
+
+@njit(cache=True, nogil=True)
+def _write_side(words: Ids, begin: int, end: int, gaps: Ids, labels: Ids, out: Ids, at: int) -> int:
+    """Write ``words[begin:end]`` with spans replaced by labels to `out`; return the place after.
+
+    `gaps` int32 [2, 2]: (begin, end) of two spans in any order, begin -1 where there is none.
+    """
+    i = begin
+    while i < end:
+        if gaps[0, 0] == i:
+            out[at] = labels[0]
+            i = gaps[0, 1]
+        elif gaps[1, 0] == i:
+            out[at] = labels[1]
+            i = gaps[1, 1]
+        else:
+            out[at] = words[i]
+            i += 1
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def extract(
+    source_begin: Offsets,
+    source: Ids,
+    target_begin: Offsets,
+    target: Ids,
+    link_begin: Offsets,
+    links: Ids,
+    first: int,
+    last: int,
+    max_length: int,
+    max_symbols: int,
+    max_gaps: int,
+    unaligned_edges: bool,
+    share: bool,
+) -> tuple[Ids, Offsets, Offsets, Ids, Offsets, Ids]:
+    """Extract the rules of the sentence pairs first..last-1.
+
+    Parameters
+    ----------
+    source_begin, source, target_begin, target : int64, int32
+        Words of all sentences.
+    link_begin : int64
+    links : int32 [links, 2]
+    share : bool
+        A phrase has a count of 1 in all, and its rules share it. Otherwise each rule has 1.
+
+    Returns
+    -------
+    sentence : int32 [rules]
+        Where a rule comes from; ascending.
+    weight : int64 [rules]
+        Its count, in units of ``1 / UNIT``.
+    side_begin, side : int64 [rules + 1], int32
+        Source sides; -1 is a gap.
+    target_side_begin, target_side : int64 [rules + 1], int32
+        Target sides; -1 and -2 are the gaps, in the order of the source side.
+    """
+    sentence, weight = np.empty(1024, np.int32), np.empty(1024, np.int64)
+    side_begin, target_side_begin = np.empty(1025, np.int64), np.empty(1025, np.int64)
+    side, target_side = np.empty(4096, np.int32), np.empty(4096, np.int32)
+    rules = np.empty((256, 2), np.int32)
+    gaps, target_gaps = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
+    source_labels, target_labels = np.array([-1, -1], np.int32), np.array([-1, -2], np.int32)
+    count, n_side, n_target_side = 0, 0, 0
+    for i in range(first, last):
+        words = source[source_begin[i] : source_begin[i + 1]]
+        target_words = target[target_begin[i] : target_begin[i + 1]]
+        phrases, index = find_phrases(
+            words.size,
+            target_words.size,
+            links[link_begin[i] : link_begin[i + 1]],
+            max_length,
+            unaligned_edges,
+        )
+        for p in range(phrases.shape[0]):
+            n, rules = find_rules(p, phrases, index, max_symbols, max_gaps, rules)
+            if n == 0:
+                continue
+            sentence, weight = longer(sentence, count + n), longer_offsets(weight, count + n)
+            side_begin = longer_offsets(side_begin, count + n + 1)
+            target_side_begin = longer_offsets(target_side_begin, count + n + 1)
+            side = longer(side, n_side + n * max_symbols)
+            target_side = longer(target_side, n_target_side + n * max_length)
+            share_of_rule = (UNIT + n // 2) // n if share else UNIT
+            for k in range(n):
+                for g in range(2):
+                    q = rules[k, g]
+                    gaps[g, 0] = phrases[q, 0] if q >= 0 else -1
+                    gaps[g, 1] = phrases[q, 1] if q >= 0 else -1
+                    target_gaps[g, 0] = phrases[q, 2] if q >= 0 else -1
+                    target_gaps[g, 1] = phrases[q, 3] if q >= 0 else -1
+                sentence[count] = i
+                weight[count] = share_of_rule
+                side_begin[count] = n_side
+                n_side = _write_side(
+                    words, phrases[p, 0], phrases[p, 1], gaps, source_labels, side, n_side
+                )
+                target_side_begin[count] = n_target_side
+                n_target_side = _write_side(
+                    target_words,
+                    phrases[p, 2],
+                    phrases[p, 3],
+                    target_gaps,
+                    target_labels,
+                    target_side,
+                    n_target_side,
+                )
+                count += 1
+    side_begin[count] = n_side
+    target_side_begin[count] = n_target_side
+    return (
+        sentence[:count].copy(),
+        weight[:count].copy(),
+        side_begin[: count + 1].copy(),
+        side[:n_side].copy(),
+        target_side_begin[: count + 1].copy(),
+        target_side[:n_target_side].copy(),
+    )
+
+
+@njit(cache=True, nogil=True)
+def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
+    """Sum, in place, the weights of equal keys within each sentence; return how many stay.
+
+    `sentence` is ascending; within a sentence, keys ascend afterwards.
+    """
+    kept = 0
+    begin = 0
+    while begin < key.size:
+        end = begin
+        while end < key.size and sentence[end] == sentence[begin]:
+            end += 1
+        order = np.argsort(key[begin:end])
+        keys, weights = key[begin:end][order], weight[begin:end][order]
+        here = sentence[begin]
+        for k in range(keys.size):
+            if k > 0 and keys[k] == keys[k - 1]:
+                weight[kept - 1] += weights[k]
+            else:
+                sentence[kept] = here
+                key[kept] = keys[k]
+                weight[kept] = weights[k]
+                kept += 1
+        begin = end
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def add_counts(group: Ids, weight: Offsets, approximate: Reals, low: Offsets, count: Reals) -> None:
+    """Add weights up by group.
+
+    Parameters
+    ----------
+    group : int32 [n]
+    weight : int64 [n]
+        Counts in units of ``1 / UNIT``, modulo 2^64.
+    approximate : float64 [n], or empty
+        The counts themselves, where they may exceed 2^11; empty: they are ``weight / UNIT``.
+    low : int64 [groups], out
+        The sums, in units of ``1 / UNIT`` modulo 2^64: exact.
+    count : float64 [groups], out
+        The sums, rounded.
+    """
+    for i in range(group.size):
+        low[group[i]] += weight[i]
+        if approximate.size:
+            count[group[i]] += approximate[i]
+        else:
+            count[group[i]] += weight[i] / UNIT
+    for g in range(low.size):
+        count[g] = exact_count(low[g], count[g])
+
+
+@njit(cache=True, nogil=True)
+def exact_count(low: int, approximate: float) -> float:
+    """Return the count that is `low` in units of ``1 / UNIT`` modulo 2^64, and about `approximate`.
+
+    One count has one float64, however it came about: counts that are equal stay equal when what is
+    added in one order is taken away in another.
+    """
+    small = low / UNIT
+    period = 4096.0  # 2^64 / UNIT
+    return float(np.rint((approximate - small) / period)) * period + small
