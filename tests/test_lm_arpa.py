@@ -171,7 +171,8 @@ def test_numbers_are_read_as_python_does(text: str) -> None:
         assert not valid
         return
     if valid:
-        assert value == pytest.approx(expected, rel=1e-15, abs=1e-300)
+        # What is too small for a float32 may be anything as small.
+        assert value == pytest.approx(expected, rel=2e-15, abs=1e-100)
     else:
         assert abs(expected) >= 1e30
 

@@ -122,6 +122,17 @@ def test_a_list_with_an_ngram_twice_is_an_error() -> None:
         build_tables(ngrams)
 
 
+@given(dict_models(), st.lists(sentences, max_size=5), st.booleans(), st.booleans())
+@settings(max_examples=30)
+def test_many_sentences_score_as_one_by_one(
+    reference: DictModel, texts: list[list[str]], bos: bool, eos: bool
+) -> None:
+    model = NgramModel.from_ngrams(to_ngrams(reference))
+    total, unknown = model.score_all(texts, bos, eos)
+    expected = [model.score(words, bos, eos) for words in texts]
+    assert list(zip(total.tolist(), unknown.tolist(), strict=True)) == expected
+
+
 def test_perplexity_counts_sentence_ends_and_unknown_words() -> None:
     reference = DictModel({(w,): -1.0 for w in (BEGIN, END, "a")} | {("<unk>",): -3.0})
     model = NgramModel.from_ngrams(to_ngrams(reference))

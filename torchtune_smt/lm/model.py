@@ -104,10 +104,28 @@ class NgramModel:
         unknown : int
             Number of unknown words.
         """
-        ids = self.word_ids(words)
-        begin: Offsets = np.array([0, ids.size], np.int64)
-        total = self._totals(ids, begin, bos, eos)
-        return float(total[0]), int(np.count_nonzero(ids == UNKNOWN_WORD))
+        total, unknown = self.score_all([words], bos, eos)
+        return float(total[0]), int(unknown[0])
+
+    def score_all(
+        self, sentences: Sequence[Sequence[str]], bos: bool = True, eos: bool = True
+    ) -> tuple[Reals, Offsets]:
+        """Score many sentences as `score` does one, in one call that is much faster.
+
+        Returns
+        -------
+        total : float64 [number of sentences]
+        unknown : int64 [number of sentences]
+        """
+        begin: Offsets = np.zeros(len(sentences) + 1, np.int64)
+        np.cumsum([len(words) for words in sentences], out=begin[1:])
+        ids = self.word_ids([word for words in sentences for word in words])
+        total: Reals = np.empty(len(sentences), np.float64)
+        state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
+        kernels.score_sentences(self.tables, ids, begin, state, end_word, total)
+        unknown_before: Offsets = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(ids == UNKNOWN_WORD, out=unknown_before[1:])
+        return total, np.diff(unknown_before[begin])
 
     def perplexity(self, lines: Iterable[str]) -> float:
         """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
@@ -115,16 +133,6 @@ class NgramModel:
         Words are separated by white space.
         """
         sentences = [line.split() for line in lines]
-        begin: Offsets = np.zeros(len(sentences) + 1, np.int64)
-        np.cumsum([len(words) for words in sentences], out=begin[1:])
-        ids = self.word_ids([word for words in sentences for word in words])
-        total = self._totals(ids, begin, bos=True, eos=True)
-        events = ids.size + len(sentences)
+        total, _ = self.score_all(sentences)
+        events = sum(map(len, sentences)) + len(sentences)
         return float(10.0 ** (-total.sum() / events)) if events else 1.0
-
-    def _totals(self, ids: Ids, begin: Offsets, bos: bool, eos: bool) -> Reals:
-        """Return the log10 probability of each sentence (see `kernels.score_sentences`)."""
-        total: Reals = np.empty(begin.size - 1, np.float64)
-        state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
-        kernels.score_sentences(self.tables, ids, begin, state, end_word, total)
-        return total

@@ -64,7 +64,8 @@ def build_tables(ngrams: Ngrams) -> LmTables:
 
     N-grams that the list lacks although longer ones begin or end in them (pruned models) are
     added with the probability that back-off gives them and a back-off weight of 1, so that no
-    sentence's score changes.
+    sentence's score changes. (KenLM does so for those that longer ones end in, and refuses a
+    model that lacks one which longer ones begin with.)
 
     Raises
     ------
