@@ -23,7 +23,8 @@ def set_gradient(parameter, entries):
     """Give a parameter a sparse gradient; `entries`: list of (index, value)."""
     indices = torch.tensor([[i for i, _ in entries]], dtype=torch.int64).reshape(1, -1)
     values = torch.tensor([v for _, v in entries], dtype=parameter.dtype)
-    parameter.grad = torch.sparse_coo_tensor(indices, values, parameter.shape).to(parameter.device)
+    gradient = torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=True)
+    parameter.grad = gradient.to(parameter.device)
 
 
 class Eager:
