@@ -113,3 +113,20 @@ def test_a_sentence_beyond_the_references():
     bound = BleuPlusOne().bind([[["a"]]], words)
     with pytest.raises(InputError, match="sentence 1 .*there are 1"):
         bound.gains(kbest_of(1, [["a"]], words))
+
+
+def test_summed_statistics_are_those_of_corpus_bleu():
+    generator = np.random.default_rng(1)
+    references = [[list(generator.choice(list("abcdef"), 8))] for _ in range(40)]
+    hypotheses = [list(generator.choice(list("abcdef"), 7)) for _ in references]
+    words = Vocabulary()
+    counts = BleuReferences(references, words)
+    total = sum(
+        counts.statistics(kbest_of(i, [hypothesis], words))[0]
+        for i, hypothesis in enumerate(hypotheses)
+    )
+    expected = BLEU(tokenize="none").corpus_score(
+        [" ".join(h) for h in hypotheses], [[" ".join(r[0]) for r in references]]
+    )
+    assert list(total[:4]) == expected.counts and list(total[4:8]) == expected.totals
+    assert (total[8], total[9]) == (expected.sys_len, expected.ref_len)
