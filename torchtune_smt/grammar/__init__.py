@@ -1,7 +1,26 @@
 """Synchronous grammars: rules, their files, and the part of them that a sentence needs."""
 
+from torchtune_smt.grammar.alignment_files import Alignment, read_alignments, write_alignments
 from torchtune_smt.grammar.base import Grammar, SentenceGrammar
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extraction import extract_grammar
 from torchtune_smt.grammar.file_grammar import FileGrammar
 from torchtune_smt.grammar.formats import read_grammar, write_grammar
+from torchtune_smt.grammar.store import load_grammar, save_grammar
 
-__all__ = ["FileGrammar", "Grammar", "SentenceGrammar", "read_grammar", "write_grammar"]
+# `align` is imported from torchtune_smt.grammar.alignment, so that sil-thot is loaded only by
+# those who align.
+__all__ = [
+    "Alignment",
+    "ExtractedGrammar",
+    "FileGrammar",
+    "Grammar",
+    "SentenceGrammar",
+    "extract_grammar",
+    "load_grammar",
+    "read_alignments",
+    "read_grammar",
+    "save_grammar",
+    "write_alignments",
+    "write_grammar",
+]

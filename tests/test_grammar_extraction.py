@@ -1,0 +1,343 @@
+"""Rule extraction and leave-one-out, against an extractor that does it the slow, obvious way."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import Grammar, extract_grammar
+from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
+
+Rule = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def phrases(n, m, links, max_length, unaligned_edges):
+    """All initial phrases, by the definition: try all pairs of spans."""
+    found = []
+    for s, t in product(range(n), range(m)):
+        for e, u in product(range(s + 1, n + 1), range(t + 1, m + 1)):
+            if e - s > max_length or u - t > max_length:
+                continue
+            inside = [(i, j) for i, j in links if s <= i < e and t <= j < u]
+            crossing = [(i, j) for i, j in links if (s <= i < e) != (t <= j < u)]
+            if not inside or crossing:
+                continue
+            sources, targets = {i for i, _ in inside}, {j for _, j in inside}
+            edges = s in sources and e - 1 in sources and t in targets and u - 1 in targets
+            if edges or unaligned_edges:
+                found.append((s, e, t, u))
+    return found
+
+
+def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unaligned_edges):
+    """For each initial phrase the list of its rules."""
+    initial = phrases(len(source), len(target), links, max_length, unaligned_edges)
+    for s, e, t, u in initial:
+        inner = [p for p in initial if s <= p[0] and p[1] <= e and t <= p[2] and p[3] <= u]
+        rules = []
+        choices = [()]
+        choices += [(p,) for p in inner] if max_gaps >= 1 else []
+        if max_gaps >= 2:
+            choices += [
+                (p, q)
+                for p, q in product(inner, inner)
+                if p[1] < q[0] and (p[3] <= q[2] or q[3] <= p[2])
+            ]
+        for gaps in choices:
+            covered = {i for p in gaps for i in range(p[0], p[1])}
+            if not any(s <= i < e and i not in covered for i, _ in links):
+                continue
+            side, target_side = [], []
+            for i in range(s, e):
+                starts = [k for k, p in enumerate(gaps) if p[0] == i]
+                if starts:
+                    side.append(f"[{starts[0] + 1}]")
+                elif i not in covered:
+                    side.append(source[i])
+            covered = {j for p in gaps for j in range(p[2], p[3])}
+            for j in range(t, u):
+                starts = [k for k, p in enumerate(gaps) if p[2] == j]
+                if starts:
+                    target_side.append(f"[{starts[0] + 1}]")
+                elif j not in covered:
+                    target_side.append(target[j])
+            if len(side) <= max_symbols:
+                rules.append((tuple(side), tuple(target_side)))
+        yield rules
+
+
+def brute_force(sources, targets, alignments, *, share, **options):
+    """Return the dictionary from rules to counts and feature values."""
+    counts: dict[Rule, Fraction] = defaultdict(Fraction)
+    pairs: Counter[tuple[str | None, str | None]] = Counter()
+    for source, target, links in zip(sources, targets, alignments, strict=True):
+        links = sorted(set(map(tuple, links)))
+        for rules in rules_of(source, target, links, **options):
+            for rule in rules:
+                counts[rule] += Fraction(1, len(rules)) if share else 1
+        pairs.update((source[i], target[j]) for i, j in links)
+        pairs.update((w, None) for i, w in enumerate(source) if i not in {a for a, _ in links})
+        pairs.update((None, w) for j, w in enumerate(target) if j not in {b for _, b in links})
+    of_source, of_target = defaultdict(Fraction), defaultdict(Fraction)
+    for (side, target_side), count in counts.items():
+        of_source[side] += count
+        of_target[target_side] += count
+    f_total, e_total = Counter(), Counter()
+    for (f, e), n in pairs.items():
+        f_total[f] += n
+        e_total[e] += n
+    result = {}
+    for (side, target_side), count in counts.items():
+        f_words = [w for w in side if not w.startswith("[")]
+        e_words = [w for w in target_side if not w.startswith("[")]
+        e_given_f = f_given_e = 0.0
+        for e in e_words:
+            best = max(pairs[f, e] / f_total[f] for f in [*f_words, None] if f_total[f])
+            e_given_f += math.log10(best)
+        for f in f_words:
+            best = max(pairs[f, e] / e_total[e] for e in [*e_words, None] if e_total[e])
+            f_given_e += math.log10(best)
+        result[side, target_side] = (
+            float(count),
+            [
+                math.log10(count / of_source[side]),
+                math.log10(count / of_target[target_side]),
+                e_given_f,
+                f_given_e,
+                1.0,
+            ],
+        )
+    return result
+
+
+def sentence_rules(grammar: Grammar, words, max_span=100, train_index=-1):
+    """Return {rule: values} in the order of the sentence's trie, which is checked on the way."""
+    local = grammar.sentence_grammar(grammar.source_words.lookup(words), max_span, train_index)
+    found = {}
+
+    def walk(node, path):
+        rules = range(local.rule_begin[node], local.rule_begin[node + 1])
+        for k in rules:
+            side, target_side = grammar.rule_text(int(local.rule[k]))
+            numbered, gaps = [], 0
+            for symbol in path:
+                gaps += symbol == "X"
+                numbered.append(f"[{gaps}]" if symbol == "X" else symbol)
+            assert numbered == side
+            found[tuple(side), tuple(target_side)] = local.dense[k].tolist()
+        edges = range(local.child_begin[node], local.child_begin[node + 1])
+        symbols = local.child_symbol[edges.start : edges.stop].tolist()
+        assert symbols == sorted(set(symbols))
+        assert node == 0 or len(rules) or len(edges)
+        for k in edges:
+            symbol = local.child_symbol[k]
+            label = "X" if symbol < 0 else grammar.source_words[int(symbol)]
+            walk(int(local.child_node[k]), [*path, label])
+
+    walk(0, [])
+    assert local.rule_begin[-1] == local.rule.size == len(local.dense) == len(found)
+    return found
+
+
+def matches(side, words, max_span):
+    """Whether a source side matches some span of the sentence."""
+
+    def ends(k, e):
+        if k == len(side):
+            yield e
+        elif side[k].startswith("["):
+            for later in range(e + 1, len(words) + 1):
+                yield from ends(k + 1, later)
+        elif e < len(words) and words[e] == side[k]:
+            yield from ends(k + 1, e + 1)
+
+    return any(e - s <= max_span for s in range(len(words)) for e in ends(0, s))
+
+
+@st.composite
+def bitexts(draw, min_sentences=1):
+    """Small bitexts with few words, so that rules repeat, and any alignment."""
+    sources, targets, alignments = [], [], []
+    for _ in range(draw(st.integers(min_sentences, 4))):
+        source = draw(st.lists(st.sampled_from("abcd"), max_size=7))
+        target = draw(st.lists(st.sampled_from("uvwx"), max_size=7))
+        links = []
+        if source and target:
+            point = st.tuples(st.integers(0, len(source) - 1), st.integers(0, len(target) - 1))
+            diagonal = [(i, i) for i in range(min(len(source), len(target)))]
+            links = draw(
+                st.one_of(st.just(diagonal), st.lists(point, max_size=8), st.permutations(diagonal))
+            )
+        sources.append(source)
+        targets.append(target)
+        alignments.append(links)
+    return sources, targets, alignments
+
+
+options = st.fixed_dictionaries(
+    {
+        "max_length": st.sampled_from([3, 10]),
+        "max_symbols": st.sampled_from([3, 5]),
+        "max_gaps": st.sampled_from([0, 1, 2, 2]),
+        "unaligned_edges": st.booleans(),
+    }
+)
+
+
+def extracted(bitext, share=True, table_limit=1000, max_length=10, **options):
+    return extract_grammar(
+        *bitext,
+        counts="shared" if share else "occurrences",
+        table_limit=table_limit,
+        max_phrase_length=max_length,
+        **options,
+    )
+
+
+def assert_close(found, expected, tolerance):
+    assert set(found) == set(expected)
+    for rule, values in found.items():
+        assert values == pytest.approx(expected[rule], abs=tolerance), rule
+
+
+@settings(max_examples=150)
+@given(bitexts(), options, st.booleans())
+def test_extraction_is_that_of_the_definition(bitext, options, share):
+    grammar = extracted(bitext, share, **options)
+    expected = brute_force(*bitext, share=share, **options)
+    rules = np.arange(len(grammar))
+    texts = [tuple(map(tuple, grammar.rule_text(r))) for r in range(len(grammar))]
+    assert len(set(texts)) == len(texts)
+    found = dict(zip(texts, grammar.values(rules).tolist(), strict=True))
+    assert_close(found, {rule: values for rule, (_, values) in expected.items()}, 1e-12)
+    for rule, count in zip(texts, grammar.counts.rule_count, strict=True):
+        assert count == pytest.approx(expected[rule][0], rel=1e-12)
+
+
+@settings(max_examples=100)
+@given(bitexts(), st.lists(st.sampled_from("abcdz"), max_size=9), st.integers(1, 9), st.booleans())
+def test_sentence_grammar_is_what_matches(bitext, words, max_span, share):
+    grammar = extracted(bitext, share)
+    everything = brute_force(
+        *bitext, share=share, max_length=10, max_symbols=5, max_gaps=2, unaligned_edges=False
+    )
+    expected = {
+        rule: values
+        for rule, (_, values) in everything.items()
+        if matches(rule[0], words, max_span)
+    }
+    assert_close(sentence_rules(grammar, words, max_span), expected, 1e-12)
+
+
+@settings(max_examples=150)
+@given(bitexts(min_sentences=2), options, st.booleans(), st.sampled_from([1, 2, 1000]))
+def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share, table_limit):
+    grammar = extracted(bitext, share, table_limit, **options)
+    for i in range(len(bitext[0])):
+        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext)
+        again = extracted(without, share, table_limit, **options)
+        found = sentence_rules(grammar, bitext[0][i], train_index=i)
+        expected = sentence_rules(again, bitext[0][i])
+        # The order counts, too: it is that of the table limit.
+        by_side = defaultdict(list)
+        for side, target_side in expected:
+            by_side[side].append(target_side)
+        for side, target_sides in by_side.items():
+            assert [t for s, t in found if s == side] == target_sides
+        assert_close(found, expected, 1e-12)
+
+
+def test_leave_one_out_with_counts_of_many_sizes():
+    """A rule with a tiny share of what remains after a large count is taken away."""
+    often = [("a b".split(), "u v".split(), [(0, 0), (1, 1)])] * 3000
+    rare = [("a c d b".split(), "u w x v".split(), [(0, 0), (1, 2), (2, 1), (3, 3)])] * 2
+    pairs = [*rare, *often]
+    bitext = tuple(list(side) for side in zip(*pairs, strict=True))
+    grammar = extracted(bitext)
+    for i in (0, 1, 2, 3001):
+        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext)
+        expected = sentence_rules(extracted(without), bitext[0][i])
+        assert_close(sentence_rules(grammar, bitext[0][i], train_index=i), expected, 0.0)
+    # Of a sentence that occurs once nothing remains but what others have, too.
+    alone = extracted(tuple(side[1:] for side in bitext))
+    assert (("c", "d"), ("w", "x")) not in sentence_rules(alone, "a c d b".split(), 100, 0)
+    assert (("a",), ("u",)) in sentence_rules(alone, "a c d b".split(), 100, 0)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=50), st.data())
+def test_counts_do_not_depend_on_the_order_of_sums(divisors, data):
+    taken = data.draw(st.integers(0, len(divisors) - 1))
+    low = [(UNIT + n // 2) // n * 1000 for n in divisors]
+    wrapped = np.array(low, np.int64).sum()
+    approximate = sum(x / UNIT for x in low)
+    rest = exact_count(wrapped - sum(low[:taken]), approximate - sum(low[:taken]) / UNIT)
+    left = low[taken:]
+    assert rest == exact_count(np.array(left, np.int64).sum(), float(sum(left)) / UNIT)
+    assert rest == pytest.approx(sum(left) / UNIT, rel=1e-14)
+    assert exact_count(0, 1e-7) == 0.0
+
+
+def test_table_limit_keeps_the_most_frequent():
+    pairs = [("a", "u")] * 3 + [("a", "v")] * 2 + [("a", "w")] * 2 + [("b", "x")]
+    bitext = ([[s] for s, _ in pairs], [[t] for _, t in pairs], [[(0, 0)]] * len(pairs))
+    grammar = extracted(bitext, table_limit=2)
+    assert [t for _, t in sentence_rules(grammar, ["a"])] == [("u",), ("v",)]
+    # Without one of them, v is behind w; without the only sentence there is no rule.
+    assert [t for _, t in sentence_rules(grammar, ["a"], train_index=3)] == [("u",), ("w",)]
+    assert sentence_rules(grammar, ["b"], train_index=7) == {}
+
+
+def test_the_cost_of_one_span_limit_is_not_that_of_the_sentence():
+    """200 words give a grammar, too, and gaps reach no further than the span limit."""
+    words = [f"w{i}" for i in range(200)]
+    bitext = ([words], [words], [[(i, i) for i in range(200)]])
+    grammar = extracted(bitext)
+    assert all(len(side) <= 3 for side, _ in sentence_rules(grammar, words, 3))
+    longest = max(
+        int(side[-1][1:]) - int(side[0][1:])
+        for side, _ in sentence_rules(grammar, words, 10)
+        if not side[0].startswith("[") and not side[-1].startswith("[")
+    )
+    assert longest == 9
+
+
+def test_words_that_nobody_has_seen_match_gaps_only():
+    grammar = extracted((["a b".split()], ["u v".split()], [[(0, 0), (1, 1)]]))
+    rules = sentence_rules(grammar, "a zzz".split())
+    assert set(rules) == {(("a",), ("u",)), (("a", "[1]"), ("u", "[1]"))}
+    assert sentence_rules(grammar, []) == {}
+    assert sentence_rules(grammar, ["zzz"] * 3) == {}
+
+
+def test_an_empty_bitext_and_empty_sentences():
+    assert len(extract_grammar([], [], [])) == 0
+    grammar = extract_grammar([[], ["a"]], [["u"], []], [[], []])
+    assert len(grammar) == 0
+    assert sentence_rules(grammar, ["a"], train_index=1) == {}
+
+
+def test_bad_arguments():
+    with pytest.raises(InputError, match="2 source sentences, 1 target"):
+        extract_grammar([["a"], ["b"]], [["u"]], [[]])
+    with pytest.raises(InputError, match="alignment 1 has a link out of the sentence pair"):
+        extract_grammar([["a"]], [["u"]], [[(0, 1)]])
+    for name, value in (("max_gaps", 3), ("max_symbols", 0), ("table_limit", 0), ("counts", "x")):
+        with pytest.raises(ValueError, match=name):
+            extract_grammar([["a"]], [["u"]], [[(0, 0)]], **{name: value})
+    grammar = extract_grammar([["a"]], [["u"]], [[(0, 0)]])
+    with pytest.raises(ValueError, match="no training sentence 1"):
+        grammar.sentence_grammar(np.array([0], np.int32), 10, 1)
+
+
+def test_progress_counts_every_sentence():
+    done = []
+    extract_grammar([["a"]] * 1203, [["u"]] * 1203, [[(0, 0)]] * 1203, progress=done.append)
+    assert sum(done) == 1203

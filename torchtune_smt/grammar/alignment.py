@@ -1,0 +1,101 @@
+"""Word alignment of a bitext, by sil-thot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from thot import alignment as thot
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar.alignment_files import Alignment
+
+_Pairs = Sequence[tuple[list[str], list[str]]]
+
+logger = logging.getLogger(__name__)
+
+
+def align(
+    sources: Sequence[Sequence[str]],
+    targets: Sequence[Sequence[str]],
+    *,
+    model: Literal["fast_align", "hmm"] = "fast_align",
+    iterations: int = 5,
+) -> list[Alignment]:
+    """Return the word alignments of a bitext: both directions joined by grow-diag-final-and.
+
+    The same bitext gives the same alignments.
+
+    Parameters
+    ----------
+    sources, targets : sequences of sequences of str
+        A pair with an empty side has no links; nor has one that is too long for the aligner
+        (1,024 words), which is reported as a warning.
+    model : {"fast_align", "hmm"}
+        fast_align (Dyer et al. 2013), or the HMM (Vogel et al. 1996) after IBM model 1.
+    iterations : int
+        Of EM; the HMM has as many of IBM model 1 before its own.
+
+    Raises
+    ------
+    InputError
+        Numbers of sentences differ.
+    ValueError
+        An argument is out of its range.
+    """
+    if model not in ("fast_align", "hmm"):
+        raise ValueError(f"model must be fast_align or hmm, not {model!r}")
+    if iterations < 1:
+        raise ValueError(f"iterations must be 1 or more, not {iterations}")
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{len(sources)} source and {len(targets)} target sentences do not make a bitext; "
+            "they must be of one number"
+        )
+    # Words of the texts must not be mistaken for the aligner's own, such as NULL.
+    pairs = [
+        ([f"_{word}" for word in source], [f"_{word}" for word in target])
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    limit = thot.FastAlignModel().max_sentence_length
+    usable = [0 < len(s) <= limit and 0 < len(t) <= limit for s, t in pairs]
+    too_long = sum(len(s) > limit or len(t) > limit for s, t in pairs)
+    if too_long:
+        logger.warning("%d sentence pairs of over %d words are not aligned", too_long, limit)
+    kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
+    direct = _train(kept, model, iterations)
+    inverse = _train([(target, source) for source, target in kept], model, iterations)
+    aligner = thot.SymmetrizedAligner(direct, inverse)
+    aligner.heuristic = thot.SymmetrizationHeuristic.GROW_DIAG_FINAL_AND
+    return [
+        np.argwhere(aligner.get_best_alignment(source, target)[1].to_numpy()).astype(np.int32)
+        if use
+        else np.empty((0, 2), np.int32)
+        for (source, target), use in zip(pairs, usable, strict=True)
+    ]
+
+
+def _train(pairs: _Pairs, model: str, iterations: int) -> thot.AlignmentModel:
+    """Return a model of the second sides of the pairs given the first."""
+    if model == "fast_align":
+        fast_align = thot.FastAlignModel()
+        _run(fast_align, pairs, iterations)
+        return fast_align
+    first = thot.Ibm1AlignmentModel()
+    _run(first, pairs, iterations)
+    # The pairs come along with the model to start from.
+    hmm = thot.HmmAlignmentModel(first)
+    _run(hmm, [], iterations)
+    return hmm
+
+
+def _run(model: thot.AlignmentModel, pairs: _Pairs, iterations: int) -> None:
+    """Add pairs to a model, and train it."""
+    for source, target in pairs:
+        model.add_sentence_pair(source, target)
+    model.start_training()
+    for _ in range(iterations):
+        model.train()
+    model.end_training()
