@@ -144,6 +144,8 @@ def test_without_regularizer_it_is_plain_adagrad():
         gradient = [(int(i), generator.normal()) for i in generator.permutation(10)]
         for parameter, optimizer in zip(parameters, optimizers, strict=True):
             set_gradient(parameter, gradient)
+            if parameter is parameters[2]:
+                parameter.grad = parameter.grad.to_dense()
             optimizer.step()
     assert parameters[0].tolist() == parameters[1].tolist()
     assert parameters[0].tolist() == pytest.approx(parameters[2].tolist(), abs=1e-14)
@@ -292,6 +294,20 @@ def test_state_of_another_optimizer_is_refused():
         AdaGrad(
             [{"params": [parameter]}, {"params": [parameter_of([0.0])]}], 0.1, L1(0.1)
         ).load_state_dict(state)
+
+
+def test_what_is_put_off_keeps_its_rate_through_a_change_and_a_checkpoint():
+    parameter = parameter_of([1.0])
+    lazy = AdaGrad([parameter], 0.1, L1(0.5), initial_accumulator=1.0)
+    set_gradient(parameter, [])
+    lazy.step()
+    lazy.param_groups[0]["lr"] = 0.01
+    other = AdaGrad([parameter], 0.7, L1(0.5), initial_accumulator=1.0)
+    other.load_state_dict(lazy.state_dict())
+    assert other.param_groups[0]["lr"] == 0.01
+    other.step()
+    other.flush()
+    assert parameter.item() == pytest.approx(1 - 0.1 * 0.5 - 0.01 * 0.5, abs=1e-15)
 
 
 def test_a_loaded_state_does_not_share_memory():

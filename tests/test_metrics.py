@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import sacrebleu
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
@@ -32,7 +32,6 @@ sentence = st.lists(st.sampled_from("abcd"), max_size=9)
 reference = st.lists(st.sampled_from("abcd"), min_size=1, max_size=9)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(
         st.tuples(

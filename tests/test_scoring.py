@@ -11,6 +11,8 @@ from torchtune_smt.losses import Logistic, reduce
 from torchtune_smt.scoring import SparseRows, pair_margins, score_rows
 from torchtune_smt.weights import Weights
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
 
 def random_kbest(generator, k, dimension, density=0.3):
     """A k-best list with random features; dense matrix beside it."""
@@ -62,15 +64,17 @@ def test_margins_and_gradient_equal_dense_algebra(seed):
     assert gradient._indices()[0].tolist() == x.any(0).nonzero()[:, 0].tolist()
 
 
-def test_score_rows_equal_csr_product():
+@pytest.mark.parametrize("device", DEVICES)
+def test_score_rows_equal_csr_product(device):
     generator = np.random.default_rng(1)
     kbest, dense = random_kbest(generator, 8, 20)
-    w = torch.from_numpy(generator.normal(size=20)).requires_grad_()
+    w = torch.from_numpy(generator.normal(size=20)).to(device).requires_grad_()
     scores = score_rows(w, kbest.row_begin, kbest.feature, kbest.value)
-    assert torch.allclose(scores, kbest.rows(20) @ w, rtol=0, atol=1e-12)
+    assert torch.allclose(scores.cpu(), kbest.rows(20) @ w.cpu(), rtol=0, atol=1e-12)
     u = torch.from_numpy(generator.normal(size=8))
-    scores.backward(u)
-    assert torch.allclose(w.grad.to_dense(), torch.from_numpy(dense).T @ u, rtol=0, atol=1e-12)
+    scores.backward(u.to(device))
+    expected = torch.from_numpy(dense).T @ u
+    assert torch.allclose(w.grad.to_dense().cpu(), expected, rtol=0, atol=1e-12)
 
 
 def test_rows_without_entries_score_zero():

@@ -164,12 +164,21 @@ class AdaGrad(torch.optim.Optimizer):
         Regularisation that was put off stays put off: save the parameter as it is, too.
         """
         result = super().state_dict()
-        state = {
-            key: {**entry, "sum": entry["sum"].clone(), "last": entry["last"].clone()}
-            for key, entry in result["state"].items()
-        }
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        state = {}
+        for key, entry in result["state"].items():
+            lr, regularizer, unregularized = self._pending[parameters[key]]
+            state[key] = {
+                "step": entry["step"],
+                "sum": entry["sum"].clone(),
+                "last": entry["last"].clone(),
+                "lr": lr,
+                "regularizer": repr(regularizer),
+                "unregularized": unregularized,
+            }
         groups = [
-            {**group, "regularizer": repr(group["regularizer"])} for group in result["param_groups"]
+            {name: value for name, value in group.items() if name != "regularizer"}
+            for group in result["param_groups"]
         ]
         return {"state": state, "param_groups": groups}
 
@@ -184,39 +193,32 @@ class AdaGrad(torch.optim.Optimizer):
         ValueError
             The state is of another regulariser, longer than its parameter, or not whole.
         """
-        saved_groups, saved_state = state_dict["param_groups"], state_dict["state"]
-        groups = []
-        for saved, own in zip(saved_groups, self.param_groups, strict=False):
-            if saved["regularizer"] != repr(own["regularizer"]):
-                raise ValueError(
-                    f"the saved state is of regularizer {saved['regularizer']}, and this "
-                    f"optimizer has {own['regularizer']!r}: build it with the same"
-                )
-            groups.append({**saved, "regularizer": own["regularizer"]})
-        keys = [key for group in saved_groups for key in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        for key, parameter in zip(keys, parameters, strict=False):
-            _check_state(saved_state.get(key), parameter)
-        # The base class turns all tensors into the parameter's dtype: `last` goes around it.
+        saved = state_dict["state"]
+        places = [(group, p) for group in self.param_groups for p in group["params"]]
+        for key, entry in saved.items():
+            if key < len(places):
+                _check_state(entry, *places[key])
+        regularizers = [group["regularizer"] for group in self.param_groups]
+        # The base class replaces groups, and turns all tensors into the parameter's dtype:
+        # `regularizer` is put back afterwards, and `last` goes around it.
         super().load_state_dict(
             {
                 "state": {
                     key: {"step": entry["step"], "sum": entry["sum"].clone()}
-                    for key, entry in saved_state.items()
+                    for key, entry in saved.items()
                 },
-                "param_groups": groups + saved_groups[len(groups) :],
+                "param_groups": state_dict["param_groups"],
             }
         )
-        for key, parameter in zip(keys, parameters, strict=True):
-            if key in saved_state:
-                last = saved_state[key]["last"].to(parameter.device, torch.int32, copy=True)
-                self.state[parameter]["last"] = last
-        self._pending = {
-            parameter: _settings(group)
-            for group in self.param_groups
-            for parameter in group["params"]
-            if parameter in self.state
-        }
+        for group, regularizer in zip(self.param_groups, regularizers, strict=True):
+            group["regularizer"] = regularizer
+        self._pending.clear()
+        for key, entry in saved.items():
+            group, parameter = places[key]
+            last = entry["last"].to(parameter.device, torch.int32, copy=True)
+            self.state[parameter]["last"] = last
+            settings = (entry["lr"], group["regularizer"], entry["unregularized"])
+            self._pending[parameter] = settings
 
     def _step(
         self, group: dict[str, Any], parameter: Tensor, indices: Tensor, gradient: Tensor
@@ -300,14 +302,17 @@ def _regularized(
     return regularizer.prox(weight, step)
 
 
-def _check_state(entry: dict[str, Any] | None, parameter: Tensor) -> None:
+def _check_state(entry: dict[str, Any], group: dict[str, Any], parameter: Tensor) -> None:
     """Raise ValueError if the saved state of a parameter cannot be its state."""
-    if entry is None:
-        return
-    missing = {"step", "sum", "last"} - entry.keys()
+    missing = {"step", "sum", "last", "lr", "regularizer", "unregularized"} - entry.keys()
     if missing:
         raise ValueError(f"the saved state lacks {sorted(missing)}: it is not AdaGrad's")
-    if not entry["sum"].shape == entry["last"].shape or entry["sum"].dim() != 1:
+    if entry["regularizer"] != repr(group["regularizer"]):
+        raise ValueError(
+            f"the saved state is of regularizer {entry['regularizer']}, and this optimizer has "
+            f"{group['regularizer']!r}: build it with the same"
+        )
+    if entry["sum"].shape != entry["last"].shape or entry["sum"].dim() != 1:
         raise ValueError("the saved state is damaged: its parts differ in length")
     if entry["sum"].numel() > parameter.numel():
         raise ValueError(
