@@ -113,9 +113,45 @@ def unordered_pair(number: int) -> tuple[np.int64, np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def most_different(difference: Reals, count: int) -> Offsets:
-    """Return the places of the `count` largest values, descending; of equals the first."""
-    return np.argsort(-difference, kind="mergesort")[:count]
+def goes_first(difference: Reals, entry: Offsets, a: int, b: int) -> bool:
+    """Say whether entry `a` goes before `b` does: it differs less, or as much but came later."""
+    if difference[a] != difference[b]:
+        return bool(difference[a] < difference[b])
+    return bool(entry[a, 2] > entry[b, 2])
+
+
+@njit(cache=True, nogil=True)
+def swap(difference: Reals, entry: Offsets, a: int, b: int) -> None:
+    """Exchange two entries of the heap."""
+    difference[a], difference[b] = difference[b], difference[a]
+    for column in range(3):
+        entry[a, column], entry[b, column] = entry[b, column], entry[a, column]
+
+
+@njit(cache=True, nogil=True)
+def sift_up(difference: Reals, entry: Offsets, place: int) -> None:
+    """Move the last entry of a heap, at `place`, up to where it belongs."""
+    while place > 0:
+        parent = (place - 1) // 2
+        if not goes_first(difference, entry, place, parent):
+            return
+        swap(difference, entry, place, parent)
+        place = parent
+
+
+@njit(cache=True, nogil=True)
+def sift_down(difference: Reals, entry: Offsets, size: int) -> None:
+    """Move the top entry of a heap of `size` entries down to where it belongs."""
+    place = 0
+    while True:
+        first = place
+        for child in range(2 * place + 1, min(2 * place + 3, size)):
+            if goes_first(difference, entry, child, first):
+                first = child
+        if first == place:
+            return
+        swap(difference, entry, place, first)
+        place = first
 
 
 @njit(cache=True, nogil=True)
@@ -140,12 +176,10 @@ def pro_pairs(
         candidates = min(candidates, total)
         numbers = distinct_numbers(key, total, candidates)
     hashes = string_hashes(token_begin, tokens)
-    # Whenever the buffer is full, the best `count` stay, and the floor for later ones rises to
-    # the least of them: of equally different pairs those drawn first are kept.
-    room = min(candidates, 2 * count + 64)
-    pairs = np.empty((room, 2), np.int64)
+    # A heap of (better, worse, when drawn), on its top the one that goes when a better one comes.
+    room = min(candidates, count)
+    entry = np.empty((room, 3), np.int64)
     difference = np.empty(room)
-    floor = 0.0
     kept = 0
     for t in range(candidates):
         if distinct:
@@ -153,21 +187,23 @@ def pro_pairs(
         else:
             bits = draw(key, t)
             i, j = below(bits, k), below(bits >> np.uint64(32), k)
-        gap = gain[i] - gain[j]
-        size = abs(gap)
-        if size <= floor or size < threshold:
+        size = abs(gain[i] - gain[j])
+        if size == 0.0 or size < threshold or (kept == room and size <= difference[0]):
             continue
         if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
             continue
+        place = 0 if kept == room else kept
+        if gain[i] < gain[j]:
+            i, j = j, i
+        entry[place, 0], entry[place, 1], entry[place, 2] = i, j, t
+        difference[place] = size
         if kept == room:
-            best = most_different(difference, count)
-            pairs[:count] = pairs[best]
-            difference[:count] = difference[best]
-            floor = difference[count - 1]
-            kept = count
-            if size <= floor:
-                continue
-        pairs[kept, 0], pairs[kept, 1] = (i, j) if gap > 0 else (j, i)
-        difference[kept] = size
-        kept += 1
-    return pairs[most_different(difference[:kept], count)]
+            sift_down(difference, entry, room)
+        else:
+            sift_up(difference, entry, kept)
+            kept += 1
+    # What goes first comes last.
+    for last in range(kept - 1, 0, -1):
+        swap(difference, entry, 0, last)
+        sift_down(difference, entry, last)
+    return entry[:kept, :2].copy()

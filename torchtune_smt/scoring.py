@@ -40,7 +40,10 @@ class SparseRows:
     def from_csr(cls, row_begin: Offsets, feature: Offsets, value: Reals) -> SparseRows:
         """Return CSR rows over feature ids, with their columns renumbered."""
         distinct, column = kernels.number_columns(feature)
-        arrays = (distinct, row_begin, column, value)
+        order = np.argsort(distinct)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        arrays = (distinct[order], row_begin, rank[column], value)
         return cls(*(torch.from_numpy(array) for array in arrays))
 
     @classmethod

@@ -63,9 +63,9 @@ def difference_rows(
 
 @njit(cache=True, nogil=True)
 def number_columns(feature: Offsets) -> tuple[Offsets, Offsets]:
-    """Renumber feature ids: return (distinct ids, ascending; place of each id among them).
+    """Renumber feature ids in the order of first sight: return (distinct ids, number of each id).
 
-    A hash table finds the distinct ones, so that only these are sorted.
+    A hash table finds the distinct ones, so that only these need sorting.
     """
     room = 16
     while room < 2 * feature.size:
@@ -85,10 +85,4 @@ def number_columns(feature: Offsets) -> tuple[Offsets, Offsets]:
             distinct[count] = id
             count += 1
         column[p] = slots[slot]
-    order = np.argsort(distinct[:count])
-    rank = np.empty(count, np.int64)
-    for r in range(count):
-        rank[order[r]] = r
-    for p in range(feature.size):
-        column[p] = rank[column[p]]
-    return distinct[order], column
+    return distinct[:count], column
