@@ -104,7 +104,7 @@ class Vocabulary:
         return ids
 
     def to_arrays(self) -> dict[str, Bytes | Offsets]:
-        """Return the names as arrays: ``letters`` (uint8), ``begin`` (int64, one more than names)."""
+        """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer)."""
         begin = self._begin[: self._count + 1]
         return {"letters": self._arena[: begin[-1]].copy(), "begin": begin.copy()}
 

@@ -1,0 +1,1 @@
+"""Decoders: from source sentences and weights to k-best lists."""

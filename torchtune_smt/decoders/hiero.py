@@ -1,0 +1,253 @@
+"""The hierarchical phrase-based decoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
+from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
+from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
+from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.grammar.base import Grammar, SentenceGrammar
+from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.weights import Weights
+
+LANGUAGE_MODEL = "LanguageModel"
+UNKNOWN_WORDS = "LanguageModel_OOV"
+WORD_PENALTY = "WordPenalty"
+PASS_THROUGH = "PassThrough"
+GLUE = "Glue"
+
+WORD_VALUE = -math.log10(math.e)
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """All of a sentence's rules, the pass-through rules behind the grammar's."""
+
+    index: int
+    source: Ids
+    grammar: SentenceGrammar
+    model: NgramModel
+    target_begin: Ids
+    target: Ids
+    target_lm: Ids
+    dense: Reals
+    sparse_begin: Offsets
+    sparse_feature: Ids
+    sparse_id: Offsets
+
+
+class HieroDecoder:
+    """CKY parsing with a synchronous grammar and an n-gram model (Chiang 2007), lazy k-best lists.
+
+    Dense features are the grammar's, and, as in cdec, ``LanguageModel`` (log10),
+    ``LanguageModel_OOV`` (words that the language model does not know), ``WordPenalty``
+    (-log10 e a word), ``PassThrough`` (source words copied to the target side; every word may be)
+    and ``Glue`` (uses of S -> S X).
+
+    Parameters
+    ----------
+    grammar : Grammar
+    model : NgramModel
+    folds : sequence of NgramModel
+        Cross-fitted models: a source with ``train_index`` t is decoded with ``folds[t % n]``.
+    templates : sequence of RuleTemplate
+        Sparse features.
+    k : int
+        Length of the k-best lists.
+    pop_limit : int
+        Combinations tried in a cell of the chart.
+    max_span : int
+        Source words that an X may cover; longer spans are glued.
+    unique : bool
+        Whether a list holds each string once, with its best derivation.
+    threads : int
+        Sentences decoded at a time. The result does not depend on it.
+
+    Raises
+    ------
+    ValueError
+        A limit is below 1.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        model: NgramModel,
+        *,
+        folds: Sequence[NgramModel] = (),
+        templates: Sequence[RuleTemplate] = (),
+        k: int = 100,
+        pop_limit: int = 200,
+        max_span: int = 15,
+        unique: bool = True,
+        threads: int = 1,
+    ) -> None:
+        limits = {"k": k, "pop_limit": pop_limit, "max_span": max_span, "threads": threads}
+        for name, limit in limits.items():
+            if limit < 1:
+                raise ValueError(f"{name} must be at least 1, not {limit}")
+        self.grammar = grammar
+        self.models = [model, *folds]
+        self.templates = list(templates)
+        self.k = k
+        self.pop_limit = pop_limit
+        self.max_span = max_span
+        self.unique = unique
+        self.target_words = grammar.target_words
+        self.dense_names = [
+            *grammar.dense_names,
+            LANGUAGE_MODEL,
+            UNKNOWN_WORDS,
+            WORD_PENALTY,
+            PASS_THROUGH,
+            GLUE,
+        ]
+        self._rule_features: RuleFeatures | None = None
+        self._lm_words: list[Ids] = [np.empty(0, np.int32) for _ in self.models]
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def decode(
+        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
+    ) -> list[KBest]:
+        """Return the k-best list of each sentence (see `Decoder.decode`).
+
+        Every sentence gets a translation: words that no rule covers are passed through, and
+        whatever does not parse is glued.
+
+        Raises
+        ------
+        ValueError
+            The weights were not made for this decoder's dense features.
+        """
+        if weights.features.names(range(weights.n_dense)) != self.dense_names:
+            raise ValueError("the weights do not have this decoder's dense features first")
+        if self._rule_features is None or self._rule_features.features is not weights.features:
+            self._rule_features = RuleFeatures(self.grammar, self.templates, weights.features)
+        size = self.k if k is None else k
+        # Names are interned here, one sentence after the other, so that ids do not depend on
+        # threads; the threads below touch nothing that is shared.
+        sentences = [self._sentence(source, self._rule_features) for source in sources]
+        dense_weight = weights.read(np.arange(weights.n_dense, dtype=np.int64))
+        bounds = np.cumsum([sentence.sparse_id.size for sentence in sentences])[:-1]
+        ids = np.concatenate([np.empty(0, np.int64), *[s.sparse_id for s in sentences]])
+        sparse_weights = np.split(weights.read(ids), bounds) if sentences else []
+        jobs = (sentences, sparse_weights, [dense_weight] * len(sentences), [size] * len(sentences))
+        run = map if self._pool is None else self._pool.map
+        return list(run(self._decode, *jobs))
+
+    def _sentence(self, source: Source, rule_features: RuleFeatures) -> _Sentence:
+        """Collect the rules of a sentence, with everything that does not depend on weights."""
+        m = 0
+        if source.train_index >= 0 and len(self.models) > 1:
+            m = 1 + source.train_index % (len(self.models) - 1)
+        words = self.grammar.source_words.lookup(source.words)
+        copies = self.target_words.intern(source.words)
+        lm_words = self._extended_lm_words(m)
+        grammar = self.grammar.sentence_grammar(words, self.max_span, source.train_index)
+        target_begin, target, target_lm, dense = local_rules(
+            self.grammar.target_begin,
+            self.grammar.target_symbols,
+            grammar.rule,
+            grammar.dense,
+            copies,
+            lm_words,
+            WORD_VALUE,
+        )
+        sparse_begin, ids = rule_features.rows(grammar.rule)
+        if self.templates:
+            copied = [rule_features.of_word(word) for word in source.words]
+            ends = sparse_begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
+            sparse_begin = np.concatenate([sparse_begin, ends])
+            ids = np.concatenate([ids, *copied])
+        else:
+            sparse_begin = np.zeros(dense.shape[0] + 1, np.int64)
+        sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
+        return _Sentence(
+            source.index,
+            words,
+            grammar,
+            self.models[m],
+            target_begin,
+            target,
+            target_lm,
+            dense,
+            sparse_begin,
+            sparse_feature.astype(np.int32),
+            sparse_id.astype(np.int64),
+        )
+
+    def _extended_lm_words(self, m: int) -> Ids:
+        """Return model m's word id of every target word, looking up those that are new."""
+        known = self._lm_words[m]
+        if known.size < len(self.target_words):
+            new = self.target_words.names(range(known.size, len(self.target_words)))
+            known = np.concatenate([known, self.models[m].word_ids(new)])
+            self._lm_words[m] = known
+        return known
+
+    def _decode(
+        self, sentence: _Sentence, sparse_weight: Reals, dense_weight: Reals, k: int
+    ) -> KBest:
+        """Decode one sentence; runs in threads."""
+        columns = len(self.dense_names)
+        lm_column = columns - 5
+        lm_weight = float(dense_weight[lm_column])
+        table, nodes = sentence.model.tables
+        rules = score_rules(
+            table,
+            nodes,
+            sentence.grammar.rule_begin,
+            sentence.dense,
+            dense_weight,
+            sentence.sparse_begin,
+            sentence.sparse_feature,
+            sparse_weight,
+            sentence.target_begin,
+            sentence.target_lm,
+            lm_weight,
+        )
+        chart = fill_chart(
+            table,
+            nodes,
+            sentence.model.begin_state,
+            sentence.model.end_word,
+            sentence.source,
+            sentence.grammar.child_begin,
+            sentence.grammar.child_symbol,
+            sentence.grammar.child_node,
+            sentence.grammar.rule_begin,
+            rules,
+            sentence.target_begin,
+            sentence.target_lm,
+            self.max_span,
+            self.pop_limit,
+            lm_weight,
+            float(dense_weight[columns - 1]),
+        )
+        derivations = best_derivations(
+            chart, sentence.target_begin, sentence.target, k, self.unique
+        )
+        parts = read_off(
+            chart,
+            derivations,
+            sentence.source.size,
+            sentence.target_begin,
+            sentence.target,
+            sentence.dense,
+            sentence.sparse_begin,
+            sentence.sparse_feature,
+            sentence.sparse_id,
+            lm_column,
+            columns - 1,
+        )
+        return KBest(sentence.index, *parts)

@@ -1,0 +1,449 @@
+"""Kernels of the hierarchical decoder: the chart, filled by cube pruning.
+
+Inner loops take arrays as plain arguments and never put another array in the place of one:
+numba counts references to arrays, atomically, wherever a loop does either.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
+from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
+from torchtune_smt.decoders.hiero_rule_kernels import Rules
+from torchtune_smt.kernel_types import Ids, Offsets, Reals, Records
+
+# Rules of the glue grammar, as an edge's rule.
+GLUE_FIRST = -1  # S -> X
+GLUE_NEXT = -2  # S -> S X
+GOAL = -3  # the sentence between <s> and </s>
+
+# Columns of `Chart.item` and of `Chart.edge`.
+LEFT, FULL, RIGHT, EDGE = 0, 1, 2, 3
+RULE, CHILD1, CHILD2, NEXT = 0, 1, 2, 3
+
+
+class Chart(NamedTuple):
+    """A hypergraph: items (partial translations of equal language model state) and their edges.
+
+    Attributes
+    ----------
+    item : int32 [items, 4]
+        State of an item (left, full, right; see `hiero_lm_kernels`) and its latest edge.
+    best : float64 [items]
+        Score of its best derivation.
+    edge : int32 [edges, 4]
+        Rule of the sentence or of the glue grammar, two children (items, -1 where there is none),
+        and the item's next edge (-1 ends the list).
+    edge_score : float64 [edges, 2]
+        Score that the edge adds to its children's, and the log10 probability in it.
+    goal : int
+        The item of the whole sentence, the last one.
+    """
+
+    item: Ids
+    best: Reals
+    edge: Ids
+    edge_score: Reals
+    goal: int
+
+
+@inner
+def _child(nodes: Ids, symbols: Ids, begin: int, end: int, symbol: int) -> int:
+    """Return the child of a trie node along `symbol` (children lie sorted), or -1."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if symbols[middle] < symbol:
+            begin = middle + 1
+        elif symbols[middle] > symbol:
+            end = middle
+        else:
+            child: int = nodes[middle]
+            return child
+    return -1
+
+
+@inner
+def _extend_dots(
+    i: int,
+    j: int,
+    word: int,
+    child_begin: Ids,
+    child_symbol: Ids,
+    child_node: Ids,
+    gap_child: Ids,
+    rule_begin: Ids,
+    x_cell: Ids,
+    dot: Ids,
+    dots: int,
+    cube: Ids,
+) -> tuple[int, int]:
+    """Extend the dotted rules that begin at i up to j; return the numbers of dots and cubes.
+
+    A dotted rule is (trie node, its end, cell of gap 1, cell of gap 2). It goes on with the word
+    before j, or with a gap that ends at j. Those with rules make a cube for cell (i, j): rules
+    (begin, end), items of gap 1 (begin, end), of gap 2 (begin, end). There is room for all.
+    """
+    cubes = 0
+    width = x_cell.shape[1]
+    for d in range(dots):
+        for gap in range(2):
+            v, middle = dot[d, 0], dot[d, 1]
+            w = -1
+            if gap == 1:
+                if middle > i and x_cell[middle, j, 0] < x_cell[middle, j, 1]:
+                    w = gap_child[v]
+            elif middle == j - 1 and word >= 0:
+                w = _child(child_node, child_symbol, child_begin[v], child_begin[v + 1], word)
+            if w < 0:
+                continue
+            dot[dots, 0], dot[dots, 1] = w, j
+            dot[dots, 2], dot[dots, 3] = dot[d, 2], dot[d, 3]
+            if gap == 1:
+                dot[dots, 2 if dot[d, 2] < 0 else 3] = middle * width + j
+            if rule_begin[w] < rule_begin[w + 1]:
+                cube[cubes, 0], cube[cubes, 1] = rule_begin[w], rule_begin[w + 1]
+                for g in range(2):
+                    cell = dot[dots, 2 + g]
+                    cube[cubes, 2 + 2 * g], cube[cubes, 3 + 2 * g] = -1, -1
+                    if cell >= 0:
+                        a, b = cell // width, cell % width
+                        cube[cubes, 2 + 2 * g] = x_cell[a, b, 0]
+                        cube[cubes, 3 + 2 * g] = x_cell[a, b, 1]
+                cubes += 1
+            dots += 1
+    return dots, cubes
+
+
+@inner
+def _glue_cubes(j: int, span: int, x_cell: Ids, s_cell: Ids, cube: Ids) -> int:
+    """Write the cubes of the glue grammar for S over the first j words; return their number."""
+    cubes = 0
+    for k in range(max(0, j - span), j):
+        if x_cell[k, j, 0] == x_cell[k, j, 1]:
+            continue
+        if k == 0:
+            cube[cubes, 0], cube[cubes, 1] = GLUE_FIRST, GLUE_FIRST + 1
+            cube[cubes, 2], cube[cubes, 3] = x_cell[k, j, 0], x_cell[k, j, 1]
+            cube[cubes, 4], cube[cubes, 5] = -1, -1
+        else:
+            cube[cubes, 0], cube[cubes, 1] = GLUE_NEXT, GLUE_NEXT + 1
+            cube[cubes, 2], cube[cubes, 3] = s_cell[k, 0], s_cell[k, 1]
+            cube[cubes, 4], cube[cubes, 5] = x_cell[k, j, 0], x_cell[k, j, 1]
+        cubes += 1
+    return cubes
+
+
+@inner
+def _prune_cell(
+    table: Records,
+    nodes: Records,
+    begin_state: int,
+    order: Ids,
+    rule_state: Ids,
+    rule_score: Reals,
+    target_begin: Ids,
+    target: Ids,
+    lm_weight: float,
+    glue_weight: float,
+    pop_limit: int,
+    cube: Ids,
+    cubes: int,
+    cand: Ids,
+    cand_score: Reals,
+    heap_key: Reals,
+    heap_value: Ids,
+    slots: Offsets,
+    stamp: int,
+    ranked: Ids,
+    item: Ids,
+    best: Reals,
+    items: int,
+    edge: Ids,
+    edge_score: Reals,
+    edges: int,
+) -> tuple[int, int]:
+    """Fill one cell: pop the best candidates off one queue; return the new item and edge counts.
+
+    A candidate is (cube, rule, item 1, item 2), the last three as positions in the orders best
+    first. Every one has one parent, so none is queued twice: (r, 0, 0) is followed by r + 1,
+    (r, a, 0) by a + 1, and every one by b + 1.
+    """
+    cands, heap, pops, parent = 0, 0, -1, -1
+    mask = np.uint64(slots.shape[0] - 1)
+    while True:
+        # The first round queues the corners of all cubes, the others successors.
+        for way in range(cubes if pops < 0 else 3):
+            if pops < 0:
+                u, r, a, b = way, cube[way, 0], cube[way, 2], cube[way, 4]
+            else:
+                u, r, a, b = cand[parent, 0], cand[parent, 1], cand[parent, 2], cand[parent, 3]
+                if way == 0:
+                    r += 1
+                    if a != cube[u, 2] or b != cube[u, 4] or r >= cube[u, 1]:
+                        continue
+                elif way == 1:
+                    a += 1
+                    if a == 0 or b != cube[u, 4] or a >= cube[u, 3]:
+                        continue
+                else:
+                    b += 1
+                    if b == 0 or b >= cube[u, 5]:
+                        continue
+            x = ranked[a] if a >= 0 else -1
+            y = ranked[b] if b >= 0 else -1
+            if r >= 0:
+                rule = order[r]
+                own, p = rule_score[rule, 0], rule_score[rule, 1]
+                left, full, right = rule_state[rule, 0], rule_state[rule, 1], rule_state[rule, 2]
+                for q in range(rule_state[rule, 3], target_begin[rule + 1]):
+                    symbol = target[q]
+                    if symbol >= 0:
+                        left, full, right, p = add_word(table, nodes, left, full, right, p, symbol)
+                    else:
+                        z = x if symbol == -1 else y
+                        left, full, right, p = add_string(
+                            table,
+                            nodes,
+                            left,
+                            full,
+                            right,
+                            p,
+                            item[z, LEFT],
+                            item[z, FULL],
+                            item[z, RIGHT],
+                        )
+            else:
+                # Sentences begin here, so S is scored behind <s> from the start.
+                own = 0.0 if r == GLUE_FIRST else glue_weight
+                before = begin_state if r == GLUE_FIRST else item[x, RIGHT]
+                z = x if r == GLUE_FIRST else y
+                left, full, right, p = add_string(
+                    table,
+                    nodes,
+                    0,
+                    1,
+                    before,
+                    0.0,
+                    item[z, LEFT],
+                    item[z, FULL],
+                    item[z, RIGHT],
+                )
+            own += lm_weight * p
+            total = own
+            if x >= 0:
+                total += best[x]
+            if y >= 0:
+                total += best[y]
+            cand[cands, 0], cand[cands, 1], cand[cands, 2], cand[cands, 3] = u, r, a, b
+            cand[cands, 4], cand[cands, 5], cand[cands, 6] = left, full, right
+            cand_score[cands, 0], cand_score[cands, 1], cand_score[cands, 2] = total, own, p
+            heap_push(heap_key, heap_value, 0, heap, total, cands)
+            heap += 1
+            cands += 1
+        pops = max(pops, 0)
+        if heap == 0 or pops == pop_limit:
+            return items, edges
+        parent = heap_pop(heap_key, heap_value, 0, heap)
+        heap -= 1
+        pops += 1
+        total = cand_score[parent, 0]
+
+        # Recombine with the item of equal state, or make a new one.
+        left, full, right = cand[parent, 4], cand[parent, 5], cand[parent, 6]
+        code = np.uint64(left) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= np.uint64(right) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(full)
+        slot = (code >> np.uint64(32)) & mask
+        z = -1
+        while slots[slot, 0] == stamp:
+            k = slots[slot, 1]
+            if item[k, LEFT] == left and item[k, RIGHT] == right and item[k, FULL] == full:
+                z = k
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if z < 0:
+            z = items
+            items += 1
+            slots[slot, 0], slots[slot, 1] = stamp, z
+            item[z, LEFT], item[z, FULL], item[z, RIGHT], item[z, EDGE] = left, full, right, -1
+            best[z] = total
+        elif total > best[z]:
+            best[z] = total
+        r, a, b = cand[parent, 1], cand[parent, 2], cand[parent, 3]
+        edge[edges, RULE] = order[r] if r >= 0 else r
+        edge[edges, CHILD1] = ranked[a] if a >= 0 else -1
+        edge[edges, CHILD2] = ranked[b] if b >= 0 else -1
+        edge[edges, NEXT] = item[z, EDGE]
+        edge_score[edges, 0], edge_score[edges, 1] = cand_score[parent, 1], cand_score[parent, 2]
+        item[z, EDGE] = edges
+        edges += 1
+
+
+@njit(cache=True, nogil=True)
+def _with_room(rows: Ids, needed: int) -> Ids:
+    """Return the rows in an array of at least `needed` rows: the same one if it is long enough."""
+    if needed <= rows.shape[0]:
+        return rows
+    result = np.empty((2 * needed, rows.shape[1]), rows.dtype)
+    result[: rows.shape[0]] = rows
+    return result
+
+
+@njit(cache=True, nogil=True)
+def fill_chart(
+    table: Records,
+    nodes: Records,
+    begin_state: int,
+    end_word: int,
+    source: Ids,
+    child_begin: Ids,
+    child_symbol: Ids,
+    child_node: Ids,
+    rule_begin: Ids,
+    rules: Rules,
+    target_begin: Ids,
+    target: Ids,
+    max_span: int,
+    pop_limit: int,
+    lm_weight: float,
+    glue_weight: float,
+) -> Chart:
+    """Parse a sentence of at least one word and return its chart (cube pruning, Chiang 2007).
+
+    Parameters
+    ----------
+    table, nodes
+        `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
+    source : int32 [n]
+        Words of the grammar, -1 where unknown.
+    child_begin, child_symbol, child_node, rule_begin
+        The sentence's trie, as in `SentenceGrammar`.
+    rules : Rules
+        Scored; the last n are the pass-through rules of the source's words.
+    target_begin, target
+        Their target sides, in words of the language model.
+    """
+    n = source.size
+    span = min(max_span, n)
+    cells = n
+    for width in range(1, span + 1):
+        cells += n - width + 1
+    room = cells * pop_limit + 1
+    item = np.empty((room, 4), np.int32)
+    best = np.empty(room, np.float64)
+    edge = np.empty((room + pop_limit, 4), np.int32)
+    edge_score = np.empty((room + pop_limit, 2), np.float64)
+    items, edges = 0, 0
+    # Items of a cell, best first: ranked[cell[..., 0]:cell[..., 1]]. S always begins at 0.
+    ranked = np.empty(room, np.int32)
+    x_cell = np.zeros((n + 1, n + 1, 2), np.int32)
+    s_cell = np.zeros((n + 1, 2), np.int32)
+    dot = np.empty((256, 4), np.int32)
+    cube = np.empty((256, 6), np.int32)
+    cand = np.empty((1024, 7), np.int32)
+    cand_score = np.empty((1024, 3), np.float64)
+    heap_key = np.empty(1024, np.float64)
+    heap_value = np.empty(1024, np.int32)
+    size = 16
+    while size < 2 * pop_limit:
+        size *= 2
+    slots = np.zeros((size, 2), np.int64)
+    stamp = 0
+    gap_child = np.full(child_begin.size - 1, -1, np.int32)
+    for v in range(gap_child.size):
+        if child_begin[v] < child_begin[v + 1] and child_symbol[child_begin[v]] == -1:
+            gap_child[v] = child_node[child_begin[v]]
+    first_copy = rules.order.size - n
+
+    # The cells of X from the last position to the first, then the cells of S.
+    for i in range(n - 1, -2, -1):
+        dots = 1
+        dot[0, 0], dot[0, 1], dot[0, 2], dot[0, 3] = 0, i, -1, -1
+        for j in range(max(i, 0) + 1, min(n, i + span) + 1 if i >= 0 else n + 1):
+            dot = _with_room(dot, 3 * dots + 1)
+            cube = _with_room(cube, max(2 * dots + 1, n))
+            if i < 0:
+                cubes = _glue_cubes(j, span, x_cell, s_cell, cube)
+            else:
+                dots, cubes = _extend_dots(
+                    i,
+                    j,
+                    source[j - 1],
+                    child_begin,
+                    child_symbol,
+                    child_node,
+                    gap_child,
+                    rule_begin,
+                    x_cell,
+                    dot,
+                    dots,
+                    cube,
+                )
+                if j == i + 1:
+                    cube[cubes, 0], cube[cubes, 1] = first_copy + i, first_copy + j
+                    cube[cubes, 2:] = -1
+                    cubes += 1
+            if cubes + 3 * pop_limit > heap_key.size:
+                needed = 2 * (cubes + 3 * pop_limit)
+                cand = np.empty((needed, 7), np.int32)
+                cand_score = np.empty((needed, 3), np.float64)
+                heap_key = np.empty(needed, np.float64)
+                heap_value = np.empty(needed, np.int32)
+            first = items
+            stamp += 1
+            items, edges = _prune_cell(
+                table,
+                nodes,
+                begin_state,
+                rules.order,
+                rules.state,
+                rules.score,
+                target_begin,
+                target,
+                lm_weight,
+                glue_weight,
+                pop_limit,
+                cube,
+                cubes,
+                cand,
+                cand_score,
+                heap_key,
+                heap_value,
+                slots,
+                stamp,
+                ranked,
+                item,
+                best,
+                items,
+                edge,
+                edge_score,
+                edges,
+            )
+            ranked[first:items] = first + np.argsort(-best[first:items], kind="mergesort")
+            if i < 0:
+                s_cell[j, 0], s_cell[j, 1] = first, items
+            else:
+                x_cell[i, j, 0], x_cell[i, j, 1] = first, items
+                # Rules that begin with a gap go on from here.
+                if gap_child[0] >= 0 and items > first:
+                    dot[dots, 0], dot[dots, 1] = gap_child[0], j
+                    dot[dots, 2], dot[dots, 3] = i * (n + 1) + j, -1
+                    dots += 1
+
+    goal = items
+    item[goal, LEFT], item[goal, FULL], item[goal, RIGHT], item[goal, EDGE] = 0, 1, 0, -1
+    best[goal] = -np.inf
+    for k in range(s_cell[n, 0], s_cell[n, 1]):
+        x = ranked[k]
+        _, _, _, p = add_word(table, nodes, 0, 1, item[x, RIGHT], 0.0, end_word)
+        edge[edges, RULE], edge[edges, CHILD1], edge[edges, CHILD2] = GOAL, x, -1
+        edge[edges, NEXT] = item[goal, EDGE]
+        edge_score[edges, 0], edge_score[edges, 1] = lm_weight * p, p
+        item[goal, EDGE] = edges
+        edges += 1
+        best[goal] = max(best[goal], best[x] + lm_weight * p)
+    return Chart(item, best, edge, edge_score, goal)

@@ -1,0 +1,479 @@
+"""Kernels of the hierarchical decoder: lazy k-best derivations, their words and features.
+
+Huang & Chiang (2005), algorithm 3. A derivation of an item is (edge, rank 1, rank 2): the ranks
+say which derivation of each child it takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
+from torchtune_smt.decoders.hiero_chart_kernels import (
+    CHILD1,
+    CHILD2,
+    EDGE,
+    GLUE_NEXT,
+    NEXT,
+    RULE,
+    Chart,
+)
+from torchtune_smt.kernel_types import Codes, Ids, Offsets, Reals
+
+RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
+
+# What the search keeps of an item: its list of derivations and its queue of candidates, each a
+# span of a common pool (-1: not opened), the candidate taken off the queue last, and what is
+# still to be done with it.
+_FIRST, _COUNT, _ROOM, _QUEUE, _QUEUED, _QUEUE_ROOM, _CURRENT, _TASK = 0, 1, 2, 3, 4, 5, 6, 7
+_LIST, _SUCCEED_FIRST, _SUCCEED_SECOND, _EXHAUSTED = 0, 1, 2, 3
+
+# How `_search` ends: finished, or out of room in one of its arrays.
+_FINISHED, _DERIVATIONS_FULL, _POOL_FULL, _QUEUE_FULL, _STACK_FULL = 0, 1, 2, 3, 4
+
+
+class Derivations(NamedTuple):
+    """Derivations of the items that the search has looked at.
+
+    Attributes
+    ----------
+    derivation : int32 [derivations, 3]
+        Edge, rank 1, rank 2.
+    score : float64 [derivations]
+    pool : int32
+        The derivation of rank k of item v is ``pool[item[v, 0] + k]``.
+    item : int32 [items, ...]
+        First place in the pool, number of derivations, and more that the search needs.
+    """
+
+    derivation: Ids
+    score: Reals
+    pool: Ids
+    item: Ids
+
+
+@inner
+def _search(
+    chart_item: Ids,
+    best: Reals,
+    edge: Ids,
+    edge_score: Reals,
+    target_begin: Ids,
+    target: Ids,
+    unique: bool,
+    derivation: Ids,
+    score: Reals,
+    code: Codes,
+    pool: Ids,
+    queue_key: Reals,
+    queue_value: Ids,
+    item: Ids,
+    stack: Ids,
+    used: Offsets,
+) -> int:
+    """Go on with the search until it is finished or an array is full.
+
+    `used` counts what is used of the derivations, the pool, the queue and the stack. The stack
+    holds pairs (item, rank) that somebody waits for. An array that is full is found out before
+    anything is changed, so the search can go on with a longer one.
+    """
+    multiplier = np.uint64(0x9E3779B97F4A7C15)
+    while used[3] > 0:
+        if used[3] + 2 > stack.shape[0]:
+            return _STACK_FULL
+        top = used[3] - 1
+        v = stack[top, 0]
+        if item[v, _COUNT] > stack[top, 1] or item[v, _TASK] == _EXHAUSTED:
+            used[3] -= 1
+            continue
+
+        if item[v, _FIRST] < 0:
+            # Open the item: queue every edge with its children's best derivations.
+            incoming = 0
+            e = chart_item[v, EDGE]
+            while e >= 0:
+                incoming += 1
+                e = edge[e, NEXT]
+            if used[0] + incoming > derivation.shape[0]:
+                return _DERIVATIONS_FULL
+            if used[1] + 4 > pool.size:
+                return _POOL_FULL
+            if used[2] + incoming + 4 > queue_key.size:
+                return _QUEUE_FULL
+            item[v, _FIRST], item[v, _ROOM] = used[1], 4
+            item[v, _QUEUE], item[v, _QUEUE_ROOM] = used[2], incoming + 4
+            used[1] += 4
+            used[2] += incoming + 4
+            e = chart_item[v, EDGE]
+            while e >= 0:
+                d = used[0]
+                used[0] += 1
+                derivation[d, 0], derivation[d, RANK1], derivation[d, RANK2] = e, 0, 0
+                total = edge_score[e, 0]
+                if edge[e, CHILD1] >= 0:
+                    total += best[edge[e, CHILD1]]
+                if edge[e, CHILD2] >= 0:
+                    total += best[edge[e, CHILD2]]
+                score[d] = total
+                heap_push(queue_key, queue_value, item[v, _QUEUE], item[v, _QUEUED], total, d)
+                item[v, _QUEUED] += 1
+                e = edge[e, NEXT]
+
+        if item[v, _CURRENT] < 0:
+            if item[v, _QUEUED] == 0:
+                item[v, _TASK] = _EXHAUSTED
+                continue
+            item[v, _CURRENT] = heap_pop(queue_key, queue_value, item[v, _QUEUE], item[v, _QUEUED])
+            item[v, _QUEUED] -= 1
+            item[v, _TASK] = _LIST
+        d = item[v, _CURRENT]
+        e, rank1, rank2 = derivation[d, 0], derivation[d, RANK1], derivation[d, RANK2]
+        rule, c1, c2 = edge[e, RULE], edge[e, CHILD1], edge[e, CHILD2]
+
+        if item[v, _TASK] == _LIST:
+            if c1 >= 0 and item[c1, _COUNT] <= rank1:
+                stack[top + 1, 0], stack[top + 1, 1] = c1, rank1
+                used[3] += 1
+                continue
+            if c2 >= 0 and item[c2, _COUNT] <= rank2:
+                stack[top + 1, 0], stack[top + 1, 1] = c2, rank2
+                used[3] += 1
+                continue
+            if item[v, _COUNT] == item[v, _ROOM]:
+                if used[1] + 2 * item[v, _ROOM] > pool.size:
+                    return _POOL_FULL
+                old, first = item[v, _FIRST], used[1]
+                for m in range(item[v, _COUNT]):
+                    pool[first + m] = pool[old + m]
+                item[v, _FIRST] = first
+                item[v, _ROOM] *= 2
+                used[1] += item[v, _ROOM]
+            # The hash of its words tells whether the item has this string already:
+            # (hash, multiplier ** length), as strings are put together.
+            x = pool[item[c1, _FIRST] + rank1] if c1 >= 0 else -1
+            y = pool[item[c2, _FIRST] + rank2] if c2 >= 0 else -1
+            h, power = np.uint64(0), np.uint64(1)
+            if rule >= 0:
+                for q in range(target_begin[rule], target_begin[rule + 1]):
+                    symbol = target[q]
+                    if symbol >= 0:
+                        letter = np.uint64(symbol + 1) * np.uint64(0xD6E8FEB86659FD93)
+                        h = h * multiplier + (letter ^ (letter >> np.uint64(29)))
+                        power *= multiplier
+                    else:
+                        z = x if symbol == -1 else y
+                        h = h * code[z, 1] + code[z, 0]
+                        power *= code[z, 1]
+            else:
+                h, power = code[x, 0], code[x, 1]
+                if y >= 0:
+                    h = h * code[y, 1] + code[y, 0]
+                    power *= code[y, 1]
+            code[d, 0], code[d, 1] = h, power
+            fresh = True
+            if unique:
+                first = item[v, _FIRST]
+                for m in range(item[v, _COUNT]):
+                    z = pool[first + m]
+                    if code[z, 0] == h and code[z, 1] == power:
+                        fresh = False
+                        break
+            if fresh:
+                pool[item[v, _FIRST] + item[v, _COUNT]] = d
+                item[v, _COUNT] += 1
+            item[v, _TASK] = _SUCCEED_FIRST
+
+        # Queue its successors. Every derivation succeeds one other, so none is queued twice:
+        # (rank 1, 0) is followed by the next rank 1, each one by the next rank 2.
+        while item[v, _CURRENT] >= 0:
+            first_child = item[v, _TASK] == _SUCCEED_FIRST
+            c = c1 if first_child else c2
+            rank = 1 + (rank1 if first_child else rank2)
+            if c >= 0 and (rank2 == 0 or not first_child):
+                if item[c, _COUNT] <= rank and item[c, _TASK] != _EXHAUSTED:
+                    stack[top + 1, 0], stack[top + 1, 1] = c, rank
+                    used[3] += 1
+                    break
+                if item[c, _COUNT] > rank:
+                    if used[0] == derivation.shape[0]:
+                        return _DERIVATIONS_FULL
+                    queued, room = item[v, _QUEUED], item[v, _QUEUE_ROOM]
+                    if queued == room:
+                        if used[2] + 2 * room > queue_key.size:
+                            return _QUEUE_FULL
+                        old, first = item[v, _QUEUE], used[2]
+                        for m in range(queued):
+                            queue_key[first + m] = queue_key[old + m]
+                            queue_value[first + m] = queue_value[old + m]
+                        item[v, _QUEUE], item[v, _QUEUE_ROOM] = first, 2 * room
+                        used[2] += 2 * room
+                    new = used[0]
+                    used[0] += 1
+                    derivation[new, 0] = e
+                    derivation[new, RANK1] = rank if first_child else rank1
+                    derivation[new, RANK2] = 0 if first_child else rank
+                    changed = score[pool[item[c, _FIRST] + rank]]
+                    changed -= score[pool[item[c, _FIRST] + rank - 1]]
+                    score[new] = score[d] + changed
+                    heap_push(queue_key, queue_value, item[v, _QUEUE], queued, score[new], new)
+                    item[v, _QUEUED] += 1
+            if first_child:
+                item[v, _TASK] = _SUCCEED_SECOND
+            else:
+                item[v, _CURRENT] = -1
+    return _FINISHED
+
+
+@njit(cache=True, nogil=True)
+def best_derivations(
+    chart: Chart, target_begin: Ids, target: Ids, k: int, unique: bool
+) -> Derivations:
+    """Return the `k` best derivations of the goal, and those of other items which they use.
+
+    With `unique`, of derivations with equal words every item keeps the best alone, which keeps
+    the k best strings exact: a string's best derivation is made of its parts' best ones.
+
+    Parameters
+    ----------
+    target_begin : int32 [rules + 1]
+    target : int32
+        Target sides: words (as hypotheses hold them) and gaps -1 and -2.
+    """
+    room = 4096
+    derivation = np.empty((room, 3), np.int32)
+    score = np.empty(room, np.float64)
+    code = np.empty((room, 2), np.uint64)
+    pool = np.empty(4096, np.int32)
+    queue_key = np.empty(8192, np.float64)
+    queue_value = np.empty(8192, np.int32)
+    item = np.zeros((chart.goal + 1, 8), np.int32)
+    item[:, _FIRST] = -1
+    item[:, _CURRENT] = -1
+    stack = np.empty((256, 2), np.int32)
+    stack[0, 0], stack[0, 1] = chart.goal, k - 1
+    used = np.zeros(4, np.int64)
+    used[3] = 1
+    while True:
+        full = _search(
+            chart.item,
+            chart.best,
+            chart.edge,
+            chart.edge_score,
+            target_begin,
+            target,
+            unique,
+            derivation,
+            score,
+            code,
+            pool,
+            queue_key,
+            queue_value,
+            item,
+            stack,
+            used,
+        )
+        if full == _FINISHED:
+            return Derivations(derivation, score, pool, item)
+        if full == _DERIVATIONS_FULL:
+            derivation = np.concatenate((derivation, np.empty_like(derivation)))
+            score = np.concatenate((score, np.empty_like(score)))
+            code = np.concatenate((code, np.empty_like(code)))
+        elif full == _POOL_FULL:
+            pool = np.concatenate((pool, np.empty_like(pool)))
+        elif full == _QUEUE_FULL:
+            queue_key = np.concatenate((queue_key, np.empty_like(queue_key)))
+            queue_value = np.concatenate((queue_value, np.empty_like(queue_value)))
+        else:
+            stack = np.concatenate((stack, np.empty_like(stack)))
+
+
+@inner
+def _measure(
+    edge: Ids,
+    derivation: Ids,
+    pool: Ids,
+    item: Ids,
+    goal: int,
+    target_begin: Ids,
+    target: Ids,
+    sparse_begin: Offsets,
+    stack: Ids,
+) -> tuple[int, int]:
+    """Return a derivation's numbers of words and of sparse features fired."""
+    words, firings = 0, 0
+    stack[0, 0] = goal
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        d = stack[depth, 0]
+        e = derivation[d, 0]
+        rule = edge[e, RULE]
+        if rule >= 0:
+            for q in range(target_begin[rule], target_begin[rule + 1]):
+                words += target[q] >= 0
+            firings += sparse_begin[rule + 1] - sparse_begin[rule]
+        for child in range(2):
+            c = edge[e, CHILD1 + child]
+            if c >= 0:
+                stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
+                depth += 1
+    return words, firings
+
+
+@inner
+def _write(
+    edge: Ids,
+    edge_score: Reals,
+    derivation: Ids,
+    pool: Ids,
+    item: Ids,
+    goal: int,
+    target_begin: Ids,
+    target: Ids,
+    dense: Reals,
+    sparse_begin: Offsets,
+    sparse_feature: Ids,
+    lm_column: int,
+    glue_column: int,
+    stack: Ids,
+    tokens: Ids,
+    words: int,
+    row: Reals,
+    fired: Ids,
+) -> int:
+    """Write a derivation's words to `tokens` from `words` on, its features to `row` and `fired`.
+
+    Returns the number of sparse features fired. The stack holds pairs (derivation, next symbol).
+    """
+    row[:] = 0.0
+    firings = 0
+    stack[0, 0], stack[0, 1] = goal, -1
+    depth = 1
+    while depth > 0:
+        d, q = stack[depth - 1, 0], stack[depth - 1, 1]
+        e = derivation[d, 0]
+        rule = edge[e, RULE]
+        if q < 0:
+            q = target_begin[rule] if rule >= 0 else 0
+            row[lm_column] += edge_score[e, 1]
+            if rule == GLUE_NEXT:
+                row[glue_column] += 1.0
+            if rule >= 0:
+                for f in range(row.size):
+                    row[f] += dense[rule, f]
+                for s in range(sparse_begin[rule], sparse_begin[rule + 1]):
+                    fired[firings] = sparse_feature[s]
+                    firings += 1
+        child = -1
+        if rule < 0:
+            if q < 2 and edge[e, CHILD1 + q] >= 0:
+                child = q
+            q += 1
+        else:
+            while child < 0 and q < target_begin[rule + 1]:
+                if target[q] >= 0:
+                    tokens[words] = target[q]
+                    words += 1
+                else:
+                    child = -1 - target[q]
+                q += 1
+        if child < 0:
+            depth -= 1
+            continue
+        stack[depth - 1, 1] = q
+        c = edge[e, CHILD1 + child]
+        stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
+        stack[depth, 1] = -1
+        depth += 1
+    return firings
+
+
+@njit(cache=True, nogil=True)
+def read_off(
+    chart: Chart,
+    derivations: Derivations,
+    source_length: int,
+    target_begin: Ids,
+    target: Ids,
+    dense: Reals,
+    sparse_begin: Offsets,
+    sparse_feature: Ids,
+    sparse_id: Offsets,
+    lm_column: int,
+    glue_column: int,
+) -> tuple[Offsets, Ids, Offsets, Offsets, Reals, Reals]:
+    """Return words, features and scores of the goal's derivations, in the form of `KBest`.
+
+    Parameters
+    ----------
+    dense : float64 [rules, dense features]
+        Column f is feature f; columns `lm_column` and `glue_column` are added up here.
+    sparse_begin, sparse_feature
+        Sparse features of the rules (CSR): positions in `sparse_id`, one for each time that a
+        feature fires.
+    sparse_id : int64
+        Ids of the features, ascending, all of them behind the dense ones.
+    """
+    edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
+    pool, item = derivations.pool, derivations.item
+    first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
+    columns = dense.shape[1]
+    # Every level of a derivation covers fewer words than the one above, or is the glue rule's.
+    stack = np.empty((3 * source_length + 8, 2), np.int32)
+    token_begin = np.zeros(k + 1, np.int64)
+    most, entries = 0, 0
+    for h in range(k):
+        words, firings = _measure(
+            edge, derivation, pool, item, pool[first + h], target_begin, target, sparse_begin, stack
+        )
+        token_begin[h + 1] = token_begin[h] + words
+        most = max(most, firings)
+        entries += columns + firings
+    tokens = np.empty(token_begin[k], np.int32)
+    row_begin = np.zeros(k + 1, np.int64)
+    feature = np.empty(entries, np.int64)
+    value = np.empty(entries, np.float64)
+    score = np.empty(k, np.float64)
+    row = np.empty(columns, np.float64)
+    fired = np.empty(most, np.int32)
+    entries = 0
+    for h in range(k):
+        goal = pool[first + h]
+        score[h] = derivations.score[goal]
+        firings = _write(
+            edge,
+            edge_score,
+            derivation,
+            pool,
+            item,
+            goal,
+            target_begin,
+            target,
+            dense,
+            sparse_begin,
+            sparse_feature,
+            lm_column,
+            glue_column,
+            stack,
+            tokens,
+            token_begin[h],
+            row,
+            fired,
+        )
+        for f in range(columns):
+            if row[f] != 0.0:
+                feature[entries], value[entries] = f, row[f]
+                entries += 1
+        fired[:firings].sort()
+        for s in range(firings):
+            if s > 0 and fired[s] == fired[s - 1]:
+                value[entries - 1] += 1.0
+            else:
+                feature[entries], value[entries] = sparse_id[fired[s]], 1.0
+                entries += 1
+        row_begin[h + 1] = entries
+    return token_begin, tokens, row_begin, feature[:entries].copy(), value[:entries].copy(), score

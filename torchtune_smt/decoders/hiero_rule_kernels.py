@@ -1,0 +1,153 @@
+"""Kernels of the hierarchical decoder: the rules of one sentence, laid out and scored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.decoders.hiero_lm_kernels import add_word
+from torchtune_smt.kernel_types import Ids, Offsets, Reals, Records
+
+
+class Rules(NamedTuple):
+    """The scored rules of one sentence.
+
+    Attributes
+    ----------
+    order : int32 [rules]
+        The rules of trie node v, best first: ``order[rule_begin[v]:rule_begin[v + 1]]``.
+    state : int32 [rules, 4]
+        The string before the first gap (left, full, right; see `hiero_lm_kernels`), and where
+        it ends in the rule's target side.
+    score : float64 [rules, 2]
+        W·features of the rule, the language model left out; log10 probability of that string.
+    """
+
+    order: Ids
+    state: Ids
+    score: Reals
+
+
+@njit(cache=True, nogil=True)
+def local_rules(
+    target_begin: Offsets,
+    target_symbols: Ids,
+    rule: Offsets,
+    dense: Reals,
+    copies: Ids,
+    lm_words: Ids,
+    word_value: float,
+) -> tuple[Ids, Ids, Ids, Reals]:
+    """Return the target sides and dense features of a sentence's rules.
+
+    Parameters
+    ----------
+    target_begin, target_symbols
+        Target sides of the whole grammar.
+    rule : int64 [r]
+        Rules of the sentence.
+    dense : float64 [r, F]
+        Their features of the grammar.
+    copies : int32 [n]
+        Source words as target words: each makes a pass-through rule, behind the others.
+    lm_words : int32
+        The language model's word of each target word.
+    word_value : float
+        Value of the word penalty for one word.
+
+    Returns
+    -------
+    begin : int32 [r + n + 1]
+    target, target_lm : int32
+        Symbols, as target words and as words of the language model; gaps are -1 and -2 in both.
+    dense : float64 [r + n, F + 5]
+        With the columns LanguageModel (0 here), LanguageModel_OOV, WordPenalty, PassThrough, Glue.
+    """
+    r, n, columns = rule.size, copies.size, dense.shape[1]
+    begin = np.zeros(r + n + 1, np.int32)
+    for i in range(r):
+        begin[i + 1] = begin[i] + target_begin[rule[i] + 1] - target_begin[rule[i]]
+    for i in range(n):
+        begin[r + i + 1] = begin[r + i] + 1
+    target = np.empty(begin[r + n], np.int32)
+    target_lm = np.empty(begin[r + n], np.int32)
+    values = np.zeros((r + n, columns + 5), np.float64)
+    for i in range(r + n):
+        if i < r:
+            for f in range(columns):
+                values[i, f] = dense[i, f]
+            first = target_begin[rule[i]]
+            for k in range(begin[i + 1] - begin[i]):
+                target[begin[i] + k] = target_symbols[first + k]
+        else:
+            target[begin[i]] = copies[i - r]
+            values[i, columns + 3] = 1.0
+        for k in range(begin[i], begin[i + 1]):
+            target_lm[k] = target[k]
+            if target[k] >= 0:
+                target_lm[k] = lm_words[target[k]]
+                if target_lm[k] == 0:
+                    values[i, columns + 1] += 1.0
+                values[i, columns + 2] += word_value
+    return begin, target, target_lm, values
+
+
+@njit(cache=True, nogil=True)
+def score_rules(
+    table: Records,
+    nodes: Records,
+    rule_begin: Ids,
+    dense: Reals,
+    dense_weight: Reals,
+    sparse_begin: Offsets,
+    sparse_feature: Ids,
+    sparse_weight: Reals,
+    target_begin: Ids,
+    target: Ids,
+    lm_weight: float,
+) -> Rules:
+    """Score the rules of one sentence under the current weights.
+
+    ``sparse_feature`` holds positions in `sparse_weight`, which has the weights of this
+    sentence's features alone: the cost does not depend on the number of features there are.
+    Rules are ordered by their score plus that of their words in the language model, each run
+    of words taken by itself.
+    """
+    n, columns = dense.shape
+    state = np.empty((n, 4), np.int32)
+    score = np.empty((n, 2), np.float64)
+    estimate = np.empty(n, np.float64)
+    for r in range(n):
+        s = 0.0
+        for f in range(columns):
+            s += dense[r, f] * dense_weight[f]
+        for k in range(sparse_begin[r], sparse_begin[r + 1]):
+            s += sparse_weight[sparse_feature[k]]
+        left, full, right, p = 0, 0, 0, 0.0
+        total = 0.0
+        first_gap = -1
+        for q in range(target_begin[r], target_begin[r + 1]):
+            if target[q] >= 0:
+                left, full, right, p = add_word(table, nodes, left, full, right, p, target[q])
+            else:
+                if first_gap < 0:
+                    first_gap = q
+                    state[r, 0], state[r, 1], state[r, 2] = left, full, right
+                    score[r, 1] = p
+                total += p
+                left, full, right, p = 0, 0, 0, 0.0
+        if first_gap < 0:
+            first_gap = target_begin[r + 1]
+            state[r, 0], state[r, 1], state[r, 2] = left, full, right
+            score[r, 1] = p
+        state[r, 3] = first_gap
+        score[r, 0] = s
+        estimate[r] = s + lm_weight * (total + p)
+    order = np.arange(n).astype(np.int32)
+    for v in range(rule_begin.size - 1):
+        begin, end = rule_begin[v], rule_begin[v + 1]
+        if end - begin > 1:
+            order[begin:end] = begin + np.argsort(-estimate[begin:end], kind="mergesort")
+    return Rules(order, state, score)

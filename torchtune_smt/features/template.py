@@ -1,0 +1,51 @@
+"""What a template of sparse features is, and how feature names are spelt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+# Names stand between blanks and before '=' in the files of this field; '_' and '~' separate the
+# parts of a name, brackets mark gaps.
+_ESCAPES = str.maketrans(
+    {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]: \t\r\n\u00a0\u2028\u3000"}
+)
+
+
+class RuleTemplate(Protocol):
+    """A template whose features depend on one rule at a time.
+
+    Attributes
+    ----------
+    name : str
+        Prefix of its features' names, which are ``name:...``.
+    """
+
+    name: str
+
+    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
+        """Return the features that fire when a rule is used, one entry for each firing.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order. A word never
+            looks like a gap here: it comes through `escape`.
+        """
+        ...
+
+
+def escape(word: str) -> str:
+    """Return a word as it stands in feature names: special characters as ``%`` and hex digits."""
+    return word.translate(_ESCAPES)
+
+
+def is_gap(symbol: str) -> bool:
+    """Return whether a symbol of an escaped rule is a gap."""
+    return symbol.startswith("[")
+
+
+def template_of(name: str) -> str:
+    """Return the template that a feature's name belongs to; dense features have ``dense``."""
+    template, colon, _ = name.partition(":")
+    return template if colon else "dense"
