@@ -275,13 +275,11 @@ def test_leave_one_out_with_counts_of_many_sizes():
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=50), st.data())
 def test_counts_do_not_depend_on_the_order_of_sums(divisors, data):
     taken = data.draw(st.integers(0, len(divisors) - 1))
-    low = [(UNIT + n // 2) // n * 1000 for n in divisors]
-    wrapped = np.array(low, np.int64).sum()
-    approximate = sum(x / UNIT for x in low)
-    rest = exact_count(wrapped - sum(low[:taken]), approximate - sum(low[:taken]) / UNIT)
-    left = low[taken:]
-    assert rest == exact_count(np.array(left, np.int64).sum(), float(sum(left)) / UNIT)
-    assert rest == pytest.approx(sum(left) / UNIT, rel=1e-14)
+    low = np.array([(UNIT + n // 2) // n * 1000 for n in divisors])
+    added, left = low / UNIT, low[taken:]
+    rest = exact_count(np.append(low, -low[:taken]).sum(), float(added.sum() - added[:taken].sum()))
+    assert rest == exact_count(left.sum(), float(added[taken:].sum()))
+    assert rest == pytest.approx(math.fsum(added[taken:]), rel=1e-14)
     assert exact_count(0, 1e-7) == 0.0
 
 

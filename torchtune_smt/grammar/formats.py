@@ -269,8 +269,9 @@ def _detect(data: bytes, path: Path) -> Format:
 
 
 def _token(text: Bytes, at: int) -> str:
-    """Return the token of the text that begins at `at`."""
-    return bytes(text[at : at + 80]).split(None, 1)[0].decode(errors="replace")
+    """Return the token of the text that begins at `at`; nothing at the end of a line."""
+    line = bytes(text[at : at + 80]).split(b"\n", 1)[0]
+    return line.partition(b" ")[0].decode(errors="replace")
 
 
 def _line_of(value: int, value_begin: Offsets) -> int:
@@ -303,7 +304,7 @@ def _take_logs(value: Reals, value_begin: Offsets, path: Path) -> None:
     bad = np.flatnonzero(value < 0.0)
     if bad.size:
         raise InputError(
-            f"{value[bad[0]]!r} is no probability: Moses's tables hold no negative numbers",
+            f"{value[bad[0]]} is no probability: Moses's tables hold no negative numbers",
             path=path,
             line=_line_of(int(bad[0]), value_begin),
         )
