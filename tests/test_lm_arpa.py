@@ -231,7 +231,7 @@ def test_cache_is_written_and_read(tmp_path: Path) -> None:
     assert_same(model, NgramModel.load(path))
     # It is what is read: a copy with other numbers says so.
     changed = NgramModel.load(path)
-    changed.tables.prob[:] -= 1
+    changed.tables.nodes["prob"][:] -= 1
     assert write_cache(path, changed.order, changed.words, changed.tables)
     assert NgramModel.load(path).score(["a"])[0] == model.score(["a"])[0] - 2
     assert_same(model, NgramModel.load(path, cache=False))
@@ -241,7 +241,7 @@ def test_tables_read_from_the_cache_are_private(tmp_path: Path) -> None:
     path = tmp_path / "model.arpa"
     path.write_text(SMALL)
     NgramModel.load(path)
-    NgramModel.load(path).tables.prob[:] = 0
+    NgramModel.load(path).tables.nodes["prob"][:] = 0
     assert NgramModel.load(path).score(["a"])[0] != 0
 
 

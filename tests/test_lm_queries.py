@@ -13,7 +13,7 @@ from lm_reference import BEGIN, END, DictModel, dict_models, to_ngrams
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.lm import NgramModel, build_tables
-from torchtune_smt.lm.kernels import advance, transition
+from torchtune_smt.lm.kernels import advance, match, transition
 from torchtune_smt.textio import read_lines
 
 DATA = Path(__file__).parent / "data" / "lm"
@@ -43,10 +43,10 @@ def test_minimised_states_score_as_the_full_history(
     for word, id in zip(words, model.word_ids(words), strict=True):
         # Every word that could come next, not only the one that does.
         for (other,) in (g for g in reference.prob if len(g) == 1):
-            logp, _ = advance(model.tables, state, model.words.id(other))
+            logp, _ = advance(*model.tables, state, model.words.id(other))
             assert logp == pytest.approx(reference.logp(history, other), abs=1e-5)
-        _, state = advance(model.tables, state, int(id))
-        assert model.tables.length[state] < model.order
+        _, state = advance(*model.tables, state, int(id))
+        assert model.tables.nodes["length"][state] < model.order
         history += (word,)
 
 
@@ -54,20 +54,22 @@ def test_minimised_states_score_as_the_full_history(
 @settings(max_examples=100)
 def test_tables_mean_what_they_say(reference: DictModel) -> None:
     model = NgramModel.from_ngrams(to_ngrams(reference))
-    t = model.tables
+    table, t = model.tables
     size = len(reference.prob) + 1
     nodes: dict[tuple[str, ...], int] = {}
     for node in range(size):
         words: list[str] = []
         at = node
         while at:
-            words.append(model.words[t.word[at]])
-            at = int(t.prefix[at])
+            words.append(model.words[t["word"][at]])
+            at = int(t["prefix"][at])
         nodes[tuple(reversed(words))] = node
-    assert len(nodes) == t.prob.size == size
+    assert len(nodes) == t.size == size
     assert set(nodes) == {(), *reference.prob}
-    assert t.key.size & (t.key.size - 1) == 0
-    assert t.key.size >= 2 * np.count_nonzero(t.key)
+    assert table.size & (table.size - 1) == 0
+    assert table.size >= 2 * np.count_nonzero(table["key"])
+    used = table[table["key"] != 0]
+    assert (used["state"] == t["state"][used["val"]]).all()
 
     # What the definition of LmTables.state says, in words.
     def has_or_is(ngram: tuple[str, ...]) -> bool:
@@ -78,38 +80,42 @@ def test_tables_mean_what_they_say(reference: DictModel) -> None:
     }
     for ngram, node in nodes.items():
         n = len(ngram)
-        assert t.length[node] == n
-        assert t.suffix[node] == nodes[ngram[1:]]
-        assert t.prefix[node] == nodes[ngram[:-1]]
-        assert t.extends_left[node] == any(g[1:] == ngram for g in nodes if g)
+        assert t["length"][node] == n
+        assert t["suffix"][node] == nodes[ngram[1:]]
+        assert t["prefix"][node] == nodes[ngram[:-1]]
+        assert t["extends_left"][node] == any(g[1:] == ngram for g in nodes if g)
         backoffs = [reference.backoff.get(ngram[i:], 0.0) for i in range(n)]
-        assert t.backoff_sum[node] == sum(backoffs)
-        probs = [reference.prob[ngram[:i]] for i in range(1, n + 1) if ngram[:i] != (BEGIN,)]
-        assert t.prob_sum[node] == sum(probs)
+        assert t["backoff_sum"][node] == sum(backoffs)
         if n:
-            assert t.prob[node] == reference.prob[ngram]
+            assert t["prob"][node] == reference.prob[ngram]
         state = next((ngram[i:] for i in range(n) if ngram[i:] in kept), ())
-        assert t.state[node] == nodes[state]
+        assert t["state"][node] == nodes[state]
         for (word,) in (g for g in nodes if len(g) == 1):
-            assert transition(t, node, model.words.id(word)) == nodes.get((*ngram, word), -1)
+            assert transition(table, node, model.words.id(word)) == nodes.get((*ngram, word), -1)
     assert [nodes[(w,)] for w in model.words.names(range(len(model.words)))] == list(
         range(1, len(model.words) + 1)
     )
 
 
-@given(dict_models(closed=True), sentences)
+@given(dict_models(closed=True), sentences, st.booleans())
 @settings(max_examples=50)
-def test_prob_sum_is_the_probability_of_a_known_string(
-    reference: DictModel, words: list[str]
-) -> None:
+def test_match_finds_the_longest_ngram(reference: DictModel, words: list[str], bos: bool) -> None:
     model = NgramModel.from_ngrams(to_ngrams(reference))
-    for ngram in reference.prob:
-        if BEGIN in ngram:
-            continue
-        node = 0
-        for id in model.word_ids(ngram):
-            node = transition(model.tables, node, int(id))
-        assert model.tables.prob_sum[node] == model.score(ngram, bos=False, eos=False)[0]
+    nodes = model.tables.nodes
+    state = model.begin_state if bos else 0
+    history: tuple[str, ...] = (BEGIN,) if bos else ()
+    for id in model.word_ids(words):
+        history += (model.words[id],)
+        suffixes = (history[i:] for i in range(len(history)))
+        longest = next(ngram for ngram in suffixes if ngram in reference.prob)
+        logp, node = match(*model.tables, state, int(id))
+        assert nodes["length"][node] == len(longest)
+        at = node
+        for word in reversed(longest):
+            assert model.words[nodes["word"][at]] == word
+            at = nodes["prefix"][at]
+        assert (logp, nodes["state"][node]) == advance(*model.tables, state, int(id))
+        state = int(nodes["state"][node])
 
 
 def test_a_list_with_an_ngram_twice_is_an_error() -> None:

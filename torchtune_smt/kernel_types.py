@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Codes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Lengths = NDArray[np.int8]
 Offsets = NDArray[np.int64]
 Reals = NDArray[np.float64]
+Records = NDArray[np.void]

@@ -48,7 +48,7 @@ def load_times(arpa: Path) -> NgramModel:
         model = NgramModel.load(path)
         cached = best(lambda: NgramModel.load(path))
         megabytes = cache_path(path).stat().st_size / 1e6
-        ngrams = model.tables.prob.size - 1
+        ngrams = model.tables.nodes.size - 1
         print(f"{path.name}: {ngrams} n-grams of order 1 to {model.order}")
         rate = ngrams / fresh / 1e6
         print(f"  load from ARPA (gz)    {fresh * 1e3:9.1f} ms   {rate:.2f} M n-grams/s")
@@ -65,7 +65,7 @@ def queries(model: NgramModel, arpa: Path, lines: list[str]) -> None:
     count = ids.size + len(sentences)
 
     def run(words: np.ndarray) -> float:
-        args = (model.tables, words, begin, model.begin_state, model.end_word, total)
+        args = (*model.tables, words, begin, model.begin_state, model.end_word, total)
         return count / best(lambda: score_sentences(*args)) / 1e6
 
     in_order = run(ids)

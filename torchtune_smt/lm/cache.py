@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.errors import InputError
-from torchtune_smt.lm.tables import LmTables
+from torchtune_smt.lm.tables import ALIGNMENT, ENTRY, NODE, LmTables
 from torchtune_smt.textio import atomic_path
 from torchtune_smt.vocabulary import Vocabulary
 
-# To be raised whenever the tables' fields, their meaning or the hash function change.
-VERSION = 1
+# To be raised whenever the tables' arrays or records, their meaning or the hash function change.
+VERSION = 2
 
 _MAGIC = b"tsmt-lm\n"
-_ALIGNMENT = 64
 _WORDS = "words."
+_RECORDS = {"table": ENTRY, "nodes": NODE}
 
 
 def cache_path(source: str | PathLike[str]) -> Path:
@@ -48,18 +48,18 @@ def write_cache(
     layout, end = [], 0
     for name, array in arrays.items():
         layout.append((name, array.dtype.str, array.size, end))
-        end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     header = json.dumps(
         {"version": VERSION, "source": _identity(source), "order": order, "arrays": layout}
     ).encode()
     # JSON may end in blanks: they make the arrays begin at a multiple of the alignment.
-    header += b" " * (-(len(_MAGIC) + 8 + len(header)) % _ALIGNMENT)
+    header += b" " * (-(len(_MAGIC) + 8 + len(header)) % ALIGNMENT)
     try:
         with atomic_path(cache_path(source)) as beside, beside.open("wb") as file:
             file.write(_MAGIC + struct.pack("<Q", len(header)) + header)
             for array in arrays.values():
                 file.write(np.ascontiguousarray(array).data)
-                file.write(bytes(-array.nbytes % _ALIGNMENT))
+                file.write(bytes(-array.nbytes % ALIGNMENT))
     except (InputError, OSError):
         return False
     return True
@@ -82,7 +82,7 @@ def read_cache(source: str | PathLike[str]) -> tuple[int, Vocabulary, LmTables] 
         if header["version"] != VERSION or header["source"] != _identity(source):
             return None
         arrays = {
-            name: np.frombuffer(mapped, dtype, size, first + offset)
+            name: np.frombuffer(mapped, _RECORDS.get(name, dtype), size, first + offset)
             for name, dtype, size, offset in header["arrays"]
         }
         tables = LmTables(**{name: arrays[name] for name in LmTables._fields})

@@ -1,24 +1,23 @@
 """Compiled queries of n-gram models, and the building of their tables.
 
-A table's places are found by a mix of the 64-bit key, then by linear probing.
+`table` and `nodes` are the arrays of `torchtune_smt.lm.tables.LmTables`. Kernels take them apart,
+and read records by element (``nodes[i].prob``): each access to a field of a tuple of arrays, or
+to a column of an array of records, would count references, atomically. A table's places are found
+by a mix of the 64-bit key, then by linear probing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 
-from torchtune_smt.kernel_types import Floats, Ids, Offsets, Reals
-
-if TYPE_CHECKING:
-    from torchtune_smt.lm.tables import LmTables
+from torchtune_smt.compiled import inner
+from torchtune_smt.kernel_types import Floats, Ids, Offsets, Reals, Records
 
 PLACED, MISSING, DUPLICATE = 0, 1, 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def mix(key: int) -> np.uint64:
     """Return a 64-bit hash: two rounds of multiplication and folding of the high half."""
     h = np.uint64(key)
@@ -30,48 +29,92 @@ def mix(key: int) -> np.uint64:
     return h
 
 
-@njit(cache=True, nogil=True)
-def transition(t: LmTables, node: int, word: int) -> int:
+@inner
+def find(table: Records, node: int, word: int) -> np.int64:
+    """Return the place in the table of the n-gram `node` + `word`, -1 where there is none.
+
+    `node` must not be 0: words alone do not stand in the table.
+    """
+    key = ((node << 32) | word) + 1
+    mask = np.uint64(table.size - 1)
+    slot = mix(key) & mask
+    while True:
+        found = table[slot].key
+        if found == key:
+            return np.int64(slot)
+        if found == 0:
+            return np.int64(-1)
+        slot = (slot + np.uint64(1)) & mask
+
+
+@inner
+def transition(table: Records, node: int, word: int) -> int:
     """Return the node of the n-gram `node` + `word`, -1 where the model has none.
 
     `word` must be a word id of the model (0 is ``<unk>``).
     """
     if node == 0:
         return word + 1
-    key = ((node << 32) | word) + 1
-    mask = np.uint64(t.key.size - 1)
-    slot = mix(key) & mask
-    while True:
-        found = t.key[slot]
-        if found == key:
-            longer: int = t.val[slot]
-            return longer
-        if found == 0:
-            return -1
-        slot = (slot + np.uint64(1)) & mask
+    slot = find(table, node, word)
+    if slot < 0:
+        return -1
+    longer: int = table[slot].val
+    return longer
 
 
-@njit(cache=True, nogil=True)
-def advance(t: LmTables, state: int, word: int) -> tuple[float, int]:
+@inner
+def match(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int]:
+    """Return (log10 probability of `word` after `state`, node of the longest n-gram found).
+
+    That n-gram is the longest one of the model that ends in `word` and consists of it and of
+    words of the state before it. A state is a node, as `NODE` has them; 0 knows no context.
+    """
+    context, node = state, -1
+    while context != 0 and node < 0:
+        node = transition(table, context, word)
+        if node < 0:
+            context = nodes[context].suffix
+    if node < 0:
+        node = word + 1
+    logp = nodes[node].prob + 0.0
+    if context != state:
+        logp += nodes[state].backoff_sum - nodes[context].backoff_sum
+    return logp, node
+
+
+@inner
+def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int]:
     """Return (log10 probability of `word` after `state`, the next state).
 
-    A state is a node, as `LmTables.state` gives them; 0 knows no context.
+    As `match`, but the next state is known as soon as the table is read: where one word follows
+    another, the search for the next one need not wait for the node.
     """
-    context = state
-    node = transition(t, context, word)
-    while node < 0:
-        context = t.suffix[context]
-        node = transition(t, context, word)
-    logp = t.prob[node] + 0.0
-    # Most words extend the whole state: two reads of far memory are saved then.
+    context, slot = state, np.int64(-1)
+    while context != 0 and slot < 0:
+        slot = find(table, context, word)
+        if slot < 0:
+            context = nodes[context].suffix
+    if slot < 0:
+        node = word + 1
+        after = nodes[node].state
+    else:
+        node = table[slot].val
+        after = table[slot].state
+    logp = nodes[node].prob + 0.0
     if context != state:
-        logp += t.backoff_sum[state] - t.backoff_sum[context]
-    return logp, t.state[node]
+        logp += nodes[state].backoff_sum - nodes[context].backoff_sum
+    return logp, after
 
 
 @njit(cache=True, nogil=True)
 def score_sentences(
-    t: LmTables, words: Ids, begin: Offsets, state: int, end_word: int, total: Reals
+    table: Records,
+    nodes: Records,
+    words: Ids,
+    begin: Offsets,
+    state: int,
+    end_word: int,
+    total: Reals,
 ) -> None:
     """Write each sentence's log10 probability to `total`.
 
@@ -82,75 +125,76 @@ def score_sentences(
         now = state
         sum_ = 0.0
         for k in range(begin[i], begin[i + 1]):
-            logp, now = advance(t, now, words[k])
+            logp, now = advance(table, nodes, now, words[k])
             sum_ += logp
         if end_word >= 0:
-            logp, now = advance(t, now, end_word)
+            logp, now = advance(table, nodes, now, end_word)
             sum_ += logp
         total[i] = sum_
 
 
 @njit(cache=True, nogil=True)
-def link_order(t: LmTables, rows: Ids, first: int) -> tuple[int, int]:
+def link_order(table: Records, nodes: Records, rows: Ids, first: int) -> tuple[int, int]:
     """Place the n-grams of one order, given as rows of word ids; they are nodes from `first` on.
 
     All shorter ones are placed already. Returns (row, code) of the first n-gram whose prefix or
     suffix is missing or which is a duplicate; code is `PLACED` when all went well.
     """
     count, order = rows.shape
-    mask = np.uint64(t.key.size - 1)
+    mask = np.uint64(table.size - 1)
     for row in range(count):
         prefix = 0
         for k in range(order - 1):
-            prefix = transition(t, prefix, rows[row, k])
+            prefix = transition(table, prefix, rows[row, k])
             if prefix < 0:
                 return row, MISSING
         word = rows[row, order - 1]
         node = first + row
         if order > 1:
-            suffix = transition(t, t.suffix[prefix], word)
+            suffix = transition(table, nodes[prefix].suffix, word)
             if suffix < 0:
                 return row, MISSING
             key = ((prefix << 32) | word) + 1
             slot = mix(key) & mask
-            while t.key[slot] != 0:
-                if t.key[slot] == key:
+            while table[slot].key != 0:
+                if table[slot].key == key:
                     return row, DUPLICATE
                 slot = (slot + np.uint64(1)) & mask
-            t.key[slot] = key
-            t.val[slot] = node
-            t.suffix[node] = suffix
-            t.prefix[node] = prefix
-        t.word[node] = word
+            table[slot].key = key
+            table[slot].val = node
+            nodes[node].suffix = suffix
+            nodes[node].prefix = prefix
+        nodes[node].word = word
     return -1, PLACED
 
 
 @njit(cache=True, nogil=True)
-def finish_nodes(t: LmTables, backoff: Floats, order: int, begin_node: int) -> None:
+def finish_nodes(table: Records, nodes: Records, backoff: Floats, order: int) -> None:
     """Fill what follows from the links, `prob` and the nodes' own `backoff`.
 
-    Where `prob` is NaN it becomes what back-off gives. `begin_node` is that of ``<s>``.
+    Where `prob` is NaN it becomes what back-off gives.
     """
-    size = t.prob.size
-    # Whether the node must be kept in states: see LmTables.state.
+    size = nodes.size
+    # Whether the node must be kept in states: see `state` of tables.NODE.
     kept = np.zeros(size, np.bool_)
     for node in range(1, size):
-        suffix, prefix = t.suffix[node], t.prefix[node]
-        if np.isnan(t.prob[node]):
-            t.prob[node] = t.prob[suffix] + backoff[prefix]
-        t.backoff_sum[node] = t.backoff_sum[suffix] + backoff[node]
-        if node != begin_node:
-            t.prob_sum[node] = t.prob_sum[prefix] + t.prob[node]
-        if t.length[node] > 1:
+        suffix, prefix = nodes[node].suffix, nodes[node].prefix
+        if np.isnan(nodes[node].prob):
+            nodes[node].prob = nodes[suffix].prob + backoff[prefix]
+        nodes[node].backoff_sum = nodes[suffix].backoff_sum + backoff[node]
+        if nodes[node].length > 1:
             kept[prefix] = True
-        t.extends_left[suffix] = True
+        nodes[suffix].extends_left = True
         if backoff[node] != 0:
             kept[node] = True
     for node in range(size - 1, 0, -1):
         if kept[node]:
-            kept[t.suffix[node]] = True
+            kept[nodes[node].suffix] = True
     for node in range(1, size):
-        if kept[node] and t.length[node] < order:
-            t.state[node] = node
+        if kept[node] and nodes[node].length < order:
+            nodes[node].state = node
         else:
-            t.state[node] = t.state[t.suffix[node]]
+            nodes[node].state = nodes[nodes[node].suffix].state
+    for slot in range(table.size):
+        if table[slot].key != 0:
+            table[slot].state = nodes[table[slot].val].state

@@ -28,7 +28,7 @@ class NgramModel:
     words : Vocabulary
         Word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
     tables : LmTables
-        For compiled code, with `torchtune_smt.lm.kernels.advance` and ``transition``.
+        For compiled code, with `torchtune_smt.lm.kernels`: `transition`, `match`, `advance`.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class NgramModel:
         self.order = order
         self.words = words
         self.tables = tables
-        self.begin_state = int(tables.state[words.id(BEGIN) + 1])
+        self.begin_state = int(tables.nodes["state"][words.id(BEGIN) + 1])
         self.end_word = words.id(END)
 
     @classmethod
@@ -122,7 +122,7 @@ class NgramModel:
         ids = self.word_ids([word for words in sentences for word in words])
         total: Reals = np.empty(len(sentences), np.float64)
         state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
-        kernels.score_sentences(self.tables, ids, begin, state, end_word, total)
+        kernels.score_sentences(*self.tables, ids, begin, state, end_word, total)
         unknown_before: Offsets = np.zeros(ids.size + 1, np.int64)
         np.cumsum(ids == UNKNOWN_WORD, out=unknown_before[1:])
         return total, np.diff(unknown_before[begin])

@@ -6,9 +6,44 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.kernel_types import Flags, Floats, Ids, Lengths, Offsets, Reals
+from torchtune_smt.kernel_types import Floats, Records
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.ngrams import Ngrams
+
+# An entry of the hash table: a transition from a context to an n-gram of two words or more.
+#
+# key   ``(node << 32 | word) + 1``; 0 where the place is empty
+# val   the n-gram's node
+# state its state, as below: whoever only goes on need not wait for the node itself
+ENTRY = np.dtype([("key", "i8"), ("val", "i4"), ("state", "i4")])
+
+# A node of 32 bytes: what a query reads of it lies in one line of the processor's cache.
+#
+# backoff_sum     log10 of the back-off weights of the node and of all its suffixes, summed
+# prob            log10 of the last word's probability after the others; 0 for node 0
+# suffix, prefix  the node without its first, without its last word
+# word            last word; -1 for node 0
+# state           the longest suffix (the node itself included, up to order - 1 words) that has a
+#                 back-off weight other than 0, or is the context of a longer n-gram, or ends a
+#                 longer n-gram which has or is; otherwise 0
+# length          number of words
+# extends_left    whether some longer n-gram ends in this one: if not, words to its left cannot
+#                 change the probability of its last word but through back-off weights
+NODE = np.dtype(
+    [
+        ("backoff_sum", "f8"),
+        ("prob", "f4"),
+        ("suffix", "i4"),
+        ("prefix", "i4"),
+        ("word", "i4"),
+        ("state", "i4"),
+        ("length", "i1"),
+        ("extends_left", "?"),
+        ("pad", "i2"),
+    ]
+)
+# Bytes: a cache line, which whole entries and nodes fill.
+ALIGNMENT = 64
 
 
 class LmTables(NamedTuple):
@@ -16,47 +51,19 @@ class LmTables(NamedTuple):
 
     Node 0 is the empty n-gram, nodes 1..V are the words (word id + 1), longer n-grams follow, the
     shorter ones first. Every n-gram's prefix and suffix are nodes, too. A node also stands for
-    the state after it: `state` maps it to the shortest one that scores all continuations alike.
+    the state after it: its `state` is the shortest one that scores all continuations alike.
+
+    Kernels take the two arrays as two arguments (see `torchtune_smt.lm.kernels`).
 
     Attributes
     ----------
-    key : int64 [2^b]
-        ``(node << 32 | word) + 1`` of a transition from a context to an n-gram of two words or
-        more; 0 where the place is empty. At least half of the places are.
-    val : int32 [2^b]
-        The n-gram's node.
-    prob : float32 [N]
-        log10 of the last word's probability after the others; 0 for node 0.
-    backoff_sum : float64 [N]
-        log10 of the back-off weights of the node and of all its suffixes, summed.
-    prob_sum : float64 [N]
-        `prob` of the node and of all its prefixes, summed: log10 of the n-gram's probability.
-        ``<s>`` counts 0 in it, whatever the file says: it is never generated.
-    length : int8 [N]
-    suffix, prefix : int32 [N]
-        The node without its first, without its last word.
-    word : int32 [N]
-        Last word; -1 for node 0.
-    state : int32 [N]
-        The longest suffix (the node itself included, up to order - 1 words) that has a back-off
-        weight other than 0, or is the context of a longer n-gram, or ends a longer n-gram which
-        has or is; otherwise 0.
-    extends_left : bool [N]
-        Whether some longer n-gram ends in this one: if not, words to its left cannot change the
-        probability of its last word but through back-off weights.
+    table : ENTRY [2^b]
+        At least half of the places are empty.
+    nodes : NODE [N]
     """
 
-    key: Offsets
-    val: Ids
-    prob: Floats
-    backoff_sum: Reals
-    prob_sum: Reals
-    length: Lengths
-    suffix: Ids
-    prefix: Ids
-    word: Ids
-    state: Ids
-    extends_left: Flags
+    table: Records
+    nodes: Records
 
 
 def build_tables(ngrams: Ngrams) -> LmTables:
@@ -79,8 +86,7 @@ def build_tables(ngrams: Ngrams) -> LmTables:
             raise ngrams.error(f"the n-gram '{ngrams.text(order, row)}' stands twice", order, row)
         ngrams = ngrams.completed()
         tables, backoff, _ = _link(ngrams)
-    begin_word = ngrams.words.lookup(["<s>"])[0]
-    kernels.finish_nodes(tables, backoff, ngrams.order, begin_word + 1)
+    kernels.finish_nodes(*tables, backoff, ngrams.order)
     return tables
 
 
@@ -97,28 +103,24 @@ def _link(ngrams: Ngrams) -> tuple[LmTables, Floats, tuple[int, int, int] | None
     slots = 16
     while slots < 2 * (size - 1 - counts[0]):
         slots *= 2
-    tables = LmTables(
-        key=np.zeros(slots, np.int64),
-        val=np.zeros(slots, np.int32),
-        prob=np.zeros(size, np.float32),
-        backoff_sum=np.zeros(size, np.float64),
-        prob_sum=np.zeros(size, np.float64),
-        length=np.zeros(size, np.int8),
-        suffix=np.zeros(size, np.int32),
-        prefix=np.zeros(size, np.int32),
-        word=np.full(size, -1, np.int32),
-        state=np.zeros(size, np.int32),
-        extends_left=np.zeros(size, np.bool_),
-    )
+    table, nodes = _aligned_zeros(slots, ENTRY), _aligned_zeros(size, NODE)
+    nodes["word"][0] = -1
     backoff: Floats = np.zeros(size, np.float32)
     first = 1
     for order, rows in enumerate(ngrams.rows, start=1):
         last = first + rows.shape[0]
-        tables.prob[first:last] = ngrams.prob[order - 1]
+        nodes["prob"][first:last] = ngrams.prob[order - 1]
         backoff[first:last] = ngrams.backoff[order - 1]
-        tables.length[first:last] = order
-        row, code = kernels.link_order(tables, rows, first)
+        nodes["length"][first:last] = order
+        row, code = kernels.link_order(table, nodes, rows, first)
         if code != kernels.PLACED:
-            return tables, backoff, (order, row, code)
+            return LmTables(table, nodes), backoff, (order, row, code)
         first = last
-    return tables, backoff, None
+    return LmTables(table, nodes), backoff, None
+
+
+def _aligned_zeros(size: int, dtype: np.dtype[np.void]) -> Records:
+    """Return an array of zeros whose records do not straddle cache lines."""
+    room = np.zeros(size * dtype.itemsize + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    return room[first : first + size * dtype.itemsize].view(dtype)
