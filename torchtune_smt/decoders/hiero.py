@@ -127,13 +127,15 @@ class HieroDecoder:
         Raises
         ------
         ValueError
-            The weights were not made for this decoder's dense features.
+            `k` is below 1, or the weights were not made for this decoder's dense features.
         """
+        size = self.k if k is None else k
+        if size < 1:
+            raise ValueError(f"k must be at least 1, not {size}")
         if weights.features.names(range(weights.n_dense)) != self.dense_names:
             raise ValueError("the weights do not have this decoder's dense features first")
         if self._rule_features is None or self._rule_features.features is not weights.features:
             self._rule_features = RuleFeatures(self.grammar, self.templates, weights.features)
-        size = self.k if k is None else k
         # Names are interned here, one sentence after the other, so that ids do not depend on
         # threads; the threads below touch nothing that is shared.
         sentences = [self._sentence(source, self._rule_features) for source in sources]

@@ -312,7 +312,7 @@ def fill_chart(
     lm_weight: float,
     glue_weight: float,
 ) -> Chart:
-    """Parse a sentence of at least one word and return its chart (cube pruning, Chiang 2007).
+    """Parse a sentence and return its chart (cube pruning, Chiang 2007).
 
     Parameters
     ----------
@@ -437,13 +437,15 @@ def fill_chart(
     goal = items
     item[goal, LEFT], item[goal, FULL], item[goal, RIGHT], item[goal, EDGE] = 0, 1, 0, -1
     best[goal] = -np.inf
-    for k in range(s_cell[n, 0], s_cell[n, 1]):
-        x = ranked[k]
-        _, _, _, p = add_word(table, nodes, 0, 1, item[x, RIGHT], 0.0, end_word)
+    # The empty sentence has no S: </s> follows <s>.
+    for k in range(s_cell[n, 0], s_cell[n, 1] if n > 0 else 1):
+        x = ranked[k] if n > 0 else -1
+        before = item[x, RIGHT] if n > 0 else begin_state
+        _, _, _, p = add_word(table, nodes, 0, 1, before, 0.0, end_word)
         edge[edges, RULE], edge[edges, CHILD1], edge[edges, CHILD2] = GOAL, x, -1
         edge[edges, NEXT] = item[goal, EDGE]
         edge_score[edges, 0], edge_score[edges, 1] = lm_weight * p, p
         item[goal, EDGE] = edges
         edges += 1
-        best[goal] = max(best[goal], best[x] + lm_weight * p)
+        best[goal] = max(best[goal], lm_weight * p + (best[x] if n > 0 else 0.0))
     return Chart(item, best, edge, edge_score, goal)

@@ -169,10 +169,10 @@ def _search(
                         h = h * code[z, 1] + code[z, 0]
                         power *= code[z, 1]
             else:
-                h, power = code[x, 0], code[x, 1]
-                if y >= 0:
-                    h = h * code[y, 1] + code[y, 0]
-                    power *= code[y, 1]
+                for z in (x, y):
+                    if z >= 0:
+                        h = h * code[z, 1] + code[z, 0]
+                        power *= code[z, 1]
             code[d, 0], code[d, 1] = h, power
             fresh = True
             if unique:

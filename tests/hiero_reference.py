@@ -1,0 +1,194 @@
+"""All derivations of a sentence, one after the other: the reference of the decoder's tests."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+from hypothesis import strategies as st
+from lm_reference import UNKNOWN, DictModel
+
+from torchtune_smt.grammar import FileGrammar
+from torchtune_smt.vocabulary import Vocabulary
+
+GAPS = ("[1]", "[2]")
+NAMES = ["F0", "F1"]  # features of a rule
+DENSE = [*NAMES, "LanguageModel", "LanguageModel_OOV", "WordPenalty", "PassThrough", "Glue"]
+
+Key = tuple[tuple[str, ...], tuple[tuple[str, float], ...]]
+
+
+class TooManyError(Exception):
+    """There are more derivations than a test has time for."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Derivation:
+    words: tuple[str, ...]
+    features: Counter[str]
+
+    def score(self, weights: dict[str, float]) -> float:
+        return math.fsum(v * weights.get(name, 0.0) for name, v in self.features.items())
+
+    @property
+    def key(self) -> Key:
+        return key(self.words, self.features)
+
+
+def key(words: Sequence[str], features: dict[str, float]) -> Key:
+    """Return what tells derivations apart, whatever the order in which numbers were added."""
+    rounded = {name: round(value, 6) for name, value in features.items()}
+    return tuple(words), tuple(sorted((n, v) for n, v in rounded.items() if v != 0))
+
+
+def sparse_names(rule: Rule) -> list[str]:
+    """Names of all templates, of a rule without special characters."""
+    source, target = list(rule.source), list(rule.target)
+    names = ["rule_id:" + "_".join(source) + "~" + "_".join(target)]
+    gapped = ["[X]" if s in GAPS else s for s in source]
+    names += [f"source_ngram:{gapped[i]}_{gapped[i + 1]}" for i in range(len(gapped) - 1)]
+    shapes = []
+    for side in (source, target):
+        shape: list[str] = []
+        for symbol in side:
+            kind = symbol if symbol in GAPS else "T"
+            if not (kind == "T" and shape and shape[-1] == "T"):
+                shape.append(kind)
+        shapes.append("_".join(shape))
+    return [*names, "rule_shape:" + "~".join(shapes)]
+
+
+def all_derivations(
+    rules: Sequence[Rule],
+    model: DictModel,
+    sentence: Sequence[str],
+    max_span: int,
+    names_of: Callable[[Rule], list[str]] = sparse_names,
+    limit: int = 2000,
+) -> list[Derivation]:
+    """Return every derivation with its features.
+
+    Raises
+    ------
+    TooManyError
+        There are more than `limit`.
+    """
+    grammar = {(rule.source, rule.target): rule for rule in reversed(rules)}
+
+    def bindings(side: tuple[str, ...], i: int, j: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Spans of the gaps, for each way in which the side covers words i..j."""
+        if not side:
+            if i == j:
+                yield ()
+        elif side[0] in GAPS:
+            for middle in range(i + 1, j + 1):
+                for rest in bindings(side[1:], middle, j):
+                    yield ((i, middle), *rest)
+        elif i < j and sentence[i] == side[0]:
+            yield from bindings(side[1:], i + 1, j)
+
+    def use(rule: Rule, own: dict[str, float], parts: Sequence[Derivation]) -> Derivation:
+        words: list[str] = []
+        for symbol in rule.target:
+            words += parts[GAPS.index(symbol)].words if symbol in GAPS else [symbol]
+        features = Counter(own)
+        features.update(names_of(rule))
+        for part in parts:
+            features.update(part.features)
+        return Derivation(tuple(words), features)
+
+    def limited(found: list[Derivation]) -> list[Derivation]:
+        if len(found) > limit:
+            raise TooManyError
+        return found
+
+    @cache
+    def x(i: int, j: int) -> list[Derivation]:
+        found = []
+        if j == i + 1:
+            word = (sentence[i],)
+            found.append(use(Rule(word, word), {"PassThrough": 1.0}, []))
+        for rule in grammar.values():
+            for spans in bindings(rule.source, i, j):
+                for parts in product(*(x(a, b) for a, b in spans)):
+                    own = dict(zip(NAMES, rule.values, strict=True))
+                    found.append(use(rule, own, parts))
+                limited(found)
+        return found
+
+    @cache
+    def s(j: int) -> list[Derivation]:
+        found = list(x(0, j)) if j <= max_span else []
+        for k in range(max(1, j - max_span), j):
+            for left, right in product(s(k), x(k, j)):
+                glued = Counter(left.features)
+                glued.update(right.features)
+                glued["Glue"] += 1
+                found.append(Derivation(left.words + right.words, glued))
+            limited(found)
+        return found
+
+    complete = s(len(sentence)) if sentence else [Derivation((), Counter())]
+    for derivation in complete:
+        words = list(derivation.words)
+        unknown = sum((w,) not in model.prob or w == UNKNOWN for w in words)
+        derivation.features["LanguageModel"] = model.score(words)
+        derivation.features["LanguageModel_OOV"] = unknown
+        derivation.features["WordPenalty"] = -len(words) / math.log(10)
+    return complete
+
+
+def to_grammar(rules: Sequence[Rule], names: Sequence[str] = NAMES) -> FileGrammar:
+    """Return rules as a grammar of the package."""
+    source_words, target_words = Vocabulary(), Vocabulary()
+
+    def joined(sides: list[tuple[str, ...]], words: Vocabulary, gaps: dict[str, int]):
+        begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
+        symbols = [
+            gaps[symbol] if symbol in gaps else int(words.intern([symbol])[0])
+            for side in sides
+            for symbol in side
+        ]
+        return begin, np.array(symbols, np.int32)
+
+    return FileGrammar(
+        source_words,
+        target_words,
+        *joined([r.source for r in rules], source_words, {"[1]": -1, "[2]": -1}),
+        *joined([r.target for r in rules], target_words, {"[1]": -1, "[2]": -2}),
+        list(names),
+        np.array([r.values for r in rules], float).reshape(len(rules), len(names)),
+    )
+
+
+SOURCE_WORDS = "auvq"  # a is a target word, too; q is in no rule
+TARGET_WORDS = "abcz"  # the language model may not know some
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    """A rule over few words, with no gap or up to two, swapped or not; the target may be empty."""
+    source = draw(
+        st.lists(st.sampled_from(["u", "v", "a", "*"]), min_size=1, max_size=3).filter(
+            lambda side: side.count("*") <= 2 and side != ["*"]
+        )
+    )
+    gaps = list(GAPS[: source.count("*")])
+    target: list[str] = draw(st.lists(st.sampled_from(TARGET_WORDS), max_size=3))
+    for gap in gaps:
+        target.insert(draw(st.integers(0, len(target))), gap)
+    fill = iter(gaps)
+    values = tuple(draw(st.integers(-20, 20)) / 10 for _ in NAMES)
+    return Rule(tuple(next(fill) if s == "*" else s for s in source), tuple(target), values)

@@ -1,0 +1,371 @@
+"""The hierarchical decoder, against enumeration of all derivations, and its behaviour in use."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hiero_reference import (
+    DENSE,
+    SOURCE_WORDS,
+    Rule,
+    TooManyError,
+    all_derivations,
+    key,
+    rules,
+    sparse_names,
+    to_grammar,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lm_reference import dict_models, to_ngrams
+
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.grammar import extract_grammar
+from torchtune_smt.kbest import Source
+from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate
+from torchtune_smt.weights import Weights
+
+TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
+NO_PRUNING = 20_000
+
+
+def features_of(kbest, h, names):
+    ids, values = kbest.row(h)
+    return dict(zip(names.names(ids), values.tolist(), strict=True))
+
+
+def words_of(kbest, decoder, h=0):
+    return decoder.target_words.names(kbest.hypothesis(h))
+
+
+def as_lists(kbests):
+    """Everything in k-best lists, for comparison."""
+    return [
+        [
+            getattr(kbest, name).tolist()
+            for name in ("token_begin", "tokens", "row_begin", "feature", "value", "score")
+        ]
+        for kbest in kbests
+    ]
+
+
+weight_values = st.integers(-20, 20).map(lambda i: i / 10)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(rules(), min_size=1, max_size=8),
+    dict_models(),
+    st.lists(st.sampled_from(SOURCE_WORDS), max_size=5),
+    st.integers(1, 6),
+    st.booleans(),
+    st.sampled_from([1, 2, 10, 5000]),
+    st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+    st.data(),
+)
+def test_lists_are_those_of_all_derivations(
+    rules, model, sentence, max_span, unique, k, pop_limit, data
+):
+    try:
+        expected = all_derivations(rules, model, sentence, max_span)
+    except TooManyError:
+        assume(False)
+    names = sorted({name for rule in rules for name in sparse_names(rule)})
+    weight = dict(zip(DENSE, data.draw(st.tuples(*[weight_values] * len(DENSE))), strict=True))
+    weight |= data.draw(st.dictionaries(st.sampled_from([*names, "rule_id:q~q"]), weight_values))
+    lm = NgramModel.from_ngrams(to_ngrams(model))
+    decoder = HieroDecoder(
+        to_grammar(rules),
+        lm,
+        templates=TEMPLATES,
+        k=k,
+        pop_limit=pop_limit,
+        max_span=max_span,
+        unique=unique,
+    )
+    assert decoder.dense_names == DENSE
+    weights = Weights(DENSE)
+    weights.set(list(weight), list(weight.values()))
+    (kbest,) = decoder.decode([Source(3, sentence)], weights)
+
+    assert kbest.index == 3
+    assert 1 <= len(kbest) <= k
+    found = []
+    for h in range(len(kbest)):
+        words, features = words_of(kbest, decoder, h), features_of(kbest, h, weights.features)
+        found.append(key(words, features))
+        assert list(kbest.row(h)[0]) == sorted(set(kbest.row(h)[0]))
+        score = sum(value * weight.get(name, 0.0) for name, value in features.items())
+        assert kbest.score[h] == pytest.approx(score, abs=1e-9)
+        assert features.get("LanguageModel", 0) == pytest.approx(lm.score(words)[0], abs=1e-9)
+    assert all(np.diff(kbest.score) <= 0)
+    assert Counter(found) <= Counter(d.key for d in expected)
+    if unique:
+        assert len({words for words, _ in found}) == len(found)
+    if pop_limit < NO_PRUNING:
+        return
+    scores = [derivation.score(weight) for derivation in expected]
+    if unique:
+        best: dict[tuple[str, ...], float] = {}
+        for derivation, score in zip(expected, scores, strict=True):
+            best[derivation.words] = max(score, best.get(derivation.words, -np.inf))
+        scores = list(best.values())
+        for (words, _), score in zip(found, kbest.score, strict=True):
+            assert score == pytest.approx(best[words], abs=1e-9)
+    assert kbest.score == pytest.approx(sorted(scores, reverse=True)[:k], abs=1e-9)
+
+
+# What follows stands on a random grammar of a few hundred rules.
+
+WORDS = [f"w{i}" for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def toy_rules() -> list[Rule]:
+    rng = np.random.default_rng(5)
+    result = [Rule((w,), (w.upper(),), (0.0, 0.0)) for w in WORDS]
+    for _ in range(300):
+        source = rng.choice(WORDS, rng.integers(1, 4)).tolist()
+        target = [w.upper() for w in rng.choice(WORDS, rng.integers(1, 4))]
+        if rng.random() < 0.5:
+            source.insert(rng.integers(len(source) + 1), "[1]")
+            target.insert(rng.integers(len(target) + 1), "[1]")
+            if rng.random() < 0.5 and len(source) > 2 and source[-1] != "[1]":
+                source.append("[2]")
+                target.insert(rng.integers(len(target) + 1), "[2]")
+        result.append(Rule(tuple(source), tuple(target), tuple(rng.normal(size=2))))
+    return result
+
+
+@pytest.fixture(scope="module")
+def toy_model() -> NgramModel:
+    rng = np.random.default_rng(6)
+    text = [[w.upper() for w in rng.choice(WORDS, rng.integers(3, 12))] for _ in range(400)]
+    return NgramModel.from_ngrams(estimate(text, 3, DISCOUNT_FALLBACK))
+
+
+@pytest.fixture(scope="module")
+def toy_sources() -> list[Source]:
+    rng = np.random.default_rng(7)
+    return [Source(i, rng.choice([*WORDS, "?"], rng.integers(1, 25)).tolist()) for i in range(30)]
+
+
+@pytest.fixture
+def toy(toy_rules, toy_model):
+    """Return a function that makes decoders of the toy grammar."""
+
+    def make(**options) -> HieroDecoder:
+        options = {"templates": TEMPLATES, "k": 20, "pop_limit": 30} | options
+        return HieroDecoder(to_grammar(toy_rules), toy_model, **options)
+
+    return make
+
+
+def toy_weights(decoder):
+    weights = Weights(decoder.dense_names)
+    weights.set(decoder.dense_names, [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1])
+    return weights
+
+
+def test_threads_and_batches_change_nothing(toy, toy_sources):
+    alone, together = toy(), toy(threads=4)
+    weights, weights_together = toy_weights(alone), toy_weights(together)
+    one_by_one = [kbest for s in toy_sources for kbest in alone.decode([s], weights)]
+    at_once = together.decode(toy_sources, weights_together)
+    assert as_lists(one_by_one) == as_lists(at_once)
+    assert [kbest.index for kbest in at_once] == list(range(len(toy_sources)))
+    size = len(weights.features)
+    assert weights.features.names(range(size)) == weights_together.features.names(range(size))
+    assert as_lists(together.decode(toy_sources, weights_together)) == as_lists(at_once)
+    assert alone.decode([], weights) == []
+
+
+def test_sparse_weights_change_the_ranking(toy, toy_sources):
+    """A rule that is rewarded is used; the weight takes effect from the next call on."""
+    decoder = toy()
+    weights = toy_weights(decoder)
+    source = toy_sources[3]
+    (before,) = decoder.decode([source], weights)
+    used = features_of(before, 0, weights.features)
+    other = next(
+        name
+        for h in range(1, len(before))
+        for name in features_of(before, h, weights.features)
+        if name.startswith("rule_id:") and name not in used
+    )
+    weights.set([other], [10.0])
+    (after,) = decoder.decode([source], weights)
+    assert features_of(after, 0, weights.features)[other] >= 1
+    assert after.score[0] > before.score[0]
+    weights.set([other], [-10.0])
+    (without,) = decoder.decode([source], weights)
+    assert other not in features_of(without, 0, weights.features)
+    weights.set([other], [0.0])
+    assert as_lists(decoder.decode([source], weights)) == as_lists([before])
+
+
+def test_weights_of_rules_not_seen_yet(toy, toy_sources):
+    """Weights that are set by name before a rule is first seen count from the first call on."""
+    decoder = toy()
+    weights = toy_weights(decoder)
+    decoder.decode(toy_sources, weights)
+    names = weights.features.names(range(weights.n_dense, len(weights.features)))
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=len(names))
+    weights.set(names, values)
+    expected = decoder.decode(toy_sources, weights)
+
+    fresh = toy()
+    weights_first = toy_weights(fresh)
+    shuffled = rng.permutation(len(names))
+    weights_first.set([names[i] for i in shuffled], values[shuffled])
+    got = fresh.decode(toy_sources, weights_first)
+    for a, b in zip(expected, got, strict=True):
+        assert b.score == pytest.approx(a.score, abs=1e-9)
+        assert a.tokens.tolist() == b.tokens.tolist()
+        for h in range(len(a)):
+            assert key([], features_of(a, h, weights.features)) == key(
+                [], features_of(b, h, weights_first.features)
+            )
+
+
+def test_weights_grow_with_what_is_seen(toy, toy_sources):
+    decoder = toy()
+    weights = toy_weights(decoder)
+    sizes = [len(weights)]
+    for source in toy_sources[:5]:
+        (kbest,) = decoder.decode([source], weights)
+        sizes.append(len(weights))
+        assert len(weights) == len(weights.features) > kbest.feature.max()
+    assert sizes == sorted(sizes) and sizes[-1] > sizes[1] > weights.n_dense
+
+
+def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
+    """Reading announces every feature of the sentences, and not all there are."""
+    decoder = toy()
+    weights = toy_weights(decoder)
+    decoder.decode(toy_sources, weights)
+    asked: list[int] = []
+    weights.before_read = lambda ids: asked.extend(ids.tolist())
+    kbests = decoder.decode(toy_sources[:3], weights)
+    assert set(asked) >= set(np.concatenate([k.feature for k in kbests]).tolist())
+    assert len(set(asked)) < 0.7 * len(weights)
+
+
+def test_two_sets_of_weights_take_turns(toy, toy_sources):
+    decoder = toy()
+    first, second = toy_weights(decoder), toy_weights(decoder)
+    second.features.intern(["another:feature"])
+    a = decoder.decode(toy_sources[:4], first)
+    b = decoder.decode(toy_sources[:4], second)
+    assert as_lists(decoder.decode(toy_sources[:4], first)) == as_lists(a)
+    for x, y in zip(a, b, strict=True):
+        assert x.score.tolist() == y.score.tolist()
+        for h in range(len(x)):
+            assert features_of(x, h, first.features) == features_of(y, h, second.features)
+
+
+def test_length_of_the_lists(toy, toy_sources):
+    decoder = toy()
+    weights = toy_weights(decoder)
+    source = toy_sources[3]
+    (twenty,) = decoder.decode([source], weights)
+    (one,) = decoder.decode([source], weights, k=1)
+    assert len(twenty) == 20 and len(one) == 1
+    assert one.score[0] == twenty.score[0]
+    assert one.tokens.tolist() == twenty.hypothesis(0).tolist()
+    (few,) = decoder.decode([Source(0, ["?"])], weights, k=1000)
+    assert len(few) == 1
+    assert words_of(few, decoder) == ["?"]
+    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+        decoder.decode([source], weights, k=0)
+
+
+def test_sentences_without_a_parse(toy):
+    """The empty sentence, a long one of unknown words, known words beyond the span limit."""
+    decoder = toy(max_span=4)
+    weights = toy_weights(decoder)
+    sentences = [[], ["<unknown>", "|||", "[1]", "</s>"] * 50, WORDS * 3]
+    sources = [Source(i, words) for i, words in enumerate(sentences)]
+    empty, unknown, long = decoder.decode(sources, weights)
+    assert len(empty) == 1 and empty.tokens.size == 0
+    logp, _ = decoder.models[0].score([])
+    assert features_of(empty, 0, weights.features) == {"LanguageModel": pytest.approx(logp)}
+    assert empty.score[0] == pytest.approx(0.5 * logp)
+    assert len(unknown) == 1
+    assert words_of(unknown, decoder) == sentences[1]
+    features = features_of(unknown, 0, weights.features)
+    assert features["PassThrough"] == 200 and features["Glue"] == 199
+    assert features["LanguageModel_OOV"] == 150  # </s> is a word of the model
+    assert features["LanguageModel"] == pytest.approx(decoder.models[0].score(sentences[1])[0])
+    assert len(long) == 20
+    assert all(features_of(long, h, weights.features)["Glue"] >= 8 for h in range(len(long)))
+
+
+def test_one_combination_a_cell(toy, toy_sources):
+    narrow, wide = toy(pop_limit=1), toy(pop_limit=500)
+    lists = narrow.decode(toy_sources, toy_weights(narrow))
+    better = wide.decode(toy_sources, toy_weights(wide))
+    assert all(len(kbest) >= 1 for kbest in lists)
+    assert all(a.score[0] <= b.score[0] + 1e-9 for a, b in zip(lists, better, strict=True))
+
+
+def test_rows_are_a_sparse_tensor(toy, toy_sources):
+    decoder = toy()
+    weights = toy_weights(decoder)
+    for kbest in decoder.decode(toy_sources[:3], weights):
+        dimension = len(weights)
+        rows = kbest.rows(dimension)
+        assert rows.shape == (len(kbest), dimension)
+        # They are made unchecked: what the checks demand must hold.
+        parts = rows.crow_indices(), rows.col_indices(), rows.values()
+        torch.sparse_csr_tensor(*parts, rows.shape, check_invariants=True)
+        scores = (rows @ weights.parameter.detach()).numpy()
+        assert scores == pytest.approx(kbest.score, abs=1e-9)
+        kbest.check_finite()
+
+
+@pytest.mark.parametrize("name", ["k", "pop_limit", "max_span", "threads"])
+def test_limits_below_one(toy, name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+        toy(**{name: 0})
+
+
+@pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])
+def test_weights_of_another_decoder(toy, dense):
+    with pytest.raises(ValueError, match="dense features"):
+        toy().decode([Source(0, ["w1"])], Weights(dense))
+
+
+def test_training_sentences_are_left_out():
+    """A training sentence is decoded with neither its own rules nor its fold's language model."""
+    source = [["das", "haus"], ["ein", "haus"], ["das", "buch"], ["ein", "hund"]]
+    target = [["the", "house"], ["a", "house"], ["the", "book"], ["a", "dog"]]
+    links = [np.array([[0, 0], [1, 1]], np.int32)] * 4
+    grammar = extract_grammar(source, target, links)
+
+    def model_of(sentences):
+        return NgramModel.from_ngrams(estimate(sentences, 2, DISCOUNT_FALLBACK))
+
+    folds = [model_of([t for i, t in enumerate(target) if i % 2 != f]) for f in range(2)]
+    full = model_of(target)
+    decoder = HieroDecoder(grammar, full, folds=folds, templates=[RuleId()], k=10)
+    weights = Weights(decoder.dense_names)
+    weights.set(["LanguageModel", "PassThrough"], [1.0, -1.0])
+    for i, words in enumerate(source):
+        for train_index, model in ((-1, full), (i, folds[i % 2])):
+            (kbest,) = decoder.decode([Source(i, words, train_index)], weights)
+            for h in range(len(kbest)):
+                words_h = words_of(kbest, decoder, h)
+                features = features_of(kbest, h, weights.features)
+                logp, unknown = model.score(words_h)
+                assert features["LanguageModel"] == pytest.approx(logp)
+                assert features.get("LanguageModel_OOV", 0) == unknown
+    (seen,) = decoder.decode([Source(0, source[3])], weights)
+    (left_out,) = decoder.decode([Source(0, source[3], 3)], weights)
+    assert "hund" not in words_of(seen, decoder) and "dog" in words_of(seen, decoder)
+    assert all("dog" not in words_of(left_out, decoder, h) for h in range(len(left_out)))
