@@ -1,0 +1,8 @@
+"""Build a model from a bitext: python scripts/build_model.py data=multi30k; --help tells more."""
+
+import sys
+
+from torchtune_smt.cli.build_model import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""From a composed configuration to the objects that it describes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
+from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.grammar.formats import read_grammar
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
+from torchtune_smt.resources import PACKAGE, example_folder
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import load_weights, read_weights
+
+
+def read_split(data: DictConfig, split: str, *, training: bool = False) -> Corpus | None:
+    """Read one part of the configured data (``train``, ``dev``, ``test``); None if it has none.
+
+    Raises
+    ------
+    InputError
+        As `read_corpus` and `find_files`; or the data is in none of the configured folders.
+    """
+    where = data[split]
+    if where is None:
+        return None
+    languages = data.source_language, data.target_language
+    if isinstance(where, ListConfig):
+        paths = [str(path) for path in where]
+        if len(paths) < 2:
+            raise InputError(
+                f"data.{split} names {len(paths)} files; give the source and at least one "
+                f"reference, as in 'data.{split}=[{split}.{languages[0]},{split}.{languages[1]}]'"
+            )
+        source, references = Path(paths[0]), [Path(path) for path in paths[1:]]
+    else:
+        source, references = find_files(_folder(data), where, *languages)
+    texts = [
+        Preprocessor(
+            language=language,
+            lowercase=data.lowercase,
+            normalize=data.normalize,
+            tokenize=data.tokenize,
+        )
+        for language in languages
+    ]
+    return read_corpus(
+        source,
+        references,
+        empty=data.empty,
+        source_text=texts[0],
+        target_text=texts[1],
+        lengths=LengthFilter(data.max_length, data.max_ratio) if training else None,
+    )
+
+
+def require_split(data: DictConfig, split: str, *, training: bool = False) -> Corpus:
+    """Read a part of the data that is needed (see `read_split`)."""
+    corpus = read_split(data, split, training=training)
+    if corpus is None:
+        raise InputError(f"data.{split} is null, and it is needed; name its files")
+    return corpus
+
+
+def _folder(data: DictConfig) -> Path:
+    """Return the first of the configured folders that exists."""
+    if data.folders is None:
+        return example_folder()
+    names = [data.folders] if isinstance(data.folders, str) else list(data.folders)
+    # Relative to where the command runs, or to the clone that the package lies in.
+    candidates = [base / name for name in names for base in (Path(), PACKAGE.parent)]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise InputError(
+        f"the data of {data.name} is in none of {', '.join(names)}: fetch it with "
+        f"scripts/get_data.py {data.name}, or say where it is with data.folders=[FOLDER]"
+    )
+
+
+def model_settings(model: DictConfig) -> ModelSettings:
+    """Return the settings of a model that is built from a bitext."""
+    values: dict[str, Any] = {
+        str(name): value
+        for name, value in OmegaConf.to_container(model, resolve=True).items()  # type: ignore[union-attr]
+        if name not in ("kind", "folder")
+    }
+    if values["discount_fallback"] is not None:
+        values["discount_fallback"] = tuple(values["discount_fallback"])
+    return ModelSettings(**values)
+
+
+def open_model(
+    model: DictConfig, bitext: Callable[[], Corpus], *, folds: bool, report: Callable[[str], None]
+) -> tuple[Grammar, NgramModel, Sequence[NgramModel]]:
+    """Return grammar, language model and cross-fitted language models, building what is missing.
+
+    Parameters
+    ----------
+    bitext : callable
+        Reads the training bitext; asked only if the model is made from it.
+    folds : bool
+        Whether cross-fitted language models are wanted.
+    """
+    if model.kind == "files":
+        grammar = read_grammar(model.grammar, model.format)
+        return grammar, NgramModel.load(model.language_model), []
+    corpus, settings = bitext(), model_settings(model)
+    reason = check_model(model.folder, corpus, settings)
+    if reason is not None:
+        report(f"building the model in {model.folder}: {reason}")
+        build_model(model.folder, corpus, settings, lambda step: report(f"  {step}"))
+    return load_model(model.folder, folds=folds)
+
+
+def make_decoder(
+    cfg: DictConfig,
+    grammar: Grammar,
+    model: NgramModel,
+    folds: Sequence[NgramModel],
+    templates: Sequence[Any],
+) -> HieroDecoder:
+    """Return the configured decoder."""
+    return HieroDecoder(
+        grammar,
+        model,
+        folds=folds,
+        templates=templates,
+        k=cfg.decoder.k,
+        pop_limit=cfg.decoder.pop_limit,
+        max_span=cfg.decoder.max_span,
+        unique=cfg.decoder.unique,
+        threads=thread_count(cfg.threads),
+    )
+
+
+def make_templates(features: DictConfig) -> list[Any]:
+    """Return the configured templates of sparse features."""
+    return [instantiate(template) for template in features.templates]
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads: as configured, or one for each core there is to use."""
+    return len(os.sched_getaffinity(0)) if threads is None else threads
+
+
+def initial_weights(init: DictConfig, decoder: HieroDecoder) -> Weights:
+    """Return the weights that tuning starts from.
+
+    Raises
+    ------
+    InputError
+        The weights file is bad, or no dense feature has a weight in it.
+    """
+    weights = Weights(decoder.dense_names)
+    if init.file is not None:
+        names, _ = read_weights(init.file)
+        if not any(name in names for name in decoder.dense_names):
+            raise InputError(
+                f"names none of this model's dense features ({', '.join(decoder.dense_names)}); "
+                "is it the weights file of another model?",
+                path=init.file,
+            )
+        load_weights(init.file, weights)
+    else:
+        known = {name: value for name, value in init["values"].items() if name in weights.features}
+        weights.set(list(known), list(known.values()))
+        if not known:
+            raise InputError(
+                "init.values has none of this model's dense features "
+                f"({', '.join(decoder.dense_names)}); give init=file init.file=WEIGHTS"
+            )
+    return weights

@@ -1,0 +1,186 @@
+"""A model folder: everything that is made from a bitext once, before tuning.
+
+    alignment.gz    word alignment (Pharaoh)
+    grammar/        hierarchical rules with their counts
+    lm.arpa.gz      language model of the target side
+    folds/          cross-fitted language models
+    model.json      what it was built from; written last, so a folder without it is not whole
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar.alignment import align
+from torchtune_smt.grammar.alignment_files import read_alignments, write_alignments
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extraction import extract_grammar
+from torchtune_smt.grammar.store import load_grammar, save_grammar
+from torchtune_smt.lm.arpa import write_arpa
+from torchtune_smt.lm.estimate import estimate
+from torchtune_smt.lm.folds import FoldModels, build_folds
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.textio import atomic_writer, read_bytes
+
+_VERSION = 1
+_MANIFEST = "model.json"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How a model is built from a bitext.
+
+    Parameters
+    ----------
+    aligner : {"fast_align", "hmm"}
+    iterations : int
+        Of the aligner's EM.
+    alignment_file : str, optional
+        Take the alignment from this Pharaoh file instead.
+    max_phrase_length, max_symbols, unaligned_edges, counts, table_limit
+        As `extract_grammar` takes them.
+    order : int
+        Of the language model.
+    discount_fallback : sequence of 3 floats, optional
+        Discounts for an order whose own cannot be estimated, as on little text.
+    folds : int
+        Cross-fitted language models; 0: none.
+    """
+
+    aligner: Literal["fast_align", "hmm"] = "fast_align"
+    iterations: int = 5
+    alignment_file: str | None = None
+    max_phrase_length: int = 10
+    max_symbols: int = 5
+    unaligned_edges: bool = False
+    counts: Literal["shared", "occurrences"] = "shared"
+    table_limit: int = 30
+    order: int = 5
+    discount_fallback: tuple[float, float, float] | None = None
+    folds: int = 10
+
+
+def build_model(
+    folder: str | os.PathLike[str],
+    bitext: Corpus,
+    settings: ModelSettings,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Align a bitext, extract its grammar, estimate language models; write all to a folder.
+
+    Raises
+    ------
+    InputError
+        The bitext or the alignment file is bad, or the folder cannot be written to.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be made ({error.strerror}); choose a folder that you may write to", path=folder
+        ) from None
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    sources, targets = bitext.source, bitext.targets
+    clock = _Clock(report)
+    if settings.alignment_file is None:
+        alignments = align(
+            sources, targets, model=settings.aligner, iterations=settings.iterations
+        )
+    else:
+        alignments = read_alignments(settings.alignment_file, sources, targets)
+    write_alignments(folder / "alignment.gz", alignments)
+    clock.done(f"aligned {len(sources):,} sentence pairs")
+    grammar = extract_grammar(
+        sources,
+        targets,
+        alignments,
+        max_phrase_length=settings.max_phrase_length,
+        max_symbols=settings.max_symbols,
+        unaligned_edges=settings.unaligned_edges,
+        counts=settings.counts,
+        table_limit=settings.table_limit,
+    )
+    save_grammar(folder / "grammar", grammar)
+    clock.done(f"extracted {len(grammar):,} rules")
+    ngrams = estimate(targets, settings.order, settings.discount_fallback)
+    write_arpa(folder / "lm.arpa.gz", ngrams)
+    clock.done(f"estimated a language model of order {settings.order}")
+    if settings.folds:
+        build_folds(
+            folder / "folds", targets, settings.folds, settings.order, settings.discount_fallback
+        )
+        clock.done(f"estimated {settings.folds} cross-fitted language models")
+    manifest = {"version": _VERSION, "settings": asdict(settings), "bitext": _digest(bitext)}
+    with atomic_writer(folder / _MANIFEST) as file:
+        json.dump(manifest, file, indent=1)
+        file.write("\n")
+
+
+def check_model(
+    folder: str | os.PathLike[str], bitext: Corpus, settings: ModelSettings
+) -> str | None:
+    """Return why a folder is not the model of this bitext and these settings, None if it is."""
+    path = Path(folder) / _MANIFEST
+    if not path.is_file():
+        return "there is no whole model"
+    try:
+        manifest = json.loads(read_bytes(path))
+        version, built, digest = manifest["version"], manifest["settings"], manifest["bitext"]
+    except (ValueError, KeyError, TypeError):
+        return f"{path} is damaged"
+    if version != _VERSION:
+        return "it was built by another version of this package"
+    for name, value in json.loads(json.dumps(asdict(settings))).items():
+        if built.get(name) != value:
+            return f"it was built with {name}={built.get(name)}, not {value}"
+    if digest != _digest(bitext):
+        return "it was built from another bitext"
+    return None
+
+
+def load_model(
+    folder: str | os.PathLike[str], *, folds: bool = False
+) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel]]:
+    """Return grammar, language model and, if wanted, the cross-fitted language models.
+
+    Raises
+    ------
+    InputError
+        The folder is not whole, or holds no cross-fitted models.
+    """
+    folder = Path(folder)
+    if not (folder / _MANIFEST).is_file():
+        raise InputError("holds no whole model; build it with build_model", path=folder)
+    models = FoldModels.load(folder / "folds").models if folds else []
+    return load_grammar(folder / "grammar"), NgramModel.load(folder / "lm.arpa.gz"), models
+
+
+def _digest(bitext: Corpus) -> str:
+    """Return a hash of the words of a bitext."""
+    digest = hashlib.sha256()
+    for source, target in zip(bitext.source, bitext.targets, strict=True):
+        digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
+    return digest.hexdigest()
+
+
+class _Clock:
+    """Reports steps with the time since the one before."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last = time.perf_counter()
+
+    def done(self, step: str) -> None:
+        now = time.perf_counter()
+        self._report(f"{step} ({now - self._last:.1f} s)")
+        self._last = now

@@ -1,0 +1,27 @@
+"""What tuners ask of an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class LazyOptimizer(Protocol):
+    """A `torch.optim.Optimizer` that may put off updates of coordinates nobody looks at."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradient."""
+        ...
+
+    def step(self) -> Any:
+        """Take one step along the sparse gradient."""
+        ...
+
+    def catch_up(self, indices: Tensor) -> None:
+        """Bring some coordinates (int64 tensor) of the parameter up to date."""
+        ...
+
+    def flush(self) -> None:
+        """Bring all coordinates up to date; O(D)."""
+        ...

@@ -1,0 +1,1 @@
+"""Tuning algorithms: the loops that bring decoders, gains, losses and optimizers together."""

@@ -1,0 +1,185 @@
+"""Online tuning: decode a mini-batch with the weights of the moment, take one step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Offsets
+from torchtune_smt.losses import PairwiseLoss, reduce
+from torchtune_smt.metrics.base import BoundMetric
+from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.pairs import PairSampler
+from torchtune_smt.scoring import pair_margins
+from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.weights import Weights
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What one mini-batch did.
+
+    Attributes
+    ----------
+    epoch, batch : int
+        Counted from 1.
+    sentences, pairs : int
+    loss : float
+        Mean over the pairs, before the step.
+    gain : float
+        Mean gain of the best hypotheses.
+    seconds, decoding : float
+        Wall-clock time of all, and of decoding in it.
+    """
+
+    epoch: int
+    batch: int
+    sentences: int
+    pairs: int
+    loss: float
+    gain: float
+    seconds: float
+    decoding: float
+
+
+class OnlineTuner:
+    """Pairwise online tuning (Green et al. 2013, Algorithm 1; Simianer et al. 2012, Algorithm 1).
+
+    Parameters
+    ----------
+    decoder : Decoder
+    weights : Weights
+        Changed in place, through `optimizer`.
+    metric : BoundMetric
+        Gains, for the references of the sentences tuned on.
+    sampler : PairSampler
+    loss : PairwiseLoss
+    optimizer : LazyOptimizer
+        Of ``weights.parameter``.
+    batch_size : int
+        Sentences decoded under the same weights; 20 in Green et al.
+    shuffle : bool
+        Take the sentences in a new random order each epoch, or as given.
+    seed : int
+        Of the order and of the pairs.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        weights: Weights,
+        metric: BoundMetric,
+        sampler: PairSampler,
+        loss: PairwiseLoss,
+        optimizer: LazyOptimizer,
+        *,
+        batch_size: int = 20,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self.decoder = decoder
+        self.weights = weights
+        self.metric = metric
+        self.sampler = sampler
+        self.loss = loss
+        self.optimizer = optimizer
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        weights.before_read = optimizer.catch_up
+
+    def epoch(self, sentences: Sentences, number: int) -> Iterator[BatchReport]:
+        """Go once through the sentences, yielding after each mini-batch.
+
+        Parameters
+        ----------
+        number : int
+            Of the epoch, from 1: with the seed it decides on order and pairs.
+        """
+        order = np.arange(len(sentences))
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, number)).permutation(order)
+        for batch, begin in enumerate(range(0, order.size, self.batch_size), start=1):
+            start = time.perf_counter()
+            chosen = order[begin : begin + self.batch_size]
+            kbests = self.decoder.decode([sentences.sources[i] for i in chosen], self.weights)
+            decoded = time.perf_counter()
+            loss, pairs = self.step(kbests, number)
+            gain = sum(float(k.gain[0]) for k in kbests if k.gain is not None) / len(kbests)
+            end = time.perf_counter()
+            yield BatchReport(
+                number, batch, len(kbests), pairs, loss, gain, end - start, decoded - start
+            )
+
+    def step(self, kbests: Sequence[KBest], epoch: int) -> tuple[float, int]:
+        """Take one step on k-best lists; return the mean loss and the number of pairs.
+
+        Without pairs no step is taken.
+        """
+        pairs: list[Offsets] = []
+        for kbest in kbests:
+            kbest.gain = self.metric.gains(kbest)
+            pairs.append(self.sampler.sample(kbest, (self.seed, epoch, kbest.index)))
+        count = sum(len(chosen) for chosen in pairs)
+        if count == 0:
+            return 0.0, 0
+        self.optimizer.zero_grad()
+        losses = self.loss(pair_margins(self.weights, kbests, pairs))
+        total = reduce(losses, self.loss.reduction)
+        torch.autograd.backward(total)
+        self.optimizer.step()
+        return float(losses.detach().mean()), count
+
+
+@dataclass
+class Best:
+    """The best epoch so far."""
+
+    epoch: int
+    score: float
+    weights: torch.Tensor
+
+
+def tune(
+    tuner: OnlineTuner,
+    sentences: Sentences,
+    epochs: int,
+    evaluate: Callable[[], float],
+    *,
+    on_batch: Callable[[BatchReport], None] = lambda report: None,
+    on_epoch: Callable[[int, float], None] = lambda epoch, score: None,
+) -> Best:
+    """Run epochs of online tuning and leave the weights of the best one in place.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Returns the score (larger is better) of the weights as they are; asked after each epoch.
+    on_batch, on_epoch : callable
+        Told what happened.
+    """
+    best: Best | None = None
+    for epoch in range(1, epochs + 1):
+        for report in tuner.epoch(sentences, epoch):
+            on_batch(report)
+        tuner.optimizer.flush()
+        score = evaluate()
+        if best is None or score > best.score:
+            best = Best(epoch, score, tuner.weights.parameter.detach().clone())
+        on_epoch(epoch, score)
+    if best is None:
+        raise ValueError(f"epochs must be at least 1, not {epochs}")
+    with torch.no_grad():
+        parameter = tuner.weights.parameter
+        parameter.zero_()
+        parameter[: best.weights.numel()] = best.weights
+    tuner.weights.before_read = None
+    return best
