@@ -115,14 +115,20 @@ class Grammar(ABC):
         ValueError
             There is no such training sentence, or the grammar cannot leave one out.
         """
-        node, begin = kernels.match(self.trie.symbol, self.trie.child_begin, source, max_span)
-        rule_begin, rule, dense = self._rules(node, source, train_index)
+        words = np.unique(source[source >= 0])
+        node, begin = kernels.match(
+            self.trie.symbol, self.trie.child_begin, source, words, max_span
+        )
+        rule_begin, rule, dense = self._rules(node, words, train_index)
         pruned = kernels.prune(self.trie.symbol[node], begin, rule_begin)
         return SentenceGrammar(*pruned, rule, dense)
 
     @abstractmethod
-    def _rules(self, node: Ids, source: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
-        """Return (begin int32 [m + 1], rule, dense): the rules of the trie's nodes `node` [m]."""
+    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+        """Return (begin int32 [m + 1], rule, dense): the rules of the trie's nodes `node` [m].
+
+        `words` are the different known words of the sentence, ascending.
+        """
 
     @abstractmethod
     def values(self, rule: Offsets) -> Reals:

@@ -88,7 +88,7 @@ class ExtractedGrammar(Grammar):
         """How many sentence pairs the grammar was extracted from."""
         return self.arrays["own_begin"].size - 1
 
-    def _rules(self, node: Ids, source: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
         if train_index >= self.n_sentences:
             raise ValueError(
                 f"there is no training sentence {train_index}: the grammar was extracted from "
@@ -106,7 +106,7 @@ class ExtractedGrammar(Grammar):
             self.arrays["own_low"][rules],
             self.table_limit,
         )
-        self._add_lexical_scores(source, rule, self.arrays["own_link"][links], dense)
+        self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
         return begin, rule, dense
 
     def values(self, rule: Offsets) -> Reals:
@@ -123,13 +123,13 @@ class ExtractedGrammar(Grammar):
         for begin in range(0, rule.size, 256):
             piece = slice(begin, begin + 256)
             low, high = np.searchsorted(sides, self.rule_source[rule[piece]][[0, -1]])
-            source = np.concatenate(words[low : high + 1])
-            self._add_lexical_scores(source, rule[piece], no_links, dense[piece])
+            source = np.unique(np.concatenate(words[low : high + 1]))
+            self._add_lexical_scores(source[source >= 0], rule[piece], no_links, dense[piece])
         return dense
 
-    def _add_lexical_scores(self, source: Ids, rule: Offsets, own_link: Ids, dense: Reals) -> None:
+    def _add_lexical_scores(self, words: Ids, rule: Offsets, own_link: Ids, dense: Reals) -> None:
         kernels.lexical_scores(
-            source,
+            words,
             rule,
             self.rule_source,
             self.source_begin,

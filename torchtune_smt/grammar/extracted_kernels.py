@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
+from torchtune_smt.grammar.matching_kernels import lower_bound
+from torchtune_smt.grammar.room_kernels import longer, longer_offsets
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 LOWEST = -99.0
@@ -67,15 +69,14 @@ class Lexicon(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
-    """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
-    while begin < end:
-        middle = (begin + end) >> 1
-        if array[middle] < wanted:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+def _longer_reals(array: Reals, needed: int) -> Reals:
+    """Do as `longer`, for float64."""
+    if needed <= array.size:
+        return array
+    larger = np.empty(max(needed, 2 * array.size))
+    for i in range(array.size):
+        larger[i] = array[i]
+    return larger
 
 
 @njit(cache=True, nogil=True)
@@ -165,8 +166,8 @@ def select(
         side = node_source[node[i]]
         if side >= 0:
             first, last = counts.rule_begin[side], counts.rule_begin[side + 1]
-            own = _lower_bound(own_rule, 0, own_rule.size, first)
-            own_end = _lower_bound(own_rule, own, own_rule.size, last)
+            own = lower_bound(own_rule, 0, own_rule.size, first)
+            own_end = lower_bound(own_rule, own, own_rule.size, last)
             n = 0
             side_count = counts.source_count[side]
             if own == own_end:
@@ -191,9 +192,8 @@ def select(
                             continue
                     else:
                         others += 1
-                    if n == kept.size:
-                        kept = np.append(kept, kept)
-                        kept_count = np.append(kept_count, kept_count)
+                    kept = longer_offsets(kept, n + 1)
+                    kept_count = _longer_reals(kept_count, n + 1)
                     at = n
                     n += 1
                     target = counts.rule_target[r]
@@ -239,7 +239,7 @@ def select(
 
 @njit(cache=True, nogil=True)
 def lexical_scores(
-    source: Ids,
+    words: Ids,
     rule: Offsets,
     rule_source: Ids,
     source_begin: Offsets,
@@ -257,8 +257,8 @@ def lexical_scores(
 
     Parameters
     ----------
-    source : int32
-        The sentence; all words of the rules' source sides are in it.
+    words : int32
+        Ascending: the words of the rules' source sides, and maybe others.
     rule : int64 [rules]
         Rules of one source side are consecutive.
     own_link : int32 [links, 2]
@@ -266,8 +266,6 @@ def lexical_scores(
     """
     n_source_words = lexicon.begin.size - 2
     n_target_words = lexicon.target_count.size - 1
-    words = np.unique(source)
-    words = words[words >= 0]
     null = words.size
 
     # Number the target words that occur; number 0 is NULL.
@@ -289,7 +287,7 @@ def lexical_scores(
                 slot = _slot(table, target_words, e)
                 if table[slot] < 0:
                     if n_words == target_words.size:
-                        target_words = np.append(target_words, target_words)
+                        target_words = longer(target_words, 2 * n_words)
                         table = np.full(2 * table.size, -1, np.int32)
                         for w in range(n_words):
                             table[_slot(table, target_words, target_words[w])] = w
@@ -317,13 +315,13 @@ def lexical_scores(
                     links[table[slot], f] = lexicon.links[k]
         else:
             for w in range(n_words):
-                k = _lower_bound(lexicon.target, first, last, target_words[w])
+                k = lower_bound(lexicon.target, first, last, target_words[w])
                 if k < last and lexicon.target[k] == target_words[w]:
                     links[w, f] = lexicon.links[k]
     for k in range(own_link.shape[0]):
         f = null
         if own_link[k, 0] != n_source_words:
-            f = np.searchsorted(words, own_link[k, 0])
+            f = lower_bound(words, 0, null, own_link[k, 0])
             if f == null or words[f] != own_link[k, 0]:
                 f = -1
         w = table[_slot(table, target_words, own_link[k, 1])]
@@ -352,9 +350,8 @@ def lexical_scores(
             n = 0
             for k in range(source_begin[side], source_begin[side + 1]):
                 if source_symbols[k] >= 0:
-                    if n == local_source.size:
-                        local_source = np.append(local_source, local_source)
-                    local_source[n] = np.searchsorted(words, source_symbols[k])
+                    local_source = longer(local_source, n + 1)
+                    local_source[n] = lower_bound(words, 0, null, source_symbols[k])
                     n += 1
         end = at + target_begin[r + 1] - target_begin[r]
         total = 0.0

@@ -5,30 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from torchtune_smt.grammar.room_kernels import longer, longer_offsets, more_rows
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 UNIT = 1 << 52
 """A count of 1 in the integers that counts are kept in."""
-
-
-@njit(cache=True, nogil=True)
-def longer(array: Ids, needed: int) -> Ids:
-    """Return `array`, or a copy of twice the length where `needed` places are not there."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size), array.dtype)
-    larger[: array.size] = array
-    return larger
-
-
-@njit(cache=True, nogil=True)
-def longer_offsets(array: Offsets, needed: int) -> Offsets:
-    """Do as `longer`, for int64."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size), array.dtype)
-    larger[: array.size] = array
-    return larger
 
 
 @njit(cache=True, nogil=True)
@@ -63,7 +44,8 @@ def find_phrases(
         source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
         target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
         links_before[s + 1] += 1
-    links_before = np.cumsum(links_before)
+    for s in range(n):
+        links_before[s + 1] += links_before[s]
 
     index = np.zeros((n, max_length + 1, 2), np.int32)
     phrases = np.empty((256, 5), np.int32)
@@ -72,7 +54,8 @@ def find_phrases(
         low, high = m, -1
         for e in range(s + 1, min(n, s + max_length) + 1):
             low, high = min(low, target_low[e - 1]), max(high, target_high[e - 1])
-            index[s, e - s, :] = count
+            index[s, e - s, 0] = count
+            index[s, e - s, 1] = count
             if high < 0:
                 continue
             if not unaligned_edges and (target_high[s] < 0 or target_high[e - 1] < 0):
@@ -89,9 +72,7 @@ def find_phrases(
                 end = high + 1
                 while end - begin <= max_length:
                     if count == phrases.shape[0]:
-                        more = np.empty((2 * count, 5), np.int32)
-                        more[:count] = phrases
-                        phrases = more
+                        phrases = more_rows(phrases)
                     phrases[count, 0] = s
                     phrases[count, 1] = e
                     phrases[count, 2] = begin
@@ -147,7 +128,7 @@ def find_rules(
                     continue
                 if left + 1 <= max_symbols:
                     if count == rules.shape[0]:
-                        rules = _more(rules)
+                        rules = more_rows(rules)
                     rules[count, 0] = q
                     rules[count, 1] = -1
                     count += 1
@@ -164,19 +145,11 @@ def find_rules(
                             if left_links == phrases[r, 4]:
                                 continue
                             if count == rules.shape[0]:
-                                rules = _more(rules)
+                                rules = more_rows(rules)
                             rules[count, 0] = q
                             rules[count, 1] = r
                             count += 1
     return count, rules
-
-
-@njit(cache=True, nogil=True)
-def _more(rules: Ids) -> Ids:
-    """Return the rules with room for as many again."""
-    more = np.empty((2 * rules.shape[0], 2), np.int32)
-    more[: rules.shape[0]] = rules
-    return more
 
 
 @njit(cache=True, nogil=True)

@@ -60,31 +60,35 @@ class FileGrammar(Grammar):
         self.dense_names = list(dense_names)
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
-        self.trie, node = build_trie(source_begin, source_symbols)
-        target = SequenceTable(node.size).intern(target_begin, target_symbols)
-        rules = node.astype(np.int64) << 32 | target
+        n_rules = source_begin.size - 1
+        sides, targets = SequenceTable(n_rules // 4 + 16), SequenceTable(n_rules)
+        side = sides.intern(source_begin, source_symbols)
+        rules = side.astype(np.int64) << 32 | targets.intern(target_begin, target_symbols)
         _, first = np.unique(rules, return_index=True)
         first.sort()
-        self.n_duplicates = int(node.size - first.size)
+        self.n_duplicates = n_rules - first.size
 
-        # Node numbers order the source sides; within a side: the criterion, then the given order.
-        node = node[first]
-        if rank_by is None:
-            order = np.argsort(node, kind="stable")
-        else:
-            order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], node))
-        rules, node = first[order], node[order]
-        self.dense = np.ascontiguousarray(dense[rules])
-        self.target_begin, self.target_symbols = gather(target_begin, target_symbols, rules)
-
-        nodes, begin, rule_source = np.unique(node, return_index=True, return_inverse=True)
-        self.rule_source = rule_source.astype(np.int32)
-        self.source_rule_begin = np.append(begin, node.size).astype(np.int64)
-        self.source_begin, self.source_symbols = gather(source_begin, source_symbols, rules[begin])
+        # The trie's nodes order the source sides.
+        self.trie, node = build_trie(sides.begin, sides.symbols)
+        by_node = np.argsort(node)
+        number = np.empty(len(sides), np.int32)
+        number[by_node] = np.arange(len(sides), dtype=np.int32)
         self.node_source = np.full(self.trie.symbol.size, -1, np.int32)
-        self.node_source[nodes] = np.arange(nodes.size, dtype=np.int32)
+        self.node_source[node] = number
+        self.source_begin, self.source_symbols = gather(sides.begin, sides.symbols, by_node)
 
-    def _rules(self, node: Ids, source: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+        side = number[side[first]]
+        if rank_by is None:
+            order = np.argsort(side, kind="stable")
+        else:
+            order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], side))
+        self.rule_source = side[order]
+        per_side = np.bincount(self.rule_source, minlength=len(sides))
+        self.source_rule_begin = np.append(0, np.cumsum(per_side)).astype(np.int64)
+        self.dense = np.ascontiguousarray(dense[first[order]])
+        self.target_begin, self.target_symbols = gather(target_begin, target_symbols, first[order])
+
+    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
         if train_index >= 0:
             raise ValueError(
                 "a grammar file holds no counts to subtract those of a training sentence from; "

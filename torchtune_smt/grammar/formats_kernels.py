@@ -418,16 +418,6 @@ def parse(
 
 
 @njit(cache=True, nogil=True)
-def count_lines(text: Bytes) -> tuple[int, int]:
-    """Return the number of newlines, and that of all bytes that end a token."""
-    lines, blanks = 0, 0
-    for i in range(text.size):
-        lines += text[i] == _NEWLINE
-        blanks += text[i] <= _SPACE
-    return lines, blanks
-
-
-@njit(cache=True, nogil=True)
 def put_words(symbols: Ids, words: Ids) -> None:
     """Replace each 0 among the symbols by the next of the words."""
     at = 0

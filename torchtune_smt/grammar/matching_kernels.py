@@ -5,36 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from torchtune_smt.grammar.room_kernels import longer
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
 @njit(cache=True, nogil=True)
-def find_child(symbol: Ids, child_begin: Ids, node: int, wanted: int) -> int:
-    """Return the child of a trie's `node` along the symbol `wanted`, or -1."""
-    low, high = int(child_begin[node]), int(child_begin[node + 1])
-    while low < high:
-        middle = (low + high) >> 1
-        if symbol[middle] < wanted:
-            low = middle + 1
+def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
+    """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if array[middle] < wanted:
+            begin = middle + 1
         else:
-            high = middle
-    if low < child_begin[node + 1] and symbol[low] == wanted:
-        return low
-    return -1
+            end = middle
+    return begin
 
 
 @njit(cache=True, nogil=True)
-def _longer(array: Ids, needed: int) -> Ids:
-    """Return `array`, or a copy of twice the length where `needed` places are not there."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size), array.dtype)
-    larger[: array.size] = array
-    return larger
-
-
-@njit(cache=True, nogil=True)
-def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Ids, Ids]:
+def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int) -> tuple[Ids, Ids]:
     """Return the nodes of a trie that match some span of the sentence.
 
     A node matches span [s, e) when its words stand in this order, its first symbol begins at s,
@@ -48,6 +36,8 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
         The trie.
     source : int32 [n]
         Words; negative ones are unknown and match gaps only.
+    words : int32
+        The different known words of it, ascending.
     max_span : int
 
     Returns
@@ -58,12 +48,9 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
         Children of the i-th of them are numbers ``begin[i]..begin[i + 1] - 1`` of this list.
     """
     n = source.size
-    words = np.unique(source)
-    words = words[words >= 0]
-    place = np.searchsorted(words, source).astype(np.int32)
+    place = np.empty(n, np.int32)  # which of the words stands there, or -1
     for i in range(n):
-        if source[i] < 0:
-            place[i] = -1
+        place[i] = lower_bound(words, 0, words.size, source[i]) if source[i] >= 0 else -1
     spans = np.zeros(words.size, np.int64)  # of the child along each word, then where they go
     target = np.empty(words.size, np.int32)
 
@@ -72,7 +59,7 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
     item_begin = np.empty(257, np.int32)
     item_start = np.empty(1024, np.int32)
     item_end = np.empty(1024, np.int32)
-    item_start, item_end = _longer(item_start, n), _longer(item_end, n)
+    item_start, item_end = longer(item_start, n), longer(item_end, n)
     for s in range(n):
         item_start[s] = s
         item_end[s] = s
@@ -92,13 +79,13 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
         in_gap = q > 0 and symbol[here] == -1
         i0, i1 = item_begin[q], item_begin[q + 1]
         # The longest that the children can need: one gap and all the words.
-        node = _longer(node, count + words.size + 1)
-        begin = _longer(begin, count + words.size + 2)
-        item_begin = _longer(item_begin, count + words.size + 2)
+        node = longer(node, count + words.size + 1)
+        begin = longer(begin, count + words.size + 2)
+        item_begin = longer(item_begin, count + words.size + 2)
 
         if symbol[first] == -1:
-            item_start = _longer(item_start, items + i1 - i0)
-            item_end = _longer(item_end, items + i1 - i0)
+            item_start = longer(item_start, items + i1 - i0)
+            item_end = longer(item_end, items + i1 - i0)
             before = items
             for i in range(i0, i1):
                 s, e = item_start[i], item_end[i]
@@ -127,8 +114,8 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
             for w in range(words.size):
                 target[w] = -1
                 if spans[w] > 0:
-                    child = find_child(symbol, child_begin, here, words[w])
-                    if child >= 0:
+                    child = lower_bound(symbol, first, last, words[w])
+                    if child < last and symbol[child] == words[w]:
                         node[count] = child
                         target[w] = count
                         count += 1
@@ -136,8 +123,8 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
                         needed += spans[w]
                         spans[w] = begin_of_items
                         item_begin[count] = needed
-            item_start = _longer(item_start, needed)
-            item_end = _longer(item_end, needed)
+            item_start = longer(item_start, needed)
+            item_end = longer(item_end, needed)
             if needed > items:
                 for i in range(i0, i1):
                     s, e = item_start[i], item_end[i]
@@ -151,7 +138,8 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, max_span: int) -> tuple[Id
                             item_end[at] = p + 1
                             spans[place[p]] = at + 1
             items = needed
-            spans[:] = 0
+            for w in range(words.size):
+                spans[w] = 0
         q += 1
     begin[count] = count
     return node[:count].copy(), begin[: count + 1].copy()

@@ -68,7 +68,8 @@ def intern(
             full = 2 * (count + 1) > table.size or count + 2 > known_begin.size
             if full or offset + length > known.size:
                 return count, s
-            known[offset : offset + length] = symbols[first : first + length]
+            for k in range(length):
+                known[offset + k] = symbols[first + k]
             known_begin[count + 1] = offset + length
             table[slot] = count
             count += 1
@@ -79,13 +80,14 @@ def intern(
 @njit(cache=True, nogil=True)
 def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
     """Fill the emptied `table` with the sequences 0..count-1."""
-    table[:] = -1
+    for slot in range(table.size):
+        table[slot] = -1
     mask = np.uint64(table.size - 1)
     for s in range(count):
-        slot = hash_sequence(symbols, begin[s], begin[s + 1]) & mask
-        while table[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = s
+        place = hash_sequence(symbols, begin[s], begin[s + 1]) & mask
+        while table[place] >= 0:
+            place = (place + np.uint64(1)) & mask
+        table[place] = s
 
 
 @njit(cache=True, nogil=True)
