@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-# Names stand between blanks and before '=' in the files of this field; '_' and '~' separate the
-# parts of a name, brackets mark gaps.
+# Names stand between white space of any kind and before '=' in the files of this field; '_' and '~'
+# separate the parts of a name, brackets mark gaps. The last space of Unicode is U+3000.
+_SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace())
 _ESCAPES = str.maketrans(
-    {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]: \t\r\n\u00a0\u2028\u3000"}
+    {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]:" + _SPACES}
 )
 
 

@@ -1,0 +1,187 @@
+"""Templates of rule features, the store that keeps them by rule, and the decoder's heap."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+import pytest
+from hiero_reference import Rule, rules, sparse_names, to_grammar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.features.template import escape, is_gap, template_of
+from torchtune_smt.kbest import Source
+from torchtune_smt.lm import NgramModel, Ngrams
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights import Weights
+
+TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
+
+
+def test_names():
+    source, target = ["ne", "[1]", "va", "pas", "[2]"], ["[2]", "does", "not", "[1]"]
+    assert RuleId().features(source, target) == ["rule_id:ne_[1]_va_pas_[2]~[2]_does_not_[1]"]
+    assert SourceNgram().features(source, target) == [
+        "source_ngram:ne_[X]",
+        "source_ngram:[X]_va",
+        "source_ngram:va_pas",
+        "source_ngram:pas_[X]",
+    ]
+    assert RuleShape().features(source, target) == ["rule_shape:T_[1]_T_[2]~[2]_T_[1]"]
+    assert RuleId().features(["ne"], []) == ["rule_id:ne~"]
+    assert SourceNgram().features(["ne"], []) == []
+    assert RuleShape().features(["ne"], []) == ["rule_shape:T~"]
+    assert [t.name for t in TEMPLATES] == ["rule_id", "source_ngram", "rule_shape"]
+
+
+def test_template_of():
+    assert template_of("rule_id:a:b~c") == "rule_id"
+    assert template_of("LanguageModel") == "dense"
+
+
+words = st.text(min_size=1, max_size=6)
+looks_special = st.sampled_from(["[1]", "[2]", "[X]", "T", "_", "~", "%5B1%5D", "a_b", "a~b", "%"])
+symbols = st.one_of(st.sampled_from([(True, "[1]"), (True, "[2]")]), st.tuples(
+    st.just(False), st.one_of(words, looks_special)))  # fmt: skip
+side = st.lists(symbols, max_size=3)
+
+
+def text(side):
+    return [word if gap else escape(word) for gap, word in side]
+
+
+@given(words, words)
+def test_escaping_is_injective(a, b):
+    assert (escape(a) == escape(b)) == (a == b)
+    assert not is_gap(escape(a))
+
+
+@given(side, side, side, side)
+def test_rules_have_names_of_their_own(a, b, c, d):
+    """No two rules share a name, which has no space that would split it in a file, and no sign."""
+    (one,) = RuleId().features(text(a), text(b))
+    (two,) = RuleId().features(text(c), text(d))
+    assert (one == two) == ((a, b) == (c, d))
+    assert one.split() == [one]
+    assert "=" not in one and "|" not in one
+
+
+@given(st.lists(symbols, min_size=2, max_size=2), st.lists(symbols, min_size=2, max_size=2))
+def test_bigrams_have_names_of_their_own(a, b):
+    def gaps_alike(side):
+        return [(gap, "X" if gap else word) for gap, word in side]
+
+    same = SourceNgram().features(text(a), []) == SourceNgram().features(text(b), [])
+    assert same == (gaps_alike(a) == gaps_alike(b))
+
+
+def uniform_model(names: str) -> NgramModel:
+    words = Vocabulary(["<unk>", "<s>", "</s>", *names.split()])
+    n = len(words)
+    zeros = np.zeros(n, np.float32)
+    return NgramModel.from_ngrams(Ngrams(words, [np.arange(n, dtype=np.int32)[:, None]],
+                                         [zeros - 1], [zeros]))  # fmt: skip
+
+
+def decoded(rule: Rule, sentence: list[str]) -> dict[str, float]:
+    """Return the features of the derivation that uses a rule, on a sentence."""
+    decoder = HieroDecoder(to_grammar([rule]), uniform_model("a"), templates=TEMPLATES, k=1)
+    weights = Weights(decoder.dense_names)
+    weights.set(["F0"], [10.0])
+    (kbest,) = decoder.decode([Source(0, sentence)], weights)
+    ids, values = kbest.row(0)
+    assert decoder.target_words.names(kbest.hypothesis(0)) == list(rule.target)
+    return dict(zip(weights.features.names(ids), values.tolist(), strict=True))
+
+
+def test_values_count_firings():
+    features = decoded(Rule(tuple("xyxyx"), ("a",), (1.0, 0.0)), list("xyxyx"))
+    assert features["source_ngram:x_y"] == 2
+    assert features["source_ngram:y_x"] == 2
+    assert features["rule_id:x_y_x_y_x~a"] == 1
+
+
+def test_words_that_look_like_gaps():
+    """They stand in rules and sentences as words, and their names say so."""
+    rule = Rule(("<1>", "[X]"), ("<1>", "T", "~"), (1.0, 0.0))
+    features = decoded(rule, ["<1>", "[X]"])
+    assert features["rule_id:<1>_%5BX%5D~<1>_T_%7E"] == 1
+    assert features["source_ngram:<1>_%5BX%5D"] == 1
+    assert features["rule_shape:T~T"] == 1
+
+
+@settings(max_examples=50)
+@given(st.lists(rules(), min_size=1, max_size=12), st.data())
+def test_store_gives_the_names_of_each_rule(given_rules, data):
+    grammar = to_grammar(given_rules)
+    features = Vocabulary(["dense"])
+    store = RuleFeatures(grammar, TEMPLATES, features)
+    chosen = st.lists(st.integers(0, len(grammar) - 1), unique=True)
+    for _ in range(3):
+        asked = np.array(data.draw(chosen), np.int64)
+        begin, ids = store.rows(asked)
+        for i, rule in enumerate(asked):
+            source, target = grammar.rule_text(rule)
+            expected = sparse_names(Rule(tuple(source), tuple(target)))
+            assert features.names(ids[begin[i] : begin[i + 1]]) == expected
+    assert features.names(store.of_word("a")) == ["rule_id:a~a", "rule_shape:T~T"]
+
+
+def test_store_makes_room():
+    count = 3000
+    many = [Rule((f"s{i}", f"s{i + 1}"), (f"t{i}",), (0.0, 0.0)) for i in range(count)]
+    grammar = to_grammar(many)
+    features = Vocabulary()
+    store = RuleFeatures(grammar, TEMPLATES, features)
+    for part in np.split(np.arange(count), 10):
+        store.rows(part)
+    begin, ids = store.rows(np.arange(count))
+    assert begin.tolist() == list(range(0, 3 * count + 1, 3))
+    names = features.names(ids)
+    for i in range(0, count, 97):
+        source, target = grammar.rule_text(i)
+        assert names[3 * i] == f"rule_id:{'_'.join(source)}~{target[0]}"
+    assert names[2::3] == ["rule_shape:T~T"] * count
+
+
+def test_no_templates():
+    store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), [], Vocabulary())
+    begin, ids = store.rows(np.array([0, 0]))
+    assert begin.tolist() == [0, 0, 0] and ids.size == 0
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=60), st.integers(0, 3))
+def test_heap(actions, first):
+    """Numbers push, None pops; the heap may begin anywhere in its arrays."""
+    room = first + len(actions) + 1
+    keys, values = np.full(room, 7.0), np.full(room, -7, np.int32)
+    pushed: list[float] = []
+    reference: list[float] = []
+    for action in actions:
+        if action is not None:
+            heap_push(keys, values, first, len(reference), action, len(pushed))
+            heappush(reference, -action)
+            pushed.append(action)
+        elif reference:
+            value = heap_pop(keys, values, first, len(reference))
+            assert pushed[value] == -heappop(reference)
+    rest = [heap_pop(keys, values, first, n) for n in range(len(reference), 0, -1)]
+    assert [pushed[value] for value in rest] == sorted((-x for x in reference), reverse=True)
+    assert len(set(rest)) == len(rest)
+    assert (keys[:first] == 7).all() and (values[:first] == -7).all()
+
+
+def test_nothing_is_asked_of_no_rules():
+    store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), TEMPLATES, Vocabulary())
+    begin, ids = store.rows(np.empty(0, np.int64))
+    assert begin.tolist() == [0] and ids.size == 0
+
+
+@pytest.mark.parametrize("character", " \t\n\x0b\x0c\r\x1c\x85\u00a0\u2003\u2028\u3000")
+def test_no_space_stands_in_a_name(character):
+    assert escape(f"a{character}b").split() == [escape(f"a{character}b")]
