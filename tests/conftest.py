@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from torchtune_smt.grammar import FileGrammar, read_grammar
+from torchtune_smt.lm import NgramModel
+
 # Compilation of a kernel may fall into any example, so there are no deadlines. In CI the
 # examples are the same in every run: a failure there can be repeated.
 settings.register_profile("local", deadline=None)
@@ -28,3 +31,15 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no corpora and oracles beside the repository: {folder} is missing")
     return folder
+
+
+@pytest.fixture(scope="session")
+def cdec_grammar(shared: Path) -> FileGrammar:
+    """cdec's rules for the development set of Multi30k."""
+    return read_grammar(shared / "oracles" / "cdec" / "grammar.dev.gz")
+
+
+@pytest.fixture(scope="session")
+def multi30k_model(shared: Path) -> NgramModel:
+    """lmplz's language model of the training set of Multi30k."""
+    return NgramModel.load(shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz", cache=False)
