@@ -333,6 +333,21 @@ def test_bad_arguments():
     grammar = extract_grammar([["a"]], [["u"]], [[(0, 0)]])
     with pytest.raises(ValueError, match="no training sentence 1"):
         grammar.sentence_grammar(np.array([0], np.int32), 10, 1)
+    with pytest.raises(ValueError, match="training sentence 0 of the grammar has other words"):
+        grammar.sentence_grammar(np.array([-1], np.int32), 10, 0)
+
+
+def test_a_sentence_of_one_word_many_times():
+    """Its counts stay exact up to a bound, and beyond it there is an error."""
+    words = ["a"] * 900
+    bitext = ([words, ["a"]], [words, ["a"]], [[(i, i) for i in range(900)], [(0, 0)]])
+    grammar = extracted(bitext, share=False)
+    assert grammar.counts.rule_count.max() > 2**14
+    assert list(sentence_rules(grammar, words, train_index=0)) == [(("a",), ("a",))]
+    words = words * 3
+    bitext = ([words], [words], [[(i, i) for i in range(2700)]])
+    with pytest.raises(InputError, match="sentence pair 1 has one rule 32,768 times"):
+        extracted(bitext, share=False)
 
 
 def test_progress_counts_every_sentence():

@@ -113,8 +113,11 @@ class Grammar(ABC):
         Raises
         ------
         ValueError
-            There is no such training sentence, or the grammar cannot leave one out.
+            There is no such training sentence, it has other words, or the grammar cannot leave
+            one out.
         """
+        # One type for the kernels, which would otherwise be compiled again.
+        source = np.ascontiguousarray(source, np.int32)
         words = np.unique(source[source >= 0])
         node, begin = kernels.match(
             self.trie.symbol, self.trie.child_begin, source, words, max_span

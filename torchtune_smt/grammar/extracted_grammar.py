@@ -7,6 +7,7 @@ import numpy as np
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
+from torchtune_smt.grammar.sequences import gather
 from torchtune_smt.grammar.trie import Trie
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.vocabulary import Vocabulary
@@ -98,6 +99,12 @@ class ExtractedGrammar(Grammar):
         if train_index >= 0:
             rules = slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
             links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
+            linked = np.unique(self.arrays["own_link"][links, 0])
+            if not np.array_equal(linked[linked < len(self.source_words)], words):
+                raise ValueError(
+                    f"training sentence {train_index} of the grammar has other words than this "
+                    "sentence; number sentences as in the bitext that the grammar is from"
+                )
         begin, rule, dense = kernels.select(
             node,
             self.node_source,
@@ -113,18 +120,13 @@ class ExtractedGrammar(Grammar):
         """Return the feature values of rules, float64 [rules, features]."""
         dense = np.ones((rule.size, len(DENSE_NAMES)))
         dense[:, :2] = self.counts.log_p[rule]
-        sides = np.unique(self.rule_source[rule])
-        words = [
-            self.source_symbols[self.source_begin[side] : self.source_begin[side + 1]]
-            for side in sides
-        ]
         no_links = np.empty((0, 2), np.int32)
         # In pieces, as the kernel makes a matrix of all their source and target words.
         for begin in range(0, rule.size, 256):
             piece = slice(begin, begin + 256)
-            low, high = np.searchsorted(sides, self.rule_source[rule[piece]][[0, -1]])
-            source = np.unique(np.concatenate(words[low : high + 1]))
-            self._add_lexical_scores(source[source >= 0], rule[piece], no_links, dense[piece])
+            sides = np.unique(self.rule_source[rule[piece]]).astype(np.int64)
+            words = np.unique(gather(self.source_begin, self.source_symbols, sides)[1])
+            self._add_lexical_scores(words[words >= 0], rule[piece], no_links, dense[piece])
         return dense
 
     def _add_lexical_scores(self, words: Ids, rule: Offsets, own_link: Ids, dense: Reals) -> None:

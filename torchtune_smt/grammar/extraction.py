@@ -106,6 +106,11 @@ def extract_grammar(
         key = sides.intern(side_begin, side).astype(np.int64) << 32
         key |= target_sides.intern(target_side_begin, target_side)
         kept = extraction_kernels.merge_equal(sentence, key, low)
+        if kept < 0:
+            raise InputError(
+                f"sentence pair {-kept} has one rule 32,768 times; it is very long, or all of one "
+                "word: remove it"
+            )
         sentence_parts.append(sentence[:kept].copy())
         key_parts.append(key[:kept].copy())
         low_parts.append(low[:kept].copy())

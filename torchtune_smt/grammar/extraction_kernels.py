@@ -8,8 +8,12 @@ from numba import njit
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets, more_rows
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
-UNIT = 1 << 52
-"""A count of 1 in the integers that counts are kept in."""
+UNIT = 1 << 48
+"""A count of 1 in the integers that counts are kept in.
+
+The integers are taken modulo 2^64, that is, counts modulo 2^16; a float64 beside each tells its
+size. What one sentence adds to one count must be below 2^15.
+"""
 
 
 @njit(cache=True, nogil=True)
@@ -278,7 +282,8 @@ def extract(
 def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
     """Sum, in place, the weights of equal keys within each sentence; return how many stay.
 
-    `sentence` is ascending; within a sentence, keys ascend afterwards.
+    `sentence` is ascending; within a sentence, keys ascend afterwards. Where weights of a sentence
+    sum up to 2^63 or more, the result is -1 - sentence.
     """
     kept = 0
     begin = 0
@@ -292,6 +297,8 @@ def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
         for k in range(keys.size):
             if k > 0 and keys[k] == keys[k - 1]:
                 weight[kept - 1] += weights[k]
+                if weight[kept - 1] < 0:
+                    return -1 - int(here)
             else:
                 sentence[kept] = here
                 key[kept] = keys[k]
@@ -311,7 +318,7 @@ def add_counts(group: Ids, weight: Offsets, approximate: Reals, low: Offsets, co
     weight : int64 [n]
         Counts in units of ``1 / UNIT``, modulo 2^64.
     approximate : float64 [n], or empty
-        The counts themselves, where they may exceed 2^11; empty: they are ``weight / UNIT``.
+        The counts themselves, where they may exceed 2^15; empty: they are ``weight / UNIT``.
     low : int64 [groups], out
         The sums, in units of ``1 / UNIT`` modulo 2^64: exact.
     count : float64 [groups], out
@@ -335,5 +342,5 @@ def exact_count(low: int, approximate: float) -> float:
     added in one order is taken away in another.
     """
     small = low / UNIT
-    period = 4096.0  # 2^64 / UNIT
+    period = 65536.0  # 2^64 / UNIT
     return float(np.rint((approximate - small) / period)) * period + small
