@@ -100,7 +100,7 @@ class ExtractedGrammar(Grammar):
             rules = slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
             links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
             linked = np.unique(self.arrays["own_link"][links, 0])
-            if not np.array_equal(linked[linked < len(self.source_words)], words):
+            if not np.array_equal(linked[linked < self.lexicon.begin.size - 2], words):
                 raise ValueError(
                     f"training sentence {train_index} of the grammar has other words than this "
                     "sentence; number sentences as in the bitext that the grammar is from"
