@@ -17,4 +17,5 @@ def inner(function: Function) -> Function:
     its time on that. Without its runtime (``_nrt``) it does not; such a function can make no
     arrays.
     """
-    return cast(Function, njit(cache=True, nogil=True, _nrt=False)(function))
+    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+    return cast(Function, njit(**options)(function))

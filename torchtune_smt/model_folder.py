@@ -1,10 +1,10 @@
 """A model folder: everything that is made from a bitext once, before tuning.
 
-    alignment.gz    word alignment (Pharaoh)
-    grammar/        hierarchical rules with their counts
-    lm.arpa.gz      language model of the target side
-    folds/          cross-fitted language models
-    model.json      what it was built from; written last, so a folder without it is not whole
+alignment.gz    word alignment (Pharaoh)
+grammar/        hierarchical rules with their counts
+lm.arpa.gz      language model of the target side
+folds/          cross-fitted language models
+model.json      what it was built from; written last, so a folder without it is not whole
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from typing import Literal
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.errors import InputError
 from torchtune_smt.grammar.alignment import align
-from torchtune_smt.grammar.alignment_files import read_alignments, write_alignments
+from torchtune_smt.grammar.alignment_files import Alignment, read_alignments, write_alignments
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar
 from torchtune_smt.grammar.store import load_grammar, save_grammar
@@ -68,6 +69,21 @@ class ModelSettings:
     discount_fallback: tuple[float, float, float] | None = None
     folds: int = 10
 
+    def __post_init__(self) -> None:
+        if self.aligner not in ("fast_align", "hmm"):
+            raise ValueError(f"aligner must be fast_align or hmm, not {self.aligner}")
+        if self.counts not in ("shared", "occurrences"):
+            raise ValueError(f"counts must be shared or occurrences, not {self.counts}")
+        for name in ("iterations", "max_phrase_length", "max_symbols", "table_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 1 <= self.order <= 6:
+            raise ValueError(f"order must be in 1..6, not {self.order}")
+        if self.folds != 0 and self.folds < 2:
+            raise ValueError(f"folds must be 0 or at least 2, not {self.folds}")
+        if self.discount_fallback is not None and len(self.discount_fallback) != 3:
+            raise ValueError(f"discount_fallback must be 3 numbers, not {self.discount_fallback}")
+
 
 def build_model(
     folder: str | os.PathLike[str],
@@ -83,21 +99,36 @@ def build_model(
         The bitext or the alignment file is bad, or the folder cannot be written to.
     """
     folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MANIFEST).is_file():
+        raise InputError(
+            "exists and holds no model; choose another folder, or remove it", path=folder
+        )
+    beside = folder.with_name(f".{folder.name}.part")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
     except OSError as error:
         raise InputError(
             f"cannot be made ({error.strerror}); choose a folder that you may write to", path=folder
         ) from None
-    (folder / _MANIFEST).unlink(missing_ok=True)
+    try:
+        _build(beside, bitext, settings, report)
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.replace(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _build(
+    folder: Path, bitext: Corpus, settings: ModelSettings, report: Callable[[str], None]
+) -> None:
+    """Write all parts of a model to a folder."""
     sources, targets = bitext.source, bitext.targets
     clock = _Clock(report)
     if settings.alignment_file is None:
-        alignments = align(
-            sources, targets, model=settings.aligner, iterations=settings.iterations
-        )
+        alignments = align(sources, targets, model=settings.aligner, iterations=settings.iterations)
     else:
-        alignments = read_alignments(settings.alignment_file, sources, targets)
+        alignments = _read_alignments(settings.alignment_file, bitext)
     write_alignments(folder / "alignment.gz", alignments)
     clock.done(f"aligned {len(sources):,} sentence pairs")
     grammar = extract_grammar(
@@ -124,6 +155,19 @@ def build_model(
     with atomic_writer(folder / _MANIFEST) as file:
         json.dump(manifest, file, indent=1)
         file.write("\n")
+
+
+def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
+    """Read alignments of the bitext's files, or of its sentences where lines were dropped."""
+    alignments = read_alignments(path)
+    if len(alignments) != len(bitext) and len(alignments) >= bitext.lines[-1]:
+        alignments = [alignments[line - 1] for line in bitext.lines]
+    if len(alignments) != len(bitext):
+        raise InputError(
+            f"has {len(alignments)} lines, and the bitext {len(bitext)} pairs; align this bitext",
+            path=path,
+        )
+    return alignments
 
 
 def check_model(

@@ -23,7 +23,7 @@ class RunLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
         self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -35,19 +35,19 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
         self._file.close()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Record numbers at a step; a tag's part before ``/`` groups it in TensorBoard."""
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(tag, value, step)
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
 
     def text(self, tag: str, text: str) -> None:
         """Record a text (Markdown)."""
-        self._writer.add_text(tag, text)  # type: ignore[no-untyped-call]
+        self._writer.add_text(tag, text)
 
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
@@ -61,13 +61,13 @@ class RunLog:
         )
         active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
         by_template: dict[str, list[float]] = {}
-        for i in active:
+        for i in active.tolist():
             by_template.setdefault(template_of(weights.features[i]), []).append(values[i])
         for template, chosen in by_template.items():
             self._histogram(f"weights/{template}", np.array(chosen), step)
 
     def _histogram(self, tag: str, values: Any, step: int) -> None:
-        self._writer.add_histogram(tag, values, step)  # type: ignore[no-untyped-call]
+        self._writer.add_histogram(tag, values, step)
 
 
 def active_features(weights: Weights) -> dict[str, int]:

@@ -9,7 +9,7 @@ from torchtune_smt.kernel_types import Bytes, Ids, Offsets
 
 
 @njit(cache=True, nogil=True)
-def hash_bytes(data: Bytes, begin: int, end: int) -> int:
+def hash_bytes(data: Bytes, begin: int, end: int) -> np.uint64:
     """Return a 64-bit hash of ``data[begin:end]`` (multiply-xor over bytes, finished by a mix)."""
     h = np.uint64(0xCBF29CE484222325)
     for i in range(begin, end):
@@ -23,7 +23,7 @@ def hash_bytes(data: Bytes, begin: int, end: int) -> int:
 @njit(cache=True, nogil=True)
 def find(
     table: Ids, arena: Bytes, begin: Offsets, data: Bytes, first: int, last: int
-) -> tuple[int, int]:
+) -> tuple[np.uint64, int]:
     """Return (slot, id) of the string ``data[first:last]``; id is -1 where the slot is free."""
     mask = np.uint64(table.size - 1)
     slot = hash_bytes(data, first, last) & mask

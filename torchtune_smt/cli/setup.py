@@ -10,6 +10,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.decoders.hiero import HieroDecoder
@@ -97,7 +98,8 @@ def model_settings(model: DictConfig) -> ModelSettings:
     }
     if values["discount_fallback"] is not None:
         values["discount_fallback"] = tuple(values["discount_fallback"])
-    return ModelSettings(**values)
+    with option_errors("model"):
+        return ModelSettings(**values)
 
 
 def open_model(
@@ -131,22 +133,24 @@ def make_decoder(
     templates: Sequence[Any],
 ) -> HieroDecoder:
     """Return the configured decoder."""
-    return HieroDecoder(
-        grammar,
-        model,
-        folds=folds,
-        templates=templates,
-        k=cfg.decoder.k,
-        pop_limit=cfg.decoder.pop_limit,
-        max_span=cfg.decoder.max_span,
-        unique=cfg.decoder.unique,
-        threads=thread_count(cfg.threads),
-    )
+    with option_errors("decoder"):
+        return HieroDecoder(
+            grammar,
+            model,
+            folds=folds,
+            templates=templates,
+            k=cfg.decoder.k,
+            pop_limit=cfg.decoder.pop_limit,
+            max_span=cfg.decoder.max_span,
+            unique=cfg.decoder.unique,
+            threads=thread_count(cfg.threads),
+        )
 
 
 def make_templates(features: DictConfig) -> list[Any]:
     """Return the configured templates of sparse features."""
-    return [instantiate(template) for template in features.templates]
+    with option_errors("features"):
+        return [instantiate(template) for template in features.templates]
 
 
 def thread_count(threads: int | None) -> int:

@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.cli.setup import (
     initial_weights,
     make_decoder,
@@ -41,6 +41,7 @@ def main(cfg: DictConfig) -> float:
     torch.set_num_threads(1)
     folder = Path(HydraConfig.get().runtime.output_dir)
     _check(cfg)
+    parts = _Parts(cfg)
     dev_corpus = require_split(cfg.data, "dev")
     test_corpus = read_split(cfg.data, "test")
     on_train = cfg.tuner.tune_on == "train"
@@ -55,7 +56,7 @@ def main(cfg: DictConfig) -> float:
     grammar, model, folds = open_model(
         cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
     )
-    decoder = make_decoder(cfg, grammar, model, folds, make_templates(cfg.features))
+    decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
     weights = initial_weights(cfg.init, decoder)
     dev = Sentences.of(dev_corpus.source, dev_corpus.references)
     test = None if test_corpus is None else Sentences.of(test_corpus.source, test_corpus.references)
@@ -64,26 +65,23 @@ def main(cfg: DictConfig) -> float:
         tuning = Sentences.of(bitext.source, bitext.references, training=True)
     tuning = _sample(tuning, cfg.tuner.sentences, cfg.seed)
 
-    settings = OmegaConf.to_container(cfg.optimizer, resolve=True)
-    regularize_dense = settings.pop("regularize_dense", False)  # type: ignore[union-attr]
-    optimizer = instantiate(
-        settings,
-        [weights.parameter],
-        regularizer=instantiate(cfg.regularizer),
-        unregularized=0 if regularize_dense else weights.n_dense,
-        _convert_="object",
-    )
-    tuner = OnlineTuner(
-        decoder,
-        weights,
-        instantiate(cfg.metric).bind(tuning.references, decoder.target_words),
-        instantiate(cfg.sampler),
-        instantiate(cfg.loss),
-        optimizer,
-        batch_size=cfg.tuner.batch_size,
-        shuffle=cfg.tuner.shuffle,
-        seed=cfg.seed,
-    )
+    with option_errors("optimizer"):
+        optimizer = parts.optimizer(
+            [weights.parameter],
+            unregularized=0 if cfg.optimizer.regularize_dense else weights.n_dense,
+        )
+    with option_errors("tuner"):
+        tuner = OnlineTuner(
+            decoder,
+            weights,
+            parts.metric.bind(tuning.references, decoder.target_words),
+            parts.sampler,
+            parts.loss,
+            optimizer,
+            batch_size=cfg.tuner.batch_size,
+            shuffle=cfg.tuner.shuffle,
+            seed=cfg.seed,
+        )
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
 
@@ -157,6 +155,29 @@ def main(cfg: DictConfig) -> float:
 
 
 _Scored = tuple[CorpusScore, list[str]]
+
+
+class _Parts:
+    """The replaceable parts, made before anything else, so that bad options are found at once."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.templates = make_templates(cfg.features)
+        with option_errors("metric"):
+            self.metric = instantiate(cfg.metric)
+        with option_errors("sampler"):
+            self.sampler = instantiate(cfg.sampler)
+        with option_errors("loss"):
+            self.loss = instantiate(cfg.loss)
+        with option_errors("regularizer"):
+            regularizer = instantiate(cfg.regularizer)
+        settings = {
+            name: value for name, value in cfg.optimizer.items() if name != "regularize_dense"
+        }
+        self.optimizer = instantiate(
+            settings, _partial_=True, _convert_="object", regularizer=regularizer
+        )
+        with option_errors("optimizer"):
+            self.optimizer([torch.nn.Parameter(torch.zeros(1))])
 
 
 def _check(cfg: DictConfig) -> None:

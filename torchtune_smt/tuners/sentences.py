@@ -35,9 +35,7 @@ class Sentences:
         training: bool = False,
     ) -> Sentences:
         """Return sentences given as words; `training`: they are the bitext of the grammar."""
-        sources = [
-            Source(i, words, i if training else -1) for i, words in enumerate(source)
-        ]
+        sources = [Source(i, words, i if training else -1) for i, words in enumerate(source)]
         return cls(sources, list(references))
 
     def __len__(self) -> int:
@@ -45,9 +43,7 @@ class Sentences:
 
     def subset(self, chosen: Sequence[int]) -> Sentences:
         """Return some of the sentences, numbered anew."""
-        sources = [
-            replace(self.sources[old], index=new) for new, old in enumerate(chosen)
-        ]
+        sources = [replace(self.sources[old], index=new) for new, old in enumerate(chosen)]
         return Sentences(sources, [self.references[i] for i in chosen])
 
 

@@ -1,0 +1,8 @@
+"""Score translations and compare systems: python scripts/evaluate.py --help tells more."""
+
+import sys
+
+from torchtune_smt.cli.evaluate import main
+
+if __name__ == "__main__":
+    sys.exit(main())

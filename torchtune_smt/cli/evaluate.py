@@ -1,0 +1,70 @@
+"""``evaluate``: corpus scores of translations, and the significance of differences."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.setup import require_split
+from torchtune_smt.errors import InputError
+from torchtune_smt.evaluation.significance import compare
+from torchtune_smt.metrics.corpus import METRICS, corpus_scores
+from torchtune_smt.textio import read_lines
+
+
+@hydra_main("evaluate")
+def main(cfg: DictConfig) -> None:
+    """Print the scores of each system, and tests against the first one."""
+    paths = [str(path) for path in ([cfg.systems] if isinstance(cfg.systems, str) else cfg.systems)]
+    if len(set(paths)) < len(paths):
+        raise InputError(f"systems names a file twice: {', '.join(paths)}")
+    for name in cfg.metrics:
+        if name not in METRICS:
+            raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
+    if cfg.test not in ("bootstrap", "randomization"):
+        raise InputError(f"test must be bootstrap or randomization, not {cfg.test}")
+    if cfg.references is None:
+        corpus = require_split(cfg.data, cfg.split)
+        references = [[" ".join(words) for words in row] for row in corpus.references]
+    else:
+        files = [str(path) for path in cfg.references]
+        columns = [read_lines(path) for path in files]
+        for path, column in zip(files, columns, strict=True):
+            if len(column) != len(columns[0]):
+                raise InputError(
+                    f"has {len(column)} lines, {files[0]} has {len(columns[0])}; every file of "
+                    "references needs one line a sentence",
+                    path=path,
+                )
+        references = [list(row) for row in zip(*columns, strict=True)]
+    systems = {path: read_lines(path) for path in paths}
+    for path, lines in systems.items():
+        if len(lines) != len(references):
+            raise InputError(
+                f"has {len(lines)} lines, and there are references of {len(references)} "
+                "sentences; both need one line a sentence",
+                path=path,
+            )
+    metrics = list(cfg.metrics)
+    settings = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
+    try:
+        for path, lines in systems.items():
+            print(path)
+            for score in corpus_scores(lines, references, metrics, **settings).values():
+                print(f"  {score}")
+        if len(systems) > 1:
+            comparisons = compare(
+                systems,
+                references,
+                test=cfg.test,
+                metrics=metrics,
+                samples=cfg.samples,
+                seed=cfg.seed,
+                **settings,
+            )
+            for comparison in comparisons:
+                print(comparison)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
