@@ -184,10 +184,14 @@ def kneser_ney(
             return rest
         return (count - discounts[n][min(count, 3)]) / sum(followers(context)) + rest
 
+    def log10(value: float) -> float:
+        # Discounts of 0 leave nothing to back-off; -99 is ARPA's log10 0.
+        return math.log10(value) if value > 1e-99 else -99.0
+
     model = DictModel()
     for n in range(1, order + 1):
         for ngram in counts[n]:
-            model.prob[ngram] = 0.0 if ngram == (BEGIN,) else math.log10(p(ngram))
+            model.prob[ngram] = 0.0 if ngram == (BEGIN,) else log10(p(ngram))
             if n < order:
-                model.backoff[ngram] = math.log10(gamma(ngram))
+                model.backoff[ngram] = log10(gamma(ngram))
     return model

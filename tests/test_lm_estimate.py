@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lm_reference import kneser_ney, to_dict
 
@@ -24,6 +24,8 @@ from torchtune_smt.lm import (
 )
 from torchtune_smt.textio import read_lines
 
+# The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
+NO_BACKOFF = [list("abbbed"), list("bebeb"), list("becbbd")]
 corpora = st.lists(st.lists(st.sampled_from("abcde"), max_size=8), min_size=1, max_size=12)
 
 
@@ -55,6 +57,7 @@ def test_numbers_are_those_of_lmplz(shared: Path, tmp_path: Path) -> None:
 
 
 @given(corpora, st.integers(1, 5))
+@example(NO_BACKOFF, 4)
 @settings(max_examples=80)
 def test_numbers_are_those_of_the_definition(sentences: list[list[str]], order: int) -> None:
     own = to_dict(estimate(sentences, order, DISCOUNT_FALLBACK))
@@ -67,6 +70,7 @@ def test_numbers_are_those_of_the_definition(sentences: list[list[str]], order: 
 
 
 @given(corpora, st.integers(1, 4))
+@example(NO_BACKOFF, 4)
 @settings(max_examples=30)
 def test_probabilities_sum_to_one_after_any_context(sentences: list[list[str]], order: int) -> None:
     model = NgramModel.from_ngrams(estimate(sentences, order, DISCOUNT_FALLBACK))
@@ -85,6 +89,12 @@ def test_orders_that_no_sentence_is_long_enough_for_are_empty(tmp_path: Path) ->
     expected = NgramModel.from_ngrams(ngrams)
     assert again.order == expected.order == 5
     assert again.score(["a"])[0] == pytest.approx(expected.score(["a"])[0], abs=1e-6)
+
+
+def test_nothing_left_to_back_off_is_finite() -> None:
+    ngrams = estimate(NO_BACKOFF, 4, DISCOUNT_FALLBACK)
+    assert to_dict(ngrams).backoff[("d",)] == -99
+    assert all(np.isfinite(values).all() for values in (*ngrams.prob, *ngrams.backoff))
 
 
 def test_discounts_of_small_data_need_a_fallback() -> None:

@@ -24,6 +24,10 @@ _UNKNOWN_WORD, _BEGIN_WORD, _END_WORD = 0, 1, 2
 # What lmplz takes with --discount_fallback.
 DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)
 
+# Estimated discounts may be 0, which leaves nothing to back-off, and nothing to <unk>. ARPA writes
+# log10 0 as -99; being finite, it can be summed, and taken away again.
+_LEAST = 1e-99
+
 
 @dataclass
 class _Order:
@@ -93,8 +97,8 @@ def estimate(
             # Never predicted; log10 0 stands in its place.
             lower[_BEGIN_WORD] = 1.0
         else:
-            log_backoff.append(np.log10(backoff))
-        log_prob.append(np.log10(lower))
+            log_backoff.append(_log10(backoff))
+        log_prob.append(_log10(lower))
         own = now.word.astype(np.int32)[:, None]
         rows.append(own if n == 1 else np.concatenate([rows[-1][now.prefix], own], axis=1))
     log_backoff.append(np.zeros(orders[-1].word.size))
@@ -105,6 +109,11 @@ def estimate(
         [values.astype(np.float32) for values in log_backoff],
         path,
     )
+
+
+def _log10(values: Reals) -> Reals:
+    result: Reals = np.log10(np.maximum(values, _LEAST))
+    return result
 
 
 def read_tokens(
