@@ -1,0 +1,424 @@
+"""The online tuner, on a decoder that re-ranks fixed lists, against a loop over plain dicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.losses import Logistic
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.pairs import ProSampler
+from torchtune_smt.regularizers import L1, NoRegularizer
+from torchtune_smt.tuners.online import BatchReport, OnlineTuner, tune
+from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights import Weights
+
+DENSE = ["model", "length"]
+START = {"model": 0.3, "length": -0.1}
+LR, STRENGTH = 0.2, 0.05
+
+Hypothesis = tuple[str, dict[str, float], float]
+"""Words, features, gain."""
+
+
+def random_lists(seed: int, sentences: int = 7, size: int = 12) -> list[list[Hypothesis]]:
+    rng = np.random.default_rng(seed)
+    lists = []
+    for i in range(sentences):
+        hypotheses = []
+        for h in range(size):
+            sparse = {f"s:{n}": 1.0 for n in rng.choice(30, rng.integers(0, 4), replace=False)}
+            values = dict(zip(DENSE, rng.normal(size=2).tolist(), strict=True)) | sparse
+            hypotheses.append((f"w{i} h{h}", values, float(rng.random())))
+        lists.append(hypotheses)
+    return lists
+
+
+@dataclass
+class ListDecoder:
+    """Re-ranks given lists by the weights of the moment, which it writes down."""
+
+    lists: list[list[Hypothesis]]
+    dense_names: list[str] = field(default_factory=lambda: list(DENSE))
+    target_words: Vocabulary = field(default_factory=Vocabulary)
+    batches: list[list[int]] = field(default_factory=list)
+    weights_read: list[dict[str, float]] = field(default_factory=list)
+
+    def decode(
+        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
+    ) -> list[KBest]:
+        self.batches.append([source.index for source in sources])
+        names = sorted({n for s in sources for _, row, _ in self.lists[s.index] for n in row})
+        ids = weights.features.intern(names).astype(np.int64)
+        values = weights.read(ids).tolist()
+        self.weights_read.append(dict(zip(names, values, strict=True)))
+        return [
+            self._kbest(source.index, weights.features, self.weights_read[-1], k)
+            for source in sources
+        ]
+
+    def _kbest(
+        self, index: int, features: Vocabulary, weight: dict[str, float], k: int | None
+    ) -> KBest:
+        ranked = rank(self.lists[index], weight)[:k]
+        rows = [sorted((features.id(n), v) for n, v in row.items()) for _, row, _ in ranked]
+        tokens = [self.target_words.intern(words.split()) for words, _, _ in ranked]
+        return KBest(
+            index,
+            np.cumsum([0, *map(len, tokens)], dtype=np.int64),
+            np.concatenate(tokens),
+            np.cumsum([0, *map(len, rows)], dtype=np.int64),
+            np.array([i for row in rows for i, _ in row], np.int64),
+            np.array([v for row in rows for _, v in row]),
+            np.array([dot(row, weight) for _, row, _ in ranked]),
+        )
+
+
+@dataclass
+class GivenGains:
+    """The gains that stand beside the hypotheses."""
+
+    decoder: ListDecoder
+
+    def gains(self, kbest: KBest) -> np.ndarray:
+        gain = {words: gain for words, _, gain in self.decoder.lists[kbest.index]}
+        names = self.decoder.target_words.names
+        return np.array([gain[" ".join(names(kbest.hypothesis(h)))] for h in range(len(kbest))])
+
+
+def dot(row: dict[str, float], weight: dict[str, float]) -> float:
+    return sum(value * weight.get(name, 0.0) for name, value in row.items())
+
+
+def rank(hypotheses: list[Hypothesis], weight: dict[str, float]) -> list[Hypothesis]:
+    return sorted(hypotheses, key=lambda hypothesis: -dot(hypothesis[1], weight))
+
+
+def sentences_of(lists: list[list[Hypothesis]]) -> Sentences:
+    best = [max(hypotheses, key=lambda hypothesis: hypothesis[2])[0] for hypotheses in lists]
+    return Sentences.of([["f"]] * len(lists), [[words.split()] for words in best])
+
+
+def make_tuner(
+    lists: list[list[Hypothesis]],
+    *,
+    sampler: ProSampler | None = None,
+    strength: float = STRENGTH,
+    reduction: str = "sum",
+    batch_size: int = 3,
+    shuffle: bool = True,
+    seed: int = 1,
+) -> tuple[OnlineTuner, ListDecoder]:
+    decoder = ListDecoder(lists)
+    weights = Weights(DENSE)
+    weights.set(list(START), list(START.values()))
+    optimizer = AdaGrad(
+        [weights.parameter],
+        lr=LR,
+        regularizer=L1(strength) if strength else NoRegularizer(),
+        unregularized=len(DENSE),
+    )
+    tuner = OnlineTuner(
+        decoder,
+        weights,
+        GivenGains(decoder),
+        sampler or ProSampler(candidates=50, pairs=6),
+        Logistic(reduction),  # type: ignore[arg-type]
+        optimizer,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    return tuner, decoder
+
+
+def values_of(weights: Weights) -> dict[str, float]:
+    """The weights that are not 0, as they lie in memory."""
+    values = weights.parameter.detach().tolist()
+    names = weights.features.names(range(len(values)))
+    return {name: value for name, value in zip(names, values, strict=True) if value}
+
+
+def run(tuner: OnlineTuner, sentences: Sentences, epochs: int) -> list[BatchReport]:
+    reports = [r for epoch in range(1, epochs + 1) for r in tuner.epoch(sentences, epoch)]
+    tuner.optimizer.flush()
+    return reports
+
+
+@dataclass
+class Reference:
+    """The same by the book: every regularised weight is shrunk after every step."""
+
+    lists: list[list[Hypothesis]]
+    sampler: ProSampler
+    seed: int
+    weight: dict[str, float] = field(default_factory=lambda: dict(START))
+    squares: dict[str, float] = field(default_factory=dict)
+
+    def step(self, batch: Sequence[int], epoch: int) -> tuple[float, int]:
+        gradient: dict[str, float] = {}
+        losses = []
+        for index in batch:
+            ranked = rank(self.lists[index], self.weight)
+            for better, worse in self.sampled(ranked, index, epoch):
+                names = ranked[better][1].keys() | ranked[worse][1].keys()
+                x = {n: ranked[better][1].get(n, 0) - ranked[worse][1].get(n, 0) for n in names}
+                z = dot(x, self.weight)
+                losses.append(math.log1p(math.exp(-z)))
+                for name, value in x.items():
+                    if value:
+                        gradient[name] = gradient.get(name, 0) - value / (1 + math.exp(z))
+        if not losses:
+            return 0.0, 0
+        for name, g in gradient.items():
+            self.squares[name] = self.squares.get(name, 0) + g * g
+            if g:
+                self.weight[name] = self.weight.get(name, 0) - LR * g / self.squares[name] ** 0.5
+        for name, square in self.squares.items():
+            if name not in DENSE and square:
+                w, c = self.weight.get(name, 0), LR * STRENGTH / square**0.5
+                self.weight[name] = math.copysign(max(abs(w) - c, 0), w)
+        return sum(losses) / len(losses), len(losses)
+
+    def sampled(self, ranked: list[Hypothesis], index: int, epoch: int) -> np.ndarray:
+        k = len(ranked)
+        kbest = KBest(
+            index,
+            np.arange(k + 1),
+            np.arange(k, dtype=np.int32),
+            np.zeros(k + 1, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros(0),
+            np.zeros(k),
+            np.array([gain for _, _, gain in ranked]),
+        )
+        return self.sampler.sample(kbest, (self.seed, epoch, index))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_are_those_of_the_eager_method(seed: int) -> None:
+    lists = random_lists(seed)
+    tuner, decoder = make_tuner(lists, seed=seed)
+    reference = Reference(lists, ProSampler(candidates=50, pairs=6), seed)
+    for epoch in (1, 2, 3):
+        for report in tuner.epoch(sentences_of(lists), epoch):
+            # What the decoder read before the step: nothing stale.
+            for name, value in decoder.weights_read[-1].items():
+                assert value == pytest.approx(reference.weight.get(name, 0), abs=1e-12)
+            loss, pairs = reference.step(decoder.batches[-1], epoch)
+            assert (report.epoch, report.pairs) == (epoch, pairs)
+            assert report.loss == pytest.approx(loss, abs=1e-12)
+            assert report.sentences == len(decoder.batches[-1])
+            assert report.seconds >= report.decoding >= 0
+    tuner.optimizer.flush()
+    expected = {name: value for name, value in reference.weight.items() if value}
+    # Regularisation has both removed some features and left others.
+    assert len(DENSE) < len(expected) < len(tuner.weights.features)
+    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_reported_gain_is_that_of_the_best_hypotheses() -> None:
+    lists = random_lists(0, sentences=3)
+    tuner, _ = make_tuner(lists)
+    (report,) = tuner.epoch(sentences_of(lists), 1)
+    best = [rank(hypotheses, START)[0][2] for hypotheses in lists]
+    assert report.gain == pytest.approx(sum(best) / 3)
+
+
+def test_no_step_without_pairs() -> None:
+    lists = random_lists(0)
+    tuner, _ = make_tuner(lists, sampler=ProSampler(threshold=1.5))
+    reports = run(tuner, sentences_of(lists), 2)
+    assert [(r.pairs, r.loss) for r in reports] == [(0, 0.0)] * 6
+    assert values_of(tuner.weights) == START
+    # Every feature has been met all the same.
+    names = {name for hypotheses in lists for _, row, _ in hypotheses for name in row}
+    assert len(tuner.weights.features) == len(names)
+
+
+def test_one_batch_without_pairs_takes_no_step() -> None:
+    lists = random_lists(3, sentences=4)
+    # Sentences 2 and 3 have one hypothesis each.
+    lists[2:] = [hypotheses[:1] for hypotheses in lists[2:]]
+    tuner, _ = make_tuner(lists, batch_size=2, shuffle=False)
+    reports = []
+    after = []
+    for report in tuner.epoch(sentences_of(lists), 1):
+        reports.append(report)
+        after.append(tuner.weights.read(np.arange(len(tuner.weights))))
+    assert [report.pairs for report in reports] == [12, 0]
+    np.testing.assert_array_equal(after[0], after[1][: after[0].size])
+
+
+def test_one_seed_one_result() -> None:
+    lists = random_lists(0)
+    results = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        tuner, decoder = make_tuner(lists, seed=seed)
+        run(tuner, sentences_of(lists), 2)
+        results[name] = (decoder.batches, values_of(tuner.weights))
+    assert results["a"] == results["b"]
+    assert results["a"][0] != results["c"][0]
+    assert results["a"][1] != results["c"][1]
+
+
+def test_every_sentence_once_an_epoch_in_another_order_each_time() -> None:
+    lists = random_lists(0)
+    tuner, decoder = make_tuner(lists)
+    run(tuner, sentences_of(lists), 3)
+    assert [len(batch) for batch in decoder.batches] == [3, 3, 1] * 3
+    orders = [[i for batch in decoder.batches[3 * e : 3 * e + 3] for i in batch] for e in range(3)]
+    assert all(sorted(order) == list(range(7)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_without_shuffling_the_order_is_as_given() -> None:
+    lists = random_lists(0)
+    tuner, decoder = make_tuner(lists, shuffle=False, batch_size=5)
+    run(tuner, sentences_of(lists), 2)
+    assert decoder.batches == [[0, 1, 2, 3, 4], [5, 6]] * 2
+
+
+def test_batch_size_is_the_number_of_sentences_between_steps() -> None:
+    lists = random_lists(0)
+    weights = []
+    for size in (1, 7, 100):
+        tuner, decoder = make_tuner(lists, shuffle=False, batch_size=size)
+        run(tuner, sentences_of(lists), 1)
+        assert len(decoder.batches) == math.ceil(7 / size)
+        weights.append(values_of(tuner.weights))
+    assert weights[0] != weights[1] == weights[2]
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        make_tuner(lists, batch_size=0)
+
+
+def test_the_mean_over_pairs_is_a_smaller_gradient() -> None:
+    lists = random_lists(0, sentences=3)
+    tuners = {}
+    for reduction in ("sum", "mean"):
+        tuner, _ = make_tuner(lists, reduction=reduction)
+        reports = run(tuner, sentences_of(lists), 1)
+        tuners[reduction] = tuner.optimizer.state[tuner.weights.parameter]["sum"]  # type: ignore[attr-defined]
+    pairs = reports[0].pairs
+    torch.testing.assert_close(tuners["sum"], tuners["mean"] * pairs**2)
+
+
+def test_tuning_raises_the_gain() -> None:
+    lists = random_lists(0, sentences=5)
+    tuner, _ = make_tuner(lists, strength=0.0, batch_size=1)
+    reports = run(tuner, sentences_of(lists), 30)
+    first, last = reports[:5], reports[-5:]
+    assert sum(r.gain for r in last) > sum(r.gain for r in first) + 0.5
+
+
+def recorded_scores(
+    tuner: OnlineTuner, scores: Sequence[float]
+) -> tuple[Callable[[], float], list[dict[str, float]]]:
+    """An evaluation that gives these scores, and writes the weights down."""
+    seen: list[dict[str, float]] = []
+
+    def evaluate() -> float:
+        seen.append(values_of(tuner.weights))
+        return scores[len(seen) - 1]
+
+    return evaluate, seen
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([1, 3, 2, 0], 2), ([0, 1, 2, 3], 4), ([5, 4, 3, 2], 1), ([1, 2, 2, 1], 2)],
+)
+def test_weights_of_the_best_epoch_stay(scores: list[float], best: int) -> None:
+    lists = random_lists(1)
+    tuner, _ = make_tuner(lists)
+    evaluate, seen = recorded_scores(tuner, scores)
+    batches: list[BatchReport] = []
+    told: list[tuple[int, float]] = []
+    result = tune(
+        tuner,
+        sentences_of(lists),
+        4,
+        evaluate,
+        on_batch=batches.append,
+        on_epoch=lambda epoch, score: told.append((epoch, score)),
+    )
+    assert (result.epoch, result.score) == (best, scores[best - 1])
+    assert len(seen) == 4
+    assert values_of(tuner.weights) == seen[best - 1]
+    assert told == list(enumerate(scores, start=1))
+    assert [(b.epoch, b.batch) for b in batches] == [(e, b) for e in range(1, 5) for b in (1, 2, 3)]
+    # Reading changes nothing any more.
+    ids = np.arange(len(tuner.weights))
+    np.testing.assert_array_equal(tuner.weights.read(ids), tuner.weights.parameter.detach().numpy())
+    assert values_of(tuner.weights) == seen[best - 1]
+
+
+def test_weights_are_up_to_date_when_an_epoch_is_evaluated() -> None:
+    lists = random_lists(2)
+    tuner, decoder = make_tuner(lists)
+    reference = Reference(lists, ProSampler(candidates=50, pairs=6), 1)
+    after: list[dict[str, float]] = []
+
+    def evaluate() -> float:
+        after.append(values_of(tuner.weights))
+        return 0.0
+
+    tune(tuner, sentences_of(lists), 2, evaluate)
+    for epoch, weights in enumerate(after, start=1):
+        for batch in decoder.batches[3 * epoch - 3 : 3 * epoch]:
+            reference.step(batch, epoch)
+        expected = {name: value for name, value in reference.weight.items() if value}
+        assert weights == pytest.approx(expected, abs=1e-12)
+
+
+def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
+    lists = random_lists(1)
+    tuner, _ = make_tuner(lists)
+    scores = iter([2.0, 1.0])
+
+    def evaluate() -> float:
+        tuner.weights.features.intern([f"late:{len(tuner.weights.features)}"])
+        tuner.weights.grow()
+        return next(scores)
+
+    tune(tuner, sentences_of(lists), 2, evaluate)
+    late = [n for n in tuner.weights.features.names(range(len(tuner.weights))) if n[:5] == "late:"]
+    assert len(late) == 2
+    assert not values_of(tuner.weights).keys() & set(late)
+
+
+def test_epochs_are_checked() -> None:
+    tuner, _ = make_tuner(random_lists(0))
+    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
+        tune(tuner, sentences_of(random_lists(0)), 0, lambda: 0.0)
+
+
+def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
+    sentences = Sentences.of(
+        [["a"], ["b"], ["c"]], [[["x"]], [["y"], ["z"]], [["w"]]], training=True
+    )
+    subset = sentences.subset([1, 2])
+    assert [(s.index, s.words, s.train_index) for s in subset.sources] == [
+        (0, ["b"], 1),
+        (1, ["c"], 2),
+    ]
+    assert subset.references == [[["y"], ["z"]], [["w"]]]
+    assert [s.train_index for s in Sentences.of([["a"]], [[["x"]]]).sources] == [-1]
+
+
+def test_translation_and_its_score() -> None:
+    lists = random_lists(0, sentences=5)
+    sentences = sentences_of(lists)
+    weights = Weights(DENSE)
+    weights.set(list(START), list(START.values()))
+    lines = translate(ListDecoder(lists), weights, sentences.sources, batch_size=2)
+    assert lines == [rank(hypotheses, START)[0][0] for hypotheses in lists]
+    best = [" ".join(references[0]) for references in sentences.references]
+    assert score_corpus(best, sentences).score >= score_corpus(lines, sentences).score
