@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,10 +29,11 @@ from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate
 from torchtune_smt.lm.folds import FoldModels, build_folds
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.textio import atomic_folder, atomic_writer, read_bytes
 
 _VERSION = 1
 _MANIFEST = "model.json"
+_LM = "lm.arpa.gz"
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,18 @@ class ModelSettings:
         for name in ("iterations", "max_phrase_length", "max_symbols", "table_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("max_phrase_length", "max_symbols"):
+            if getattr(self, name) > 100:
+                raise ValueError(f"{name} must be at most 100, not {getattr(self, name)}")
         if not 1 <= self.order <= 6:
             raise ValueError(f"order must be in 1..6, not {self.order}")
         if self.folds != 0 and self.folds < 2:
             raise ValueError(f"folds must be 0 or at least 2, not {self.folds}")
         if self.discount_fallback is not None and len(self.discount_fallback) != 3:
             raise ValueError(f"discount_fallback must be 3 numbers, not {self.discount_fallback}")
+        for count, discount in enumerate(self.discount_fallback or (), start=1):
+            if not 0 < discount <= count:
+                raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
 
 
 def build_model(
@@ -99,24 +105,13 @@ def build_model(
         The bitext or the alignment file is bad, or the folder cannot be written to.
     """
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / _MANIFEST).is_file():
+    ours = (folder / _MANIFEST).is_file() or (folder.is_dir() and not any(folder.iterdir()))
+    if folder.exists() and not ours:
         raise InputError(
             "exists and holds no model; choose another folder, or remove it", path=folder
         )
-    beside = folder.with_name(f".{folder.name}.part")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot be made ({error.strerror}); choose a folder that you may write to", path=folder
-        ) from None
-    try:
+    with atomic_folder(folder) as beside:
         _build(beside, bitext, settings, report)
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.replace(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _build(
@@ -144,14 +139,19 @@ def _build(
     save_grammar(folder / "grammar", grammar)
     clock.done(f"extracted {len(grammar):,} rules")
     ngrams = estimate(targets, settings.order, settings.discount_fallback)
-    write_arpa(folder / "lm.arpa.gz", ngrams)
+    write_arpa(folder / _LM, ngrams)
     clock.done(f"estimated a language model of order {settings.order}")
     if settings.folds:
         build_folds(
             folder / "folds", targets, settings.folds, settings.order, settings.discount_fallback
         )
         clock.done(f"estimated {settings.folds} cross-fitted language models")
-    manifest = {"version": _VERSION, "settings": asdict(settings), "bitext": _digest(bitext)}
+    manifest = {
+        "version": _VERSION,
+        "settings": asdict(settings),
+        "bitext": _digest(bitext),
+        "alignment": _alignment_digest(settings),
+    }
     with atomic_writer(folder / _MANIFEST) as file:
         json.dump(manifest, file, indent=1)
         file.write("\n")
@@ -160,13 +160,24 @@ def _build(
 def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
     """Read alignments of the bitext's files, or of its sentences where lines were dropped."""
     alignments = read_alignments(path)
+    lines = list(range(1, len(alignments) + 1))
     if len(alignments) != len(bitext) and len(alignments) >= bitext.lines[-1]:
-        alignments = [alignments[line - 1] for line in bitext.lines]
+        lines = bitext.lines
+        alignments = [alignments[line - 1] for line in lines]
     if len(alignments) != len(bitext):
         raise InputError(
             f"has {len(alignments)} lines, and the bitext {len(bitext)} pairs; align this bitext",
             path=path,
         )
+    for line, links, *pair in zip(lines, alignments, bitext.source, bitext.targets, strict=True):
+        lengths = [len(words) for words in pair]
+        if links.size and (links >= lengths).any():
+            raise InputError(
+                f"has a link out of its sentence pair, which has {lengths[0]} and {lengths[1]} "
+                "words; align this bitext",
+                path=path,
+                line=line,
+            )
     return alignments
 
 
@@ -179,7 +190,8 @@ def check_model(
         return "there is no whole model"
     try:
         manifest = json.loads(read_bytes(path))
-        version, built, digest = manifest["version"], manifest["settings"], manifest["bitext"]
+        version, built = manifest["version"], dict(manifest["settings"])
+        digests = manifest["bitext"], manifest.get("alignment")
     except (ValueError, KeyError, TypeError):
         return f"{path} is damaged"
     if version != _VERSION:
@@ -187,8 +199,13 @@ def check_model(
     for name, value in json.loads(json.dumps(asdict(settings))).items():
         if built.get(name) != value:
             return f"it was built with {name}={built.get(name)}, not {value}"
-    if digest != _digest(bitext):
+    if digests[0] != _digest(bitext):
         return "it was built from another bitext"
+    if digests[1] != _alignment_digest(settings):
+        return "it was built from another alignment"
+    for part in ("grammar", _LM, *["folds"] * (settings.folds > 0)):
+        if not (path.parent / part).exists():
+            return f"{part} is missing"
     return None
 
 
@@ -206,7 +223,7 @@ def load_model(
     if not (folder / _MANIFEST).is_file():
         raise InputError("holds no whole model; build it with build_model", path=folder)
     models = FoldModels.load(folder / "folds").models if folds else []
-    return load_grammar(folder / "grammar"), NgramModel.load(folder / "lm.arpa.gz"), models
+    return load_grammar(folder / "grammar"), NgramModel.load(folder / _LM), models
 
 
 def _digest(bitext: Corpus) -> str:
@@ -215,6 +232,13 @@ def _digest(bitext: Corpus) -> str:
     for source, target in zip(bitext.source, bitext.targets, strict=True):
         digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
     return digest.hexdigest()
+
+
+def _alignment_digest(settings: ModelSettings) -> str | None:
+    """Return a hash of the alignment that the user gave."""
+    if settings.alignment_file is None:
+        return None
+    return hashlib.sha256(read_bytes(settings.alignment_file)).hexdigest()
 
 
 class _Clock:

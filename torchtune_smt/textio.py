@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -104,6 +105,49 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder beside `path`, which takes its place at the end with what is in it.
+
+    When the block raises, the folder beside is removed and `path` stays as it was.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written.
+    """
+    path = Path(path)
+
+    def beside(suffix: str) -> Path:
+        return Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix))
+
+    new = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = beside(".part")
+        yield new
+        umask = os.umask(0)
+        os.umask(umask)
+        new.chmod(0o777 & ~umask)
+        if path.exists():
+            # A folder cannot be replaced in one step: the old one makes room first.
+            old = beside(".old")
+            path.replace(old)
+            new.replace(path)
+            shutil.rmtree(old)
+        else:
+            new.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror}); choose a folder that you may write to, with "
+            "space enough",
+            path=path,
+        ) from None
+    finally:
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def main(cfg: DictConfig) -> None:
     settings = model_settings(cfg.model)
     print(f"training bitext: {bitext.summary()}")
     if check_model(cfg.model.folder, bitext, settings) is None:
-        print(f"{cfg.model.folder} is up to date")
+        print(f"{cfg.model.folder} is up to date; remove it to build it anew")
         return
     build_model(cfg.model.folder, bitext, settings)
     print(f"the model lies in {cfg.model.folder}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.textio import atomic_folder, atomic_writer
 from torchtune_smt.vocabulary import Vocabulary
 
 _VERSION = 1
@@ -44,48 +43,16 @@ def save_grammar(folder: str | os.PathLike[str], grammar: ExtractedGrammar) -> N
         "rules": len(grammar),
         "arrays": {name: list(array.shape) for name, array in arrays.items()},
     }
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(
-            tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part")
-        )
-    except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror}); choose a folder that you may write to",
-            path=folder,
-        ) from None
-    try:
+    with atomic_folder(folder) as beside:
         for name, array in arrays.items():
             with (beside / f"{name}.npy").open("wb") as file:
                 np.save(file, array)
                 file.flush()
                 os.fsync(file.fileno())
         # Last, so that a folder with this file has everything else.
-        with (beside / _META).open("w", encoding="utf-8") as file:
-            json.dump(meta, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        beside.chmod(0o777 & ~umask)
-        if folder.exists():
-            # A folder cannot be replaced in one step: the old one makes room first.
-            old = Path(
-                tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old")
-            )
-            folder.replace(old)
-            beside.replace(folder)
-            shutil.rmtree(old)
-        else:
-            beside.replace(folder)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror}); free space, or choose another folder",
-            path=folder,
-        ) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        with atomic_writer(beside / _META) as text:
+            json.dump(meta, text, indent=1)
+            text.write("\n")
 
 
 def load_grammar(

@@ -1,0 +1,342 @@
+"""Model folders: built whole or not at all, recognised again, and what is decoded with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchtune_smt.data.bitext import Corpus, read_corpus
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
+from torchtune_smt.kbest import Source
+from torchtune_smt.lm import NgramModel, estimate
+from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
+from torchtune_smt.resources import example_folder
+from torchtune_smt.weights import Weights
+
+SETTINGS = ModelSettings(order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
+
+
+def ignore(step: str) -> None:
+    pass
+
+
+def part_of(corpus: Corpus, chosen: list[int]) -> Corpus:
+    return Corpus(
+        [corpus.source[i] for i in chosen],
+        [corpus.references[i] for i in chosen],
+        [corpus.lines[i] for i in chosen],
+    )
+
+
+@pytest.fixture(scope="module")
+def bitext() -> Corpus:
+    folder = example_folder()
+    corpus = read_corpus(folder / "train.de", [folder / "train.en"])
+    return part_of(corpus, list(range(60)))
+
+
+@pytest.fixture(scope="module")
+def built(bitext: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "example"
+    build_model(folder, bitext, SETTINGS, ignore)
+    return folder
+
+
+@pytest.fixture
+def folder(built: Path, tmp_path: Path) -> Path:
+    """A copy of the model, to be damaged."""
+    return Path(shutil.copytree(built, tmp_path / "model"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_model_is_written_reported_and_recognised(bitext: Corpus, tmp_path: Path) -> None:
+    steps: list[str] = []
+    folder = tmp_path / "new" / "model"
+    build_model(folder, bitext, SETTINGS, steps.append)
+    assert [step.split()[0] for step in steps] == ["aligned", "extracted", "estimated", "estimated"]
+    assert "60 sentence pairs" in steps[0]
+    assert check_model(folder, bitext, SETTINGS) is None
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
+    # Nothing else is left.
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    # Anybody may read it, as far as the umask lets them.
+    assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777
+
+
+def test_the_same_bitext_gives_the_same_bytes(bitext: Corpus, built: Path, tmp_path: Path) -> None:
+    build_model(tmp_path / "again", bitext, SETTINGS, ignore)
+    ours = {name: data for name, data in content(built).items() if not name.endswith(".cache")}
+    assert content(tmp_path / "again") == ours
+
+
+def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
+    build_model(tmp_path / "model", bitext, replace(SETTINGS, folds=0), ignore)
+    assert not (tmp_path / "model" / "folds").exists()
+    _, _, folds = load_model(tmp_path / "model")
+    assert folds == []
+    with pytest.raises(InputError, match="holds no whole set of fold models"):
+        load_model(tmp_path / "model", folds=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("aligner", "hmm"),
+        ("iterations", 3),
+        ("alignment_file", "somewhere"),
+        ("max_phrase_length", 7),
+        ("max_symbols", 4),
+        ("unaligned_edges", True),
+        ("counts", "occurrences"),
+        ("table_limit", 20),
+        ("order", 4),
+        ("discount_fallback", None),
+        ("folds", 2),
+    ],
+)
+def test_other_settings_are_a_reason(
+    built: Path, bitext: Corpus, setting: str, value: object
+) -> None:
+    other = replace(SETTINGS, **{setting: value})  # type: ignore[arg-type]
+    reason = check_model(built, bitext, other)
+    assert reason is not None
+    assert reason.startswith(f"it was built with {setting}=")
+    assert reason.endswith(f"not {value}")
+
+
+def test_another_bitext_is_a_reason(built: Path, bitext: Corpus) -> None:
+    other = part_of(bitext, list(range(59)))
+    assert check_model(built, other, SETTINGS) == "it was built from another bitext"
+    changed = part_of(bitext, list(range(60)))
+    changed.references[7] = [["else"]]
+    assert check_model(built, changed, SETTINGS) == "it was built from another bitext"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "settings": 3}', "\xff"])
+def test_a_damaged_manifest_is_a_reason(folder: Path, bitext: Corpus, text: str) -> None:
+    (folder / "model.json").write_text(text, encoding="latin-1")
+    assert check_model(folder, bitext, SETTINGS) == f"{folder / 'model.json'} is damaged"
+    # Then it is built again.
+    build_model(folder, bitext, SETTINGS, ignore)
+    assert check_model(folder, bitext, SETTINGS) is None
+
+
+def test_another_version_is_a_reason(folder: Path, bitext: Corpus) -> None:
+    manifest = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(manifest | {"version": 0}))
+    reason = check_model(folder, bitext, SETTINGS)
+    assert reason == "it was built by another version of this package"
+
+
+@pytest.mark.parametrize("part", ["grammar", "lm.arpa.gz", "folds"])
+def test_a_missing_part_is_a_reason(folder: Path, bitext: Corpus, part: str) -> None:
+    path = folder / part
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    assert check_model(folder, bitext, SETTINGS) == f"{part} is missing"
+
+
+def test_no_model_is_a_reason_and_an_error(bitext: Corpus, tmp_path: Path) -> None:
+    assert check_model(tmp_path / "nowhere", bitext, SETTINGS) == "there is no whole model"
+    with pytest.raises(InputError, match="nowhere: holds no whole model; build it"):
+        load_model(tmp_path / "nowhere")
+
+
+def test_something_else_is_not_overwritten(bitext: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("important")
+    for folder in (tmp_path, tmp_path / "thesis.txt"):
+        with pytest.raises(InputError, match="exists and holds no model; choose another folder"):
+            build_model(folder, bitext, SETTINGS, ignore)
+    with pytest.raises(InputError, match="cannot be written .*; choose a folder"):
+        build_model(tmp_path / "thesis.txt" / "model", bitext, SETTINGS, ignore)
+    assert content(tmp_path) == {"thesis.txt": b"important"}
+
+
+def test_an_empty_folder_is_filled(bitext: Corpus, tmp_path: Path) -> None:
+    build_model(tmp_path, bitext, SETTINGS, ignore)
+    assert check_model(tmp_path, bitext, SETTINGS) is None
+
+
+def test_a_build_that_fails_leaves_the_old_model(folder: Path, bitext: Corpus) -> None:
+    before = content(folder)
+    # 60 sentences are too few for these folds, which is found after alignment and extraction.
+    steps: list[str] = []
+    with pytest.raises(InputError, match="too few for 61 folds"):
+        build_model(folder, bitext, replace(SETTINGS, folds=61), steps.append)
+    assert len(steps) == 3
+    assert content(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert check_model(folder, bitext, SETTINGS) is None
+
+
+def test_an_interrupted_build_leaves_the_old_model(folder: Path, bitext: Corpus) -> None:
+    def interrupt(step: str) -> None:
+        raise KeyboardInterrupt
+
+    before = content(folder)
+    with pytest.raises(KeyboardInterrupt):
+        build_model(folder, bitext, SETTINGS, interrupt)
+    assert content(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_model_in_use_can_be_built_anew(folder: Path, bitext: Corpus) -> None:
+    grammar, _, _ = load_model(folder)
+    words = grammar.source_words.lookup(bitext.source[0])
+    before = grammar.sentence_grammar(words, 10)
+    build_model(folder, part_of(bitext, list(range(20))), SETTINGS, ignore)
+    after = grammar.sentence_grammar(words, 10)
+    np.testing.assert_array_equal(before.rule, after.rule)
+    np.testing.assert_array_equal(before.dense, after.dense)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"aligner": "giza"},
+        {"counts": "some"},
+        {"iterations": 0},
+        {"max_phrase_length": 0},
+        {"max_phrase_length": 101},
+        {"max_symbols": 0},
+        {"table_limit": 0},
+        {"order": 0},
+        {"order": 7},
+        {"folds": 1},
+        {"folds": -1},
+        {"discount_fallback": (0.5, 1.0)},
+        {"discount_fallback": (0.0, 1.0, 1.5)},
+        {"discount_fallback": (0.5, 1.0, 3.5)},
+    ],
+)
+def test_settings_are_checked(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        ModelSettings(**bad)  # type: ignore[arg-type]
+
+
+# An alignment of the user's own
+
+
+def with_alignment(built: Path, path: Path) -> ModelSettings:
+    shutil.copy(built / "alignment.gz", path)
+    return replace(SETTINGS, alignment_file=str(path))
+
+
+def test_a_given_alignment_is_used(built: Path, bitext: Corpus, tmp_path: Path) -> None:
+    settings = with_alignment(built, tmp_path / "alignment.gz")
+    build_model(tmp_path / "model", bitext, settings, ignore)
+    ours, theirs = content(tmp_path / "model"), content(built)
+    assert ours.pop("model.json") != theirs["model.json"]
+    assert ours == {name: theirs[name] for name in ours}
+    assert check_model(tmp_path / "model", bitext, settings) is None
+
+
+def test_another_content_of_the_alignment_file_is_a_reason(
+    built: Path, bitext: Corpus, tmp_path: Path
+) -> None:
+    settings = with_alignment(built, tmp_path / "alignment.gz")
+    build_model(tmp_path / "model", bitext, settings, ignore)
+    links = read_alignments(tmp_path / "alignment.gz")
+    write_alignments(tmp_path / "alignment.gz", [links[0][:1], *links[1:]])
+    reason = check_model(tmp_path / "model", bitext, settings)
+    assert reason == "it was built from another alignment"
+
+
+def test_the_alignment_may_be_of_the_files_or_of_what_was_kept(
+    built: Path, bitext: Corpus, tmp_path: Path
+) -> None:
+    kept = [i for i in range(60) if i % 7 != 3]
+    corpus = part_of(bitext, kept)
+    whole = with_alignment(built, tmp_path / "whole.gz")
+    links = read_alignments(tmp_path / "whole.gz")
+    write_alignments(tmp_path / "kept", [links[i] for i in kept])
+    build_model(tmp_path / "a", corpus, whole, ignore)
+    build_model(tmp_path / "b", corpus, replace(whole, alignment_file=f"{tmp_path}/kept"), ignore)
+    a, b = content(tmp_path / "a"), content(tmp_path / "b")
+    assert a.pop("model.json") != b.pop("model.json")
+    assert a == b
+    found = read_alignments(tmp_path / "a" / "alignment.gz")
+    assert [x.tolist() for x in found] == [links[i].tolist() for i in kept]
+
+
+def test_alignments_of_another_bitext(built: Path, bitext: Corpus, tmp_path: Path) -> None:
+    settings = with_alignment(built, tmp_path / "alignment.gz")
+    links = read_alignments(tmp_path / "alignment.gz")
+
+    def message(alignments: list[np.ndarray], corpus: Corpus = bitext) -> str:
+        write_alignments(tmp_path / "alignment.gz", alignments)
+        with pytest.raises(InputError) as caught:
+            build_model(tmp_path / "model", corpus, settings, ignore)
+        assert not (tmp_path / "model").exists()
+        return str(caught.value)
+
+    path = tmp_path / "alignment.gz"
+    assert message(links[:59]) == (
+        f"{path}: has 59 lines, and the bitext 60 pairs; align this bitext"
+    )
+    assert "has 61 lines" in message([*links, links[0]], replace(bitext, lines=[*range(1, 60), 62]))
+    outside = [*links[:4], np.array([[0, 0], [2, 99]], np.int32), *links[5:]]
+    assert message(outside).startswith(f"{path}:5: has a link out of its sentence pair, which has ")
+    # Lines are those of the file, also where some were dropped.
+    corpus = part_of(bitext, [i for i in range(60) if i != 2])
+    assert message(outside, corpus).startswith(f"{path}:5: ")
+    path.write_bytes(b"no gzip")
+    with pytest.raises(InputError, match="alignment.gz: is no whole gzip file"):
+        build_model(tmp_path / "model", bitext, settings, ignore)
+
+
+# Decoding
+
+
+def decoder_of(grammar, model, folds=()) -> HieroDecoder:
+    return HieroDecoder(grammar, model, folds=folds, k=20, pop_limit=30)
+
+
+def entries(decoder: HieroDecoder, source: Source) -> list[tuple[str, float]]:
+    weights = Weights(decoder.dense_names)
+    weights.set(decoder.dense_names, [0.2, 0.1, 0.15, 0.1, -0.1, 0.4, -1.0, -0.3, -1.0, -0.05])
+    (kbest,) = decoder.decode([source], weights)
+    names = decoder.target_words.names
+    return [(" ".join(names(kbest.hypothesis(h))), kbest.score[h]) for h in range(len(kbest))]
+
+
+@pytest.mark.parametrize("index", [0, 17, 59])
+def test_a_training_sentence_is_decoded_as_if_it_were_new(
+    built: Path, bitext: Corpus, index: int
+) -> None:
+    grammar, model, folds = load_model(built, folds=True)
+    assert len(folds) == 3
+    own = entries(decoder_of(grammar, model, folds), Source(0, bitext.source[index], index))
+    # A model of the other sentences, with their alignments, and a language model of other folds.
+    links = read_alignments(built / "alignment.gz")
+    others = [i for i in range(60) if i != index]
+    expected_grammar = extract_grammar(
+        [bitext.source[i] for i in others],
+        [bitext.targets[i] for i in others],
+        [links[i] for i in others],
+        table_limit=SETTINGS.table_limit,
+    )
+    unseen = [bitext.targets[i] for i in range(60) if i % 3 != index % 3]
+    ngrams = estimate(unseen, SETTINGS.order, SETTINGS.discount_fallback)
+    expected = entries(
+        decoder_of(expected_grammar, NgramModel.from_ngrams(ngrams)),
+        Source(0, bitext.source[index]),
+    )
+    # Rows may differ where derivations tie.
+    assert dict(own) == pytest.approx(dict(expected), abs=1e-4)
+    # It does make a difference.
+    seen = entries(decoder_of(grammar, model, folds), Source(0, bitext.source[index]))
+    assert seen[0][1] > own[0][1]
