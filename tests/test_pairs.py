@@ -1,12 +1,14 @@
 """Pair samplers against slow references."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.kbest import KBest
-from torchtune_smt.pairs import ProSampler
+from torchtune_smt.pairs import AllPairs, Multipartite, ProSampler
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -158,3 +160,108 @@ def test_bad_gains_are_named():
     kbest.gain = None
     with pytest.raises(ValueError, match="sentence 7: 3 hypotheses have 0 gains"):
         ProSampler().sample(kbest, (0, 0, 0))
+
+
+def reference_ranked(kbest, levels, threshold):
+    """Pairs of hypotheses of different levels, where ``levels[p]`` is that of place p."""
+    places = sorted(range(len(kbest)), key=lambda h: -kbest.gain[h])
+    return [
+        (i, j)
+        for p, i in enumerate(places)
+        for q, j in enumerate(places)
+        if p < q and levels[p] != levels[q]
+        if kbest.gain[i] != kbest.gain[j] and kbest.gain[i] - kbest.gain[j] >= threshold
+        if list(kbest.hypothesis(i)) != list(kbest.hypothesis(j))
+    ]
+
+
+def multipartite_levels(n, percent=10):
+    level = min(int(np.ceil(Fraction(n * percent, 100))), n // 2)
+    middle = n - 2 * level
+    return ["hi"] * level + ["mid"] * middle + ["low"] * level if n >= 3 else ["mid"] * n
+
+
+lists = st.integers(0, 25).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.sampled_from([-0.5, 0, 0.1, 0.12, 0.5]), min_size=n, max_size=n),
+        st.lists(st.lists(st.integers(0, 1), max_size=3), min_size=n, max_size=n),
+    )
+)
+
+
+@given(lists, st.sampled_from([0.0, 0.05, 0.3]), st.sampled_from([1, 10, 33, 50]))
+def test_ranked_samplers_equal_their_slow_references(case, threshold, percent):
+    kbest = kbest_of(*case)
+    sample = AllPairs(threshold).sample(kbest, (0, 0, 0))
+    assert sample.dtype == np.int64 and sample.shape[1:] == (2,)
+    assert [tuple(p) for p in sample] == reference_ranked(kbest, range(len(kbest)), threshold)
+    sample = Multipartite(percent, threshold).sample(kbest, (0, 0, 0))
+    levels = multipartite_levels(len(kbest), percent)
+    assert sample.dtype == np.int64 and sample.shape[1:] == (2,)
+    assert [tuple(p) for p in sample] == reference_ranked(kbest, levels, threshold)
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "pairs"),
+    # level · middle + level² + middle · level
+    [
+        (0, 0, 0),
+        (2, 0, 0),
+        (3, 1, 3),
+        (4, 1, 5),
+        (10, 1, 17),
+        (11, 2, 32),
+        (30, 3, 153),
+        (100, 10, 1700),
+    ],
+)
+def test_multipartite_counts_by_hand(n, level, pairs):
+    gains = np.random.default_rng(n).permutation(n) / 100
+    sample = Multipartite().sample(kbest_of(gains), (0, 0, 0))
+    assert len(sample) == pairs
+    ranks = n - 1 - np.round(100 * gains).astype(int)
+    better, worse = ranks[sample[:, 0]], ranks[sample[:, 1]]
+    assert sum((better < level) & (worse >= n - level)) == level**2
+    assert not any((better < level) & (worse < level))
+    assert not any((better >= level) & (worse < n - level))
+
+
+def test_multipartite_ties_at_a_boundary_keep_their_order():
+    # Places of the eleven: HI is 3 and 0 (0 before 5, which ties), LOW is 9 and 10.
+    gains = [0.5, 0.1, 0.1, 0.9, 0.1, 0.5, 0.1, 0.1, 0.1, 0.1, 0.0]
+    strings = [[h] for h in range(11)]
+    strings[2] = strings[3]
+    sample = {tuple(p) for p in Multipartite().sample(kbest_of(gains, strings), (0, 0, 0))}
+    assert (0, 5) not in sample and (3, 5) in sample and (3, 0) not in sample
+    # 9 is the last of those with 0.1, and so it is LOW; pairs of 0.1 with 0.1 are ties.
+    assert (5, 9) in sample and (5, 1) not in sample and (1, 9) not in sample
+    assert (3, 2) not in sample and (0, 2) in sample
+    assert (9, 10) not in sample and (1, 10) in sample
+
+
+def test_all_pairs_by_hand():
+    kbest = kbest_of([0.2, 0.5, 0.2, 0.9], [[1], [2], [3], [1]])
+    pairs = [[3, 1], [3, 2], [1, 0], [1, 2]]
+    assert AllPairs().sample(kbest, (0, 0, 0)).tolist() == pairs
+    assert AllPairs(0.4).sample(kbest, (0, 0, 0)).tolist() == pairs[:2]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "arguments"),
+    [
+        (AllPairs, {"threshold": -1}),
+        (Multipartite, {"threshold": np.nan}),
+        (Multipartite, {"percent": 0}),
+        (Multipartite, {"percent": 51}),
+        (Multipartite, {"percent": 12.5}),
+    ],
+)
+def test_arguments_of_ranked_samplers_are_checked(sampler, arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        sampler(**arguments)
+
+
+@pytest.mark.parametrize("sampler", [AllPairs(), Multipartite()])
+def test_ranked_samplers_name_bad_gains(sampler):
+    with pytest.raises(ValueError, match="sentence 7: the gain of hypothesis 2 is inf"):
+        sampler.sample(kbest_of([0.1, 0.2, np.inf], index=7), (0, 0, 0))

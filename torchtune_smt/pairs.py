@@ -71,8 +71,7 @@ class ProSampler:
             raise ValueError(f"candidates must be at least 1, not {self.candidates}")
         if self.pairs < 1:
             raise ValueError(f"pairs must be at least 1, not {self.pairs}")
-        if not self.threshold >= 0:
-            raise ValueError(f"threshold must be 0 or more, not {self.threshold}")
+        _check_threshold(self.threshold)
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Offsets:
         """Return the sampled pairs; see `PairSampler.sample`.
@@ -94,6 +93,109 @@ class ProSampler:
             self.distinct,
         )
         return result
+
+
+@dataclass(frozen=True)
+class AllPairs:
+    """Every pair of hypotheses with different gains.
+
+    Pairs are in descending order of the better hypothesis's gain, then of the worse one's;
+    ties keep their order in the list. Nothing is random. k hypotheses make up to k (k - 1) / 2
+    pairs.
+
+    Parameters
+    ----------
+    threshold : float
+        Gains that differ by less make no pair either; in units of the gain.
+
+    Raises
+    ------
+    ValueError
+        `threshold` is out of range.
+    """
+
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_threshold(self.threshold)
+
+    def sample(self, kbest: KBest, seed: Sequence[int]) -> Offsets:
+        """Return the pairs; see `PairSampler.sample`. The seed makes no difference.
+
+        Raises
+        ------
+        ValueError
+            The list has no gains, or one of them is not finite.
+        """
+        partners = np.arange(1, len(kbest) + 1)
+        return _ranked_pairs(kbest, partners, self.threshold)
+
+
+@dataclass(frozen=True)
+class Multipartite:
+    """Pairs of hypotheses of different levels: the best, the worst, and those between.
+
+    Sorted by gain (ties keep their order in the list), the best ⌈n · percent / 100⌉ of n
+    hypotheses are the level HI, as many of the worst are LOW, the rest is MID. Pairs are
+    HI-MID, HI-LOW and MID-LOW, never inside a level, in the order of `AllPairs`. Fewer than
+    three hypotheses make no pairs. Simianer et al. (2012), with 100-best lists.
+
+    Parameters
+    ----------
+    percent : int
+        The share of HI and of LOW, 1..50; each has at most half of the list.
+    threshold : float
+        Gains that differ by less make no pair, nor do equal ones; in units of the gain.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+    """
+
+    percent: int = 10
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.percent != int(self.percent) or not 1 <= self.percent <= 50:
+            raise ValueError(f"percent must be a whole number of 1..50, not {self.percent}")
+        _check_threshold(self.threshold)
+
+    def sample(self, kbest: KBest, seed: Sequence[int]) -> Offsets:
+        """Return the pairs; see `PairSampler.sample`. The seed makes no difference.
+
+        Raises
+        ------
+        ValueError
+            The list has no gains, or one of them is not finite.
+        """
+        n = len(kbest)
+        # In integers: 0.1 · 30 is more than 3 in floating point.
+        level = min(-(-n * int(self.percent) // 100), n // 2)
+        partners = np.full(n, n)
+        if n >= 3:
+            partners[:level] = level
+            partners[level : n - level] = n - level
+        return _ranked_pairs(kbest, partners, self.threshold)
+
+
+def _ranked_pairs(kbest: KBest, partners: Offsets, threshold: float) -> Offsets:
+    """Return pairs by the places of their hypotheses; see `kernels.ranked_pairs`."""
+    gain = finite_gains(kbest)
+    result: Offsets = kernels.ranked_pairs(
+        gain,
+        kbest.token_begin,
+        kbest.tokens,
+        np.argsort(-gain, kind="stable"),
+        partners,
+        float(threshold),
+    )
+    return result
+
+
+def _check_threshold(threshold: float) -> None:
+    if not threshold >= 0:
+        raise ValueError(f"threshold must be 0 or more, not {threshold}")
 
 
 def finite_gains(kbest: KBest) -> Reals:

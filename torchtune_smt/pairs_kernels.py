@@ -207,3 +207,48 @@ def pro_pairs(
         swap(difference, entry, 0, last)
         sift_down(difference, entry, last)
     return entry[:kept, :2].copy()
+
+
+@njit(cache=True, nogil=True)
+def ranked_pairs(
+    gain: Reals,
+    token_begin: Offsets,
+    tokens: Ids,
+    order: Offsets,
+    partners: Offsets,
+    threshold: float,
+) -> Offsets:
+    """Return pairs (better, worse) of hypotheses in the order of their gains.
+
+    Parameters
+    ----------
+    gain : float64 [k]
+    token_begin, tokens : int64 [k + 1], int32 array
+    order : int64 [k]
+        The hypotheses in descending order of gain.
+    partners : int64 [k]
+        The hypothesis at place p of `order` meets those at ``partners[p]`` and after.
+    threshold : float
+        Gains that differ by less make no pair, nor do equal ones.
+
+    Returns
+    -------
+    int64 [p, 2]
+        By the place of the better, then by that of the worse.
+    """
+    k = gain.size
+    hashes = string_hashes(token_begin, tokens)
+    pairs = np.empty((np.sum(k - partners), 2), np.int64)
+    count = 0
+    for place in range(k):
+        i = order[place]
+        for other in range(partners[place], k):
+            j = order[other]
+            size = gain[i] - gain[j]
+            if size == 0.0 or size < threshold:
+                continue
+            if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
+                continue
+            pairs[count, 0], pairs[count, 1] = i, j
+            count += 1
+    return pairs[:count].copy()
