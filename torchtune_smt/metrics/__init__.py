@@ -1,6 +1,25 @@
 """Sentence-level gains, one file each, and corpus scores."""
 
 from torchtune_smt.metrics.base import BoundMetric, Metric, References
-from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
+from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences, SentenceBleu
+from torchtune_smt.metrics.external import ExternalScores
+from torchtune_smt.metrics.liang import LiangBleu
+from torchtune_smt.metrics.moses import MosesBleu
+from torchtune_smt.metrics.nakov import NakovBleu
+from torchtune_smt.metrics.phrasal import PhrasalBleu
+from torchtune_smt.metrics.sentence_bleu import SacreBleu
 
-__all__ = ["BleuPlusOne", "BleuReferences", "BoundMetric", "Metric", "References"]
+__all__ = [
+    "BleuPlusOne",
+    "BleuReferences",
+    "BoundMetric",
+    "ExternalScores",
+    "LiangBleu",
+    "Metric",
+    "MosesBleu",
+    "NakovBleu",
+    "PhrasalBleu",
+    "References",
+    "SacreBleu",
+    "SentenceBleu",
+]

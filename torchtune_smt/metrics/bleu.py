@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +14,9 @@ from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.base import References, check_references
 from torchtune_smt.vocabulary import Vocabulary
+
+Counts = NDArray[np.int64]
+"""Rows of BLEU's statistics; see `BleuReferences.statistics`."""
 
 
 class BleuReferences:
@@ -55,7 +61,11 @@ class BleuReferences:
     def __len__(self) -> int:
         return self._length_begin.size - 1
 
-    def statistics(self, kbest: KBest) -> NDArray[np.int64]:
+    def shortest(self) -> NDArray[np.int64]:
+        """Return the length of each sentence's shortest reference."""
+        return self._lengths[self._length_begin[:-1]]
+
+    def statistics(self, kbest: KBest) -> Counts:
         """Return sacrebleu's sufficient statistics for each hypothesis.
 
         Returns
@@ -74,7 +84,7 @@ class BleuReferences:
                 f"no references for sentence {kbest.index} (counted from 0): there are "
                 f"{len(self)}; give as many references as sentences"
             )
-        result: NDArray[np.int64] = kernels.match_statistics(
+        result: Counts = kernels.match_statistics(
             kbest.index,
             self._root_begin,
             self._roots,
@@ -88,29 +98,52 @@ class BleuReferences:
         return result
 
 
-class BleuPlusOne:
+class SentenceBleu(ABC):
+    """A gain that is computed from BLEU's statistics: one method makes a new variant."""
+
+    @abstractmethod
+    def score(self, statistics: Counts) -> Reals:
+        """Return the gain (float64 [k]) of each row of `BleuReferences.statistics`."""
+
+    def bind(self, references: References, words: Vocabulary) -> BoundBleu:
+        """Prepare the references once; see `BleuReferences`."""
+        return BoundBleu(self, BleuReferences(references, words))
+
+
+class BoundBleu:
+    """A `SentenceBleu` for one set of references."""
+
+    def __init__(self, metric: SentenceBleu, references: BleuReferences) -> None:
+        self._metric = metric
+        self._references = references
+
+    def gains(self, kbest: KBest) -> Reals:
+        """Return the gain (float64 [k]) of each hypothesis."""
+        return self._metric.score(self._references.statistics(kbest))
+
+
+@dataclass(frozen=True)
+class BleuPlusOne(SentenceBleu):
     """BLEU+1: sentence-level BLEU-4 with one added to matches and counts of orders 2 to 4.
 
     p_1 = m_1 / l_1, p_n = (m_n + 1) / (l_n + 1) for n = 2..4, brevity penalty
     min(1, exp(1 - r/c)); 0 where m_1 = 0. Gains are in 0..1 and equal sacrebleu's add-k
     smoothing with k = 1. Lin and Och (2004); used by Green et al. (2013).
+
+    Parameters
+    ----------
+    short_references : bool
+        Count only the orders up to r where r < 4, as dtrain's ``stupid_bleu`` does.
     """
 
-    def bind(self, references: References, words: Vocabulary) -> BoundBleuPlusOne:
-        """Prepare the references once; see `BleuReferences`."""
-        return BoundBleuPlusOne(references, words)
+    short_references: bool = False
 
-
-class BoundBleuPlusOne:
-    """`BleuPlusOne` for one set of references."""
-
-    def __init__(self, references: References, words: Vocabulary) -> None:
-        self._references = BleuReferences(references, words)
-
-    def gains(self, kbest: KBest) -> Reals:
-        """Return BLEU+1 (float64 [k], 0..1) of each hypothesis."""
-        result: Reals = kernels.bleu_plus_one(self._references.statistics(kbest))
-        return result
+    def score(self, statistics: Counts) -> Reals:
+        """Return BLEU+1 (float64 [k], 0..1) of each row of statistics."""
+        gains: Reals = kernels.smoothed_bleu(
+            statistics, 0.0, 1.0, 0.0, self.short_references, False
+        )
+        return gains
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Kernels of sentence-level BLEU: n-gram tries of the references, and matches against them.
+"""Kernels of sentence-level BLEU: n-gram tries of the references, matches, and scores.
 
 The n-grams of all references of a sentence form a trie whose nodes are rows (word, sibling,
 first child, limit): `limit` is the highest count of the n-gram in any one reference. Words at
@@ -8,15 +8,20 @@ seldom more than one.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from torchtune_smt.compiled import inner
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 WORD, SIBLING, CHILD, LIMIT = 0, 1, 2, 3
 ORDER = 4
 STATISTICS = 2 * ORDER + 2
+# sacrebleu's ways to smooth.
+NONE, FLOOR, ADD_K, EXP = 0, 1, 2, 3
 
 Nodes = NDArray[np.int32]
 Counts = NDArray[np.int64]
@@ -187,20 +192,122 @@ def match_statistics(
     return statistics
 
 
+@inner
+def root(product: float, orders: int) -> float:
+    """Return the geometric mean of `orders` numbers from their product."""
+    if orders == 4:
+        return math.sqrt(math.sqrt(product))
+    return math.pow(product, 1.0 / orders)
+
+
 @njit(cache=True, nogil=True)
-def bleu_plus_one(statistics: Counts) -> Reals:
-    """Return BLEU+1 (0..1) of rows of BLEU's statistics."""
+def smoothed_bleu(
+    statistics: Counts,
+    add_first: float,
+    add: float,
+    add_length: float,
+    short_references: bool,
+    grounding: bool,
+) -> Reals:
+    """Return BLEU (0..1) with numbers added to its counts, for rows of BLEU's statistics.
+
+    Parameters
+    ----------
+    statistics : int64 [k, 10]
+        As from `match_statistics`.
+    add_first, add : float
+        Added to matches and counts of words, and of longer n-grams (there more than 0).
+    add_length : float
+        Added to the reference's length in the brevity penalty.
+    short_references : bool
+        Count only orders up to the reference's length.
+    grounding : bool
+        Subtract the precision that as long a hypothesis without any match has.
+    """
     gains = np.zeros(statistics.shape[0])
     for h in range(statistics.shape[0]):
         row = statistics[h]
+        c, r = row[2 * ORDER], row[2 * ORDER + 1]
+        orders = min(ORDER, r) if short_references else ORDER
+        if c == 0 or orders == 0 or (row[0] == 0 and add_first == 0.0):
+            continue
+        product, unmatched = 1.0, 1.0
+        for n in range(orders):
+            extra = add_first if n == 0 else add
+            count = row[ORDER + n] + extra
+            product *= (row[n] + extra) / count
+            unmatched *= extra / count
+        gain = root(product, orders)
+        if grounding:
+            gain -= root(unmatched, orders)
+        if c < r + add_length:
+            gain *= np.exp(1.0 - (r + add_length) / c)
+        gains[h] = gain
+    return gains
+
+
+@njit(cache=True, nogil=True)
+def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Reals:
+    """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics.
+
+    Parameters
+    ----------
+    statistics : int64 [k, 10]
+        As from `match_statistics`.
+    method : int
+        `NONE`, `FLOOR`, `ADD_K` or `EXP`.
+    value : float
+        Of `FLOOR` and `ADD_K`.
+    effective_order : bool
+        Leave orders out for which the hypothesis is too short.
+    """
+    gains = np.zeros(statistics.shape[0])
+    for h in range(statistics.shape[0]):
+        row = statistics[h]
+        # Without a matching word nothing longer matches, and sacrebleu smooths nothing then.
         if row[0] == 0:
             continue
-        product = row[0] / row[ORDER]
-        for n in range(1, ORDER):
-            product *= (row[n] + 1) / (row[ORDER + n] + 1)
-        gain = np.sqrt(np.sqrt(product))
+        product = 1.0
+        halved = 1.0
+        orders = ORDER
+        for n in range(ORDER):
+            extra = value if method == ADD_K and n > 0 else 0.0
+            matches, count = row[n] + extra, row[ORDER + n] + extra
+            if count == 0.0:
+                if effective_order:
+                    orders = n
+                else:
+                    product = 0.0
+                break
+            if matches == 0.0 and method == EXP:
+                halved *= 0.5
+                matches = halved
+            elif matches == 0.0 and method == FLOOR:
+                matches = value
+            product *= matches / count
+        gain = root(product, orders)
         c, r = row[2 * ORDER], row[2 * ORDER + 1]
         if c < r:
-            gain *= np.exp(1 - r / c)
+            gain *= np.exp(1.0 - r / c)
+        gains[h] = gain
+    return gains
+
+
+@njit(cache=True, nogil=True)
+def liang_bleu(statistics: Counts) -> Reals:
+    """Return Liang's sum of BLEUs (0..15/16) of each row of BLEU's statistics."""
+    gains = np.zeros(statistics.shape[0])
+    for h in range(statistics.shape[0]):
+        row = statistics[h]
+        product = 1.0
+        gain = 0.0
+        for n in range(ORDER):
+            if row[n] == 0:
+                break
+            product *= row[n] / row[ORDER + n]
+            gain += root(product, n + 1) / 2.0 ** (ORDER - n)
+        c, r = row[2 * ORDER], row[2 * ORDER + 1]
+        if 0 < c < r:
+            gain *= np.exp(1.0 - r / c)
         gains[h] = gain
     return gains

@@ -1,0 +1,170 @@
+"""Gains that something else has computed, read from a file."""
+
+from __future__ import annotations
+
+import logging
+import math
+from os import PathLike
+from typing import Literal
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics.base import References
+from torchtune_smt.textio import read_lines
+from torchtune_smt.vocabulary import Vocabulary
+
+_log = logging.getLogger(__name__)
+
+
+class ExternalScores:
+    """Scores of a metric that was run elsewhere (COMET, say), one a hypothesis.
+
+    They suit stored k-best lists, whose hypotheses are known beforehand. Larger is better, and
+    a pair sampler's threshold is in the units of the file.
+
+    Parameters
+    ----------
+    path : path
+        Plain or ``.gz``, a line ``sentence ||| hypothesis ||| score`` for each hypothesis, in
+        any order: the sentence's number counted from 0, the words as they stand in the k-best
+        list, a number. A line may occur twice.
+    missing : {"error", "worst"}
+        What becomes of a hypothesis that is not in the file. "worst": it takes the lowest score
+        of its sentence, and a warning says so at the 1st, 10th, 100th ... such hypothesis.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or a line has not three fields, a bad number, or another score
+        for a hypothesis that an earlier line has scored.
+    ValueError
+        `missing` is neither.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], missing: Literal["error", "worst"] = "error"
+    ) -> None:
+        if missing not in ("error", "worst"):
+            raise ValueError(f"missing must be error or worst, not {missing}")
+        self.path = path
+        self.missing: Literal["error", "worst"] = missing
+        self.scores = _read_scores(path)
+
+    def bind(self, references: References, words: Vocabulary) -> BoundExternalScores:
+        """Look the words up once; of the references only their number counts.
+
+        Raises
+        ------
+        InputError
+            The file scores a sentence that is not there.
+        """
+        last = max(self.scores, default=-1)
+        if last >= len(references):
+            raise InputError(
+                f"scores sentence {last} (counted from 0), and there are {len(references)} "
+                "sentences; score the hypotheses of the set that is tuned on, and take all of it",
+                path=self.path,
+            )
+        return BoundExternalScores(self, words)
+
+
+class BoundExternalScores:
+    """`ExternalScores` in the ids of one vocabulary.
+
+    Attributes
+    ----------
+    missing : int
+        How many hypotheses took their sentence's worst score so far.
+    """
+
+    def __init__(self, metric: ExternalScores, words: Vocabulary) -> None:
+        self._metric = metric
+        self._words = words
+        self._scores: dict[int, dict[bytes, float]] = {}
+        for sentence, scores in metric.scores.items():
+            split = [hypothesis.split(" ") if hypothesis else [] for hypothesis in scores]
+            ids = words.intern([word for hypothesis in split for word in hypothesis])
+            ends = np.cumsum([len(hypothesis) for hypothesis in split])
+            keys = [part.tobytes() for part in np.split(ids, ends[:-1])]
+            self._scores[sentence] = dict(zip(keys, scores.values(), strict=True))
+        self._worst = {sentence: min(scores.values()) for sentence, scores in self._scores.items()}
+        self.missing = 0
+
+    def gains(self, kbest: KBest) -> Reals:
+        """Return the score (float64 [k]) of each hypothesis.
+
+        Raises
+        ------
+        InputError
+            The file has no score of a hypothesis, or, with ``missing="worst"``, none of the
+            sentence.
+        """
+        scores = self._scores.get(kbest.index, {})
+        gains = np.empty(len(kbest))
+        for h in range(len(kbest)):
+            score = scores.get(kbest.hypothesis(h).tobytes())
+            gains[h] = self._replacement(kbest, h) if score is None else score
+        return gains
+
+    def _replacement(self, kbest: KBest, h: int) -> float:
+        """Return the gain of a hypothesis without a score."""
+        text = " ".join(self._words.names(kbest.hypothesis(h)))
+        if self._metric.missing == "error" or kbest.index not in self._worst:
+            cure = "score it"
+            if kbest.index in self._worst:
+                cure += ", or set missing=worst to give it the lowest score of its sentence"
+            raise InputError(
+                f"has no score of '{text}', a hypothesis of sentence {kbest.index} (counted from "
+                f"0): {cure}",
+                path=self._metric.path,
+            )
+        self.missing += 1
+        if 10 ** (len(str(self.missing)) - 1) == self.missing:
+            _log.warning(
+                "%s: %d hypotheses had no score and took the lowest of their sentence, lastly "
+                "'%s' of sentence %d",
+                self._metric.path,
+                self.missing,
+                text,
+                kbest.index,
+            )
+        return self._worst[kbest.index]
+
+
+def _read_scores(path: str | PathLike[str]) -> dict[int, dict[str, float]]:
+    """Return the scores of a file by sentence and hypothesis (its words joined by a blank)."""
+    scores: dict[int, dict[str, float]] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            _add_line(scores, line)
+        except ValueError as error:
+            raise InputError(str(error), path=path, line=number) from None
+    return scores
+
+
+def _add_line(scores: dict[int, dict[str, float]], line: str) -> None:
+    """Add what one line says; raise ValueError where it makes no sense."""
+    # Taken apart from both ends: what is between them is the hypothesis, whatever it holds.
+    first, *rest = line.split("|||", 1)
+    middle, *last = rest[0].rsplit("|||", 1) if rest else [""]
+    if not last:
+        raise ValueError("expected 'sentence ||| hypothesis ||| score'")
+    index = first.strip()
+    if not (index.isascii() and index.isdigit()):
+        raise ValueError(f"'{index}' is no number of a sentence; they count from 0")
+    text = last[0].strip()
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"the score '{text}' is no finite number")
+    hypothesis = " ".join(word for word in middle.replace("\t", " ").split(" ") if word)
+    known = scores.setdefault(int(index), {}).setdefault(hypothesis, score)
+    if known != score:
+        raise ValueError(
+            f"scores a hypothesis {text} that an earlier line scores {known}; keep one of them"
+        )

@@ -1,0 +1,35 @@
+"""Sentence-level BLEU as Phrasal tunes by default."""
+
+from __future__ import annotations
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics.base import References
+from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
+from torchtune_smt.vocabulary import Vocabulary
+
+
+class PhrasalBleu:
+    """BLEU+1 times the length of the sentence's shortest reference: Phrasal's ``bleu-smooth``.
+
+    A sentence weighs what its length makes it weigh in corpus BLEU. Gains are in 0..length, so
+    that the threshold of a pair sampler is in these units.
+    """
+
+    def bind(self, references: References, words: Vocabulary) -> BoundPhrasalBleu:
+        """Prepare the references once; see `BleuReferences`."""
+        return BoundPhrasalBleu(BleuReferences(references, words))
+
+
+class BoundPhrasalBleu:
+    """`PhrasalBleu` for one set of references."""
+
+    def __init__(self, references: BleuReferences) -> None:
+        self._references = references
+        self._shortest = references.shortest()
+
+    def gains(self, kbest: KBest) -> Reals:
+        """Return the gain (float64 [k], 0..length of the shortest reference) of each hypothesis."""
+        statistics = self._references.statistics(kbest)
+        gains: Reals = BleuPlusOne().score(statistics) * self._shortest[kbest.index]
+        return gains
