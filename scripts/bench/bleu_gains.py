@@ -1,8 +1,9 @@
-"""BLEU+1 gains against sacrebleu's ``sentence_bleu(tokenize="none")``, in one run.
+"""Gains against sacrebleu's ``sentence_bleu(tokenize="none")``, in one run.
 
 Hypotheses are 100-best lists of Multi30k's dev sentences where they lie beside the repository
 (``--kbest``, cdec's format), else made up: references with some words replaced. Prints
-hypotheses a second from integer ids, from strings, and of sacrebleu, and their ratios.
+hypotheses a second of BLEU+1 from integer ids, from strings, and of sacrebleu, their ratios,
+and the time that the other gains take from ids.
 
     python scripts/bench/bleu_gains.py
 """
@@ -10,6 +11,7 @@ hypotheses a second from integer ids, from strings, and of sacrebleu, and their 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +19,15 @@ import numpy as np
 import sacrebleu
 
 from torchtune_smt.kbest import KBest
-from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics import (
+    BleuPlusOne,
+    ExternalScores,
+    LiangBleu,
+    MosesBleu,
+    NakovBleu,
+    PhrasalBleu,
+    SacreBleu,
+)
 from torchtune_smt.textio import read_lines
 from torchtune_smt.vocabulary import Vocabulary
 
@@ -78,7 +88,8 @@ def main() -> None:
         print(f"{arguments.kbest} is missing: made-up sentences")
         lists, targets = synthetic()
     words = Vocabulary()
-    metric = BleuPlusOne().bind([[target.split()] for target in targets], words)
+    references = [[target.split()] for target in targets]
+    metric = BleuPlusOne().bind(references, words)
     kbests = [as_kbest(i, hypotheses, words) for i, hypotheses in enumerate(lists)]
     count = sum(map(len, lists))
     length = sum(kbest.tokens.size for kbest in kbests) / count
@@ -127,6 +138,23 @@ def main() -> None:
             f"{by_sacrebleu / seconds:7.1f} times sacrebleu"
         )
     print(f"largest difference in BLEU points: {worst:.1e}")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        for i, hypotheses in enumerate(lists):
+            file.writelines(f"{i} ||| {hypothesis} ||| 0.5\n" for hypothesis in hypotheses)
+        file.flush()
+        others = [
+            NakovBleu(smooth_unigrams=True, grounding=True),
+            LiangBleu(),
+            MosesBleu(),
+            PhrasalBleu(),
+            SacreBleu(),
+            ExternalScores(file.name),
+        ]
+    for other in others:
+        bound = other.bind(references, words)
+        bound.gains(kbests[0])
+        seconds = best_of(3, lambda bound=bound: [bound.gains(k) for k in kbests]) / count
+        print(f"{type(other).__name__:14s} {1e6 * seconds:7.3f} µs a hypothesis from ids")
     print(f"limit from ids: {LIMIT} times; reached {by_sacrebleu / from_ids / LIMIT:.2f} of it")
 
 
