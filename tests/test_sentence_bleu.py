@@ -169,6 +169,14 @@ def test_phrasal_takes_each_sentences_shortest_reference():
         assert bound.gains(kbest) == pytest.approx([length])
 
 
+def test_phrasal_scales_nakov_too():
+    references = [["a", "b", "c"], ["a", "b", "c", "d", "e"]]
+    hypotheses = [["a", "b", "c", "x"], ["x"], []]
+    gains = gains_of(PhrasalBleu(nakov=True), hypotheses, references)
+    plain = gains_of(NakovBleu(smooth_unigrams=True), hypotheses, references)
+    assert gains == pytest.approx(3 * plain) and gains[1] > 0
+
+
 @pytest.mark.parametrize(
     ("metric", "arguments", "message"),
     [

@@ -21,7 +21,7 @@ class NakovBleu(SentenceBleu):
     Parameters
     ----------
     smooth_unigrams : bool
-        Add one to matches and counts of words too, as Phrasal's ``bleu-nakov`` does.
+        Add one to matches and counts of words too, as Phrasal's ``bleu-nakov-unscaled`` does.
     grounding : bool
         Subtract from the precision (the geometric mean) that of as long a hypothesis without
         any match, Π (1 / (l_n + 1))^(1/4), so that no match gives 0 again. Only with
