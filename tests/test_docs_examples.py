@@ -1,0 +1,177 @@
+"""The user's classes that the documentation shows: each runs as it says there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights_io import read_weights
+
+# The arguments of train.py that the documentation gives, and one without a class of the user's.
+RUNS = {
+    "default": [],
+    "template": ["features=rule_length"],
+    "metric": ["metric=word_f1"],
+    "sampler": ["sampler=best_worst"],
+    "loss": ["loss=squared_hinge"],
+    "loss_by_target": ["loss._target_=squared_hinge.SquaredHinge"],
+    "regulariser": ["regularizer=negative_l1", "regularizer.strength=1000"],
+}
+SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
+
+# One process for all runs: it loads the compiled kernels once.
+DRIVER = """
+import json, sys, traceback
+from torchtune_smt.cli import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(["train", *arguments])
+    except BaseException:
+        traceback.print_exc()
+"""
+
+Tuned = Callable[[str], dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs write, each to a folder of its name."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def tuned(repository: Path, folder: Path) -> Tuned:
+    """Do all runs, and return a function that reads the weights of one."""
+    examples = repository / "docs" / "examples"
+    common = ["--config-dir", str(examples / "conf"), *SHORT, "data.test=null"]
+    common += ["model.folder=model"]
+    runs = [[*common, f"hydra.run.dir={name}", *options] for name, options in RUNS.items()]
+    result = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(runs)],
+        cwd=folder,
+        # The user has the files in the current folder, which is importable.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(examples), str(repository)])},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=True,
+    )
+
+    def read(name: str) -> dict[str, float]:
+        path = folder / name / "weights.txt.gz"
+        assert path.is_file(), result.stderr
+        names, values = read_weights(path)
+        return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+
+    return read
+
+
+@pytest.fixture
+def importable(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(repository / "docs" / "examples"))
+
+
+def test_feature_template(tuned: Tuned) -> None:
+    weights = tuned("template")
+    assert "rule_length:1~1" in weights
+    templates = {name.partition(":")[0] for name in weights if ":" in name}
+    assert templates == {"rule_id", "source_ngram", "rule_shape", "rule_length"}
+
+
+def test_metric(tuned: Tuned, importable: None) -> None:
+    from word_f1 import WordF1
+
+    words = Vocabulary("a b c d".split())
+    # a b, then a a b c, then nothing
+    kbest = KBest(
+        index=1,
+        token_begin=np.array([0, 2, 6, 6]),
+        tokens=np.array([0, 1, 0, 0, 1, 2], np.int32),
+        row_begin=np.zeros(4, np.int64),
+        feature=np.zeros(0, np.int64),
+        value=np.zeros(0),
+        score=np.zeros(3),
+    )
+    bound = WordF1().bind([[["d"]], [["a", "b", "e"], ["c"]]], words)
+    np.testing.assert_allclose(bound.gains(kbest), [4 / 5, 4 / 7, 0])
+    assert tuned("metric") != tuned("default")
+
+
+def test_sampler(tuned: Tuned, importable: None) -> None:
+    from best_worst import BestWorst
+
+    kbest = KBest(
+        index=0,
+        token_begin=np.arange(5),
+        tokens=np.arange(4, dtype=np.int32),
+        row_begin=np.zeros(5, np.int64),
+        feature=np.zeros(0, np.int64),
+        value=np.zeros(0),
+        score=np.zeros(4),
+        gain=np.array([0.2, 0.9, 0.9, 0.1]),
+    )
+    assert BestWorst(3).sample(kbest, (1, 1, 0)).tolist() == [[1, 3], [1, 0]]
+    assert tuned("sampler") != tuned("default")
+
+
+def test_loss(tuned: Tuned, importable: None) -> None:
+    from squared_hinge import SquaredHinge
+
+    margins = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    losses = SquaredHinge()(margins)
+    assert losses.tolist() == [4, 0.25, 0]
+    losses.sum().backward()  # type: ignore[no-untyped-call]
+    assert margins.grad is not None
+    assert margins.grad.tolist() == [-4, -1, 0]
+    assert tuned("loss") != tuned("default")
+    assert tuned("loss") == tuned("loss_by_target")
+
+
+def test_regulariser(tuned: Tuned, importable: None) -> None:
+    from negative_l1 import NegativeL1
+
+    weights = torch.tensor([-2.0, -0.5, 0.0, 1.0])
+    assert NegativeL1(0.5).value(weights).item() == 1.25
+    assert NegativeL1(0.5).prox(weights, 2.0).tolist() == [-1, 0, 0, 1]
+    sparse = [value for name, value in tuned("regulariser").items() if ":" in name]
+    assert sparse
+    assert min(sparse) > 0
+
+
+def test_outputs_of_a_run(tuned: Tuned, folder: Path) -> None:
+    """The files that the documentation names, and what it says of metrics.jsonl."""
+    assert tuned("default")
+    run = folder / "default"
+    for name in ("dev.translations.txt", "config.yaml", ".hydra/overrides.yaml", "tensorboard"):
+        assert (run / name).exists(), name
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    names = {name for line in lines for name in line}
+    assert {"step", "bleu/dev", "train/loss", "train/gain", "active/rule_id"} <= names
+    assert lines[0]["step"] == 0
+    assert lines[-1]["step"] == 40
+
+
+def test_plot_of_a_run(tuned: Tuned, folder: Path, repository: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    assert tuned("default")
+    command = [sys.executable, repository / "scripts" / "plot_run.py"]
+    for output, magic in (("run.png", b"\x89PNG"), ("both.svg", b"<?xml")):
+        subprocess.run(
+            [*command, folder / "default", folder / "metric", "--output", folder / output],
+            check=True,
+            timeout=120,
+        )
+        assert (folder / output).read_bytes().startswith(magic)
+    command += [folder / "default" / "weights.txt.gz", "--output", folder / "no.png"]
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert failed.returncode == 1
+    assert "weights.txt.gz:1: " in failed.stderr
+    assert not (folder / "no.png").exists()
