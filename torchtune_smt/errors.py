@@ -1,4 +1,4 @@
-"""The one error that bad input raises."""
+"""The errors that a user is to understand."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.message, self.path, self.line)
+
+
+class DivergenceError(ValueError):
+    """Numbers are not finite any more: the learning rate is too large, or feature values are."""
 
 
 def _rebuild(message: str, path: str | PathLike[str] | None, line: int | None) -> InputError:

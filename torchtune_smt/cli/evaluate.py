@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.setup import require_split
@@ -15,19 +15,17 @@ from torchtune_smt.textio import read_lines
 @hydra_main("evaluate")
 def main(cfg: DictConfig) -> None:
     """Print the scores of each system, and tests against the first one."""
-    paths = [str(path) for path in ([cfg.systems] if isinstance(cfg.systems, str) else cfg.systems)]
+    paths = _paths(cfg.systems)
     if len(set(paths)) < len(paths):
         raise InputError(f"systems names a file twice: {', '.join(paths)}")
     for name in cfg.metrics:
         if name not in METRICS:
             raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
-    if cfg.test not in ("bootstrap", "randomization"):
-        raise InputError(f"test must be bootstrap or randomization, not {cfg.test}")
     if cfg.references is None:
         corpus = require_split(cfg.data, cfg.split)
         references = [[" ".join(words) for words in row] for row in corpus.references]
     else:
-        files = [str(path) for path in cfg.references]
+        files = _paths(cfg.references)
         columns = [read_lines(path) for path in files]
         for path, column in zip(files, columns, strict=True):
             if len(column) != len(columns[0]):
@@ -68,3 +66,11 @@ def main(cfg: DictConfig) -> None:
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _paths(files: str | ListConfig) -> list[str]:
+    """Return the paths of a list of files; one may stand without a list."""
+    paths = [files] if isinstance(files, str) else [str(path) for path in files]
+    if not paths:
+        raise InputError("a list of files is empty; name one file at least")
+    return paths

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import hydra
-from hydra.errors import HydraException, InstantiationException
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.cli.options import check_options
+from torchtune_smt.errors import DivergenceError, InputError
 from torchtune_smt.resources import config_folder
 
 
@@ -29,16 +34,14 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
         def task(cfg: DictConfig) -> Any:
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
+                check_options(cfg)
                 return function(cfg)
             except BrokenPipeError:
                 # Whoever read the output has closed it, as `head` does.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(1) from None
-            except (InputError, OSError) as error:
-                raise SystemExit(_message(error)) from None
-            except InstantiationException as error:
-                raise SystemExit(_message(error.__cause__ or error)) from None
-            except OmegaConfBaseException as error:
+            except _BAD_INPUT as error:
+                _forget_run()
                 raise SystemExit(_message(error)) from None
 
         def main() -> int:
@@ -56,6 +59,8 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
             except OSError as error:
                 print(f"{_message(error)}: choose a folder that you may write to", file=sys.stderr)
                 return 1
+            except KeyboardInterrupt:
+                return 130
             return 0
 
         main.__doc__ = function.__doc__
@@ -65,15 +70,55 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
 
 
 @contextmanager
-def option_errors(option: str) -> Iterator[None]:
-    """Turn the error of an argument out of range, or of a wrong type, into an InputError that names the option."""
+def option_errors(option: str, given: DictConfig | None = None) -> Iterator[None]:
+    """Name the option in the error of an argument that is out of range, or of a wrong type.
+
+    Parameters
+    ----------
+    option : str
+    given : DictConfig, optional
+        The arguments: Python does not say which one was of a wrong type.
+    """
     try:
         yield
     except InputError:
         raise
     except (ValueError, TypeError, InstantiationException) as error:
-        raise InputError(f"{option}: {error.__cause__ or error}") from None
+        cause = error.__cause__ or error
+        message = f"{option}: {cause}"
+        if isinstance(cause, TypeError) and given:
+            values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
+            message += f"; is an option of the wrong type? ({values})"
+        raise InputError(message) from None
+
+
+_BAD_INPUT: Final = (
+    InputError,
+    DivergenceError,
+    OSError,
+    InstantiationException,
+    OmegaConfBaseException,
+)
 
 
 def _message(error: BaseException) -> str:
-    return f"error: {error}"
+    """Return what is said about an error, in one line."""
+    if isinstance(error, InstantiationException):
+        error = error.__cause__ or error
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, choice = str(error.missing_cfg_file).rpartition("/")
+        text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"
+    elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
+        text = f"{error.full_key} is missing; give it with {error.full_key}=VALUE"
+    elif unknown := re.match(r"Could not override '(.*)'", text):
+        text = f"there is no option {unknown[1]}; --cfg job shows all that there are"
+    return "error: " + " ".join(text.split("\n"))
+
+
+def _forget_run() -> None:
+    """Remove the run's folder if nothing but Hydra's own records is in it."""
+    cfg = HydraConfig.get()
+    folder, records = Path(cfg.runtime.output_dir), cfg.output_subdir
+    if records is not None and {path.name for path in folder.iterdir()} == {records}:
+        shutil.rmtree(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from torchtune_smt.errors import InputError
+
+_RESOLVER = re.compile(r"\$\{[^}]*:")
 
 
 def override_key(override: str) -> str:
@@ -38,9 +41,14 @@ def with_recorded(folder: Path, given: Sequence[str]) -> list[str]:
     except (ValueError, OmegaConfBaseException, yaml.YAMLError):
         raise InputError("is no list of overrides; the run folder is damaged", path=path) from None
     keys = {override_key(override) for override in given}
-    kept = [o for o in recorded if override_key(o) not in keys and not o.startswith("hydra")]
+    kept = [
+        o
+        for o in recorded
+        if override_key(o) not in keys and not override_key(o).startswith("hydra")
+    ]
     for override in kept:
-        if "_target_" in override:
+        # Resolvers could put a class together from pieces.
+        if "_target_" in override or _RESOLVER.search(override):
             raise InputError(
                 f"the run was given {override}: classes are not taken from a folder, so give this "
                 "override again",

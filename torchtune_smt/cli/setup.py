@@ -98,7 +98,7 @@ def model_settings(model: DictConfig) -> ModelSettings:
     }
     if values["discount_fallback"] is not None:
         values["discount_fallback"] = tuple(values["discount_fallback"])
-    with option_errors("model"):
+    with option_errors("model", model):
         return ModelSettings(**values)
 
 
@@ -149,8 +149,23 @@ def make_decoder(
 
 def make_templates(features: DictConfig) -> list[Any]:
     """Return the configured templates of sparse features."""
-    with option_errors("features"):
-        return [instantiate(template) for template in features.templates]
+    with option_errors("features.templates"):
+        templates = [instantiate(template) for template in features.templates]
+    for template in templates:
+        check_part("features.templates", template, "name", "features")
+    names = [template.name for template in templates]
+    if len(set(names)) < len(names):
+        raise InputError(f"features.templates has one twice: {', '.join(names)}")
+    return templates
+
+
+def check_part(option: str, part: object, *methods: str) -> None:
+    """Raise InputError if an object made from the configuration lacks what it is needed for."""
+    for method in methods:
+        if not hasattr(part, method):
+            raise InputError(
+                f"{option}: {type(part).__name__} has no {method!r}; is it meant here?"
+            )
 
 
 def thread_count(threads: int | None) -> int:

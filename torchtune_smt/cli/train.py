@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.cli.setup import (
+    check_part,
     initial_weights,
     make_decoder,
     make_templates,
@@ -162,32 +163,30 @@ class _Parts:
 
     def __init__(self, cfg: DictConfig) -> None:
         self.templates = make_templates(cfg.features)
-        with option_errors("metric"):
+        with option_errors("metric", cfg.metric):
             self.metric = instantiate(cfg.metric)
-        with option_errors("sampler"):
+        with option_errors("sampler", cfg.sampler):
             self.sampler = instantiate(cfg.sampler)
-        with option_errors("loss"):
+        with option_errors("loss", cfg.loss):
             self.loss = instantiate(cfg.loss)
-        with option_errors("regularizer"):
+        with option_errors("regularizer", cfg.regularizer):
             regularizer = instantiate(cfg.regularizer)
+        check_part("metric", self.metric, "bind")
+        check_part("sampler", self.sampler, "sample")
+        check_part("loss", self.loss, "__call__")
+        check_part("regularizer", regularizer, "prox")
         settings = {
             name: value for name, value in cfg.optimizer.items() if name != "regularize_dense"
         }
         self.optimizer = instantiate(
             settings, _partial_=True, _convert_="object", regularizer=regularizer
         )
-        with option_errors("optimizer"):
+        with option_errors("optimizer", cfg.optimizer):
             self.optimizer([torch.nn.Parameter(torch.zeros(1))])
 
 
 def _check(cfg: DictConfig) -> None:
-    """Refuse values and combinations that make no sense, before anything is done."""
-    if cfg.tuner.tune_on not in ("dev", "train"):
-        raise InputError(f"tuner.tune_on must be dev or train, not {cfg.tuner.tune_on}")
-    if cfg.lm not in ("folds", "full"):
-        raise InputError(f"lm must be folds or full, not {cfg.lm}")
-    if cfg.tuner.epochs < 1:
-        raise InputError(f"tuner.epochs must be at least 1, not {cfg.tuner.epochs}")
+    """Refuse combinations that make no sense, before anything is done."""
     if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":
         raise InputError(
             "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
@@ -207,8 +206,6 @@ def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
     """Return a seeded random sample, numbered anew."""
     if size is None or size >= len(sentences):
         return sentences
-    if size < 1:
-        raise InputError(f"tuner.sentences must be at least 1, not {size}")
     chosen = np.sort(np.random.default_rng(seed).choice(len(sentences), size, replace=False))
     return sentences.subset(chosen.tolist())
 

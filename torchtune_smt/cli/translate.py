@@ -29,8 +29,6 @@ BATCH = 64
 def _translate(cfg: DictConfig) -> None:
     """Translate the configured input."""
     torch.set_num_threads(1)
-    if cfg.n_best is not None and cfg.n_best < 1:
-        raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
     sources = _read_sources(cfg)
     grammar, model, _ = open_model(
         cfg.model,

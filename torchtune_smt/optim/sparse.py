@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from torchtune_smt.errors import DivergenceError
+
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     """Return the gradient of a parameter as (indices, values), indices ascending and unique.
@@ -22,7 +24,7 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     ------
     TypeError
         The gradient is dense.
-    ValueError
+    DivergenceError
         A value is NaN or infinite; the error names the feature's id.
     """
     gradient = parameter.grad
@@ -40,9 +42,9 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     finite = values.isfinite()
     if not finite.all():
         bad = int(finite.logical_not().nonzero()[0])
-        raise ValueError(
-            f"the gradient of feature id {int(indices[bad])} is {float(values[bad])}: check the "
-            "weights, and the feature values and gains of the k-best lists"
+        raise DivergenceError(
+            f"the gradient of feature id {int(indices[bad])} is {float(values[bad])}: lower the "
+            "learning rate, and check the feature values and gains of the k-best lists"
         )
     return indices, values
 

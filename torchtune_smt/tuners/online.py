@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Offsets
 from torchtune_smt.losses import PairwiseLoss, reduce
@@ -165,12 +166,22 @@ def tune(
         Returns the score (larger is better) of the weights as they are; asked after each epoch.
     on_batch, on_epoch : callable
         Told what happened.
+
+    Raises
+    ------
+    DivergenceError
+        A gradient or a weight is not finite.
     """
     best: Best | None = None
     for epoch in range(1, epochs + 1):
         for report in tuner.epoch(sentences, epoch):
             on_batch(report)
         tuner.optimizer.flush()
+        if not tuner.weights.parameter.isfinite().all():
+            raise DivergenceError(
+                f"a weight is not finite after epoch {epoch}: lower the learning rate, and check "
+                "the feature values"
+            )
         score = evaluate()
         if best is None or score > best.score:
             best = Best(epoch, score, tuner.weights.parameter.detach().clone())

@@ -1,0 +1,133 @@
+"""What the options of the configurations may be, apart from those that a class checks itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from torchtune_smt.errors import InputError
+
+
+class Rule(NamedTuple):
+    """What an option may be, for people and as a test."""
+
+    text: str
+    accepts: Callable[[Any], bool]
+
+    def or_null(self) -> Rule:
+        """Return the rule that null satisfies, too."""
+        return Rule(f"{self.text}, or null", lambda value: value is None or self.accepts(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(least: int) -> Rule:
+    return Rule(
+        f"a whole number, {least} or more",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+    )
+
+
+def _number(least: float) -> Rule:
+    return Rule(f"a number, {least:g} or more", lambda value: _is_number(value) and value >= least)
+
+
+def _one_of(*choices: str) -> Rule:
+    return Rule(" or ".join(choices), lambda value: value in choices)
+
+
+_SWITCH: Final = Rule("true or false", lambda value: isinstance(value, bool))
+_TEXT: Final = Rule("text", lambda value: isinstance(value, str) and value != "")
+_LIST: Final = Rule("a list, as in [a,b]", lambda value: OmegaConf.is_list(value))
+_FILES: Final = Rule(
+    "the name of a set, or a list of files",
+    lambda value: _TEXT.accepts(value) or _LIST.accepts(value),
+)
+_NUMBERS: Final = Rule(
+    "names with finite numbers",
+    lambda value: OmegaConf.is_dict(value) and all(map(_is_number, value.values())),
+)
+
+RULES: Final = {
+    "seed": _whole(0),
+    "threads": _whole(1).or_null(),
+    "lm": _one_of("folds", "full"),
+    "data.name": _TEXT,
+    "data.source_language": _TEXT,
+    "data.target_language": _TEXT,
+    "data.folders": _FILES.or_null(),
+    "data.train": _FILES.or_null(),
+    "data.dev": _FILES.or_null(),
+    "data.test": _FILES.or_null(),
+    "data.lowercase": _SWITCH,
+    "data.normalize": _SWITCH,
+    "data.tokenize": _SWITCH,
+    "data.empty": _one_of("error", "skip"),
+    "data.max_length": _whole(1),
+    "data.max_ratio": _number(1),
+    "model.kind": _one_of("bitext", "files"),
+    "model.folder": _TEXT,
+    "model.iterations": _whole(1),
+    "model.alignment_file": _TEXT.or_null(),
+    "model.max_phrase_length": _whole(1),
+    "model.max_symbols": _whole(1),
+    "model.unaligned_edges": _SWITCH,
+    "model.table_limit": _whole(1),
+    "model.order": _whole(1),
+    "model.discount_fallback": _LIST.or_null(),
+    "model.folds": _whole(0),
+    "model.grammar": _TEXT,
+    "model.format": _one_of("cdec", "joshua", "moses").or_null(),
+    "model.language_model": _TEXT,
+    "init.file": _TEXT.or_null(),
+    "init.values": _NUMBERS,
+    "decoder.k": _whole(1),
+    "decoder.pop_limit": _whole(1),
+    "decoder.max_span": _whole(1),
+    "decoder.unique": _SWITCH,
+    "features.templates": _LIST,
+    "optimizer.regularize_dense": _SWITCH,
+    "tuner.epochs": _whole(1),
+    "tuner.batch_size": _whole(1),
+    "tuner.shuffle": _SWITCH,
+    "tuner.tune_on": _one_of("dev", "train"),
+    "tuner.sentences": _whole(1).or_null(),
+    # translate
+    "weights": _TEXT,
+    "input": _TEXT,
+    "output": _TEXT.or_null(),
+    "n_best": _whole(1).or_null(),
+    "detokenize": _SWITCH,
+    "capitalize": _SWITCH,
+    # evaluate
+    "systems": _FILES,
+    "references": _FILES.or_null(),
+    "split": _TEXT,
+    "metrics": _LIST,
+    "tokenize": _TEXT,
+    "lowercase": _SWITCH,
+    "test": _one_of("bootstrap", "randomization"),
+    "samples": _whole(0),
+}
+
+
+def check_options(cfg: DictConfig) -> None:
+    """Check the values of a composed configuration; one still to be given is no concern here.
+
+    Raises
+    ------
+    InputError
+        A value is of a wrong type, or out of range; the option is named, and what it may be.
+    """
+    for name, rule in RULES.items():
+        group, _, key = name.rpartition(".")
+        holder = OmegaConf.select(cfg, group) if group else cfg
+        if not OmegaConf.is_dict(holder) or key not in holder:
+            continue
+        if not rule.accepts(holder[key]):
+            raise InputError(f"{name} must be {rule.text}, not {holder[key]!r}")
