@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -70,13 +70,13 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
 
 
 @contextmanager
-def option_errors(option: str, given: DictConfig | None = None) -> Iterator[None]:
+def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Name the option in the error of an argument that is out of range, or of a wrong type.
 
     Parameters
     ----------
     option : str
-    given : DictConfig, optional
+    given : mapping, optional
         The arguments: Python does not say which one was of a wrong type.
     """
     try:
