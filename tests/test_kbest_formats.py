@@ -1,0 +1,368 @@
+"""Readers of n-best lists: against a slow reader, and every fault of a file."""
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtune_smt.decoders import kbest_formats
+from torchtune_smt.decoders.kbest_formats import read_lists
+from torchtune_smt.decoders.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.decoders.stored_lists import StoredLists, merged
+from torchtune_smt.errors import InputError
+from torchtune_smt.numerals_kernels import EXACT, LONG, NONE, POWERS, number
+from torchtune_smt.vocabulary import Vocabulary
+
+MOSES = """\
+0 ||| ein haus  ||| D0= 0 LM0= -4.5 TM0= -1 -2.5 WT_a~b= 2 PL_1= 0 ||| -8.25 ||| 0-0 1-1
+0 ||| das haus ||| D0= 1 LM0= -5 TM0= 0 1e-3 WT_a~== 1 ||| -9
+1 ||| gut ||| LM0= -1 D0= 0 TM0= -1 -1 ||| -3
+"""
+CDEC = """\
+0 ||| ein haus ||| LM=-4.5 Glue=2 id:a=b=1 ||| -8.25
+0 ||| das haus ||| LM=-5 ||| -9 ||| 0.5
+1 ||| gut ||| ||| 0
+"""
+
+
+def entries(lists: StoredLists) -> list[tuple[int, list[str], dict[str, float], float]]:
+    """Everything in plain Python."""
+    owner = np.repeat(lists.sentence, np.diff(lists.list_begin)).tolist()
+    result = []
+    for i, sentence in enumerate(owner):
+        words = lists.words.names(lists.tokens[lists.token_begin[i] : lists.token_begin[i + 1]])
+        span = slice(lists.row_begin[i], lists.row_begin[i + 1])
+        names = lists.features.names(lists.feature[span])
+        row = dict(zip(names, lists.value[span].tolist(), strict=True))
+        result.append((sentence, words, row, float(lists.total[i])))
+    return result
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_moses(tmp_path: Path) -> None:
+    lists = read_lists(write(tmp_path / "list", MOSES))
+    assert entries(lists) == [
+        (0, ["ein", "haus"], {"LM0_0": -4.5, "TM0_0": -1, "TM0_1": -2.5, "WT_a~b": 2}, -8.25),
+        (0, ["das", "haus"], {"D0_0": 1, "LM0_0": -5, "TM0_1": 0.001, "WT_a~=": 1}, -9),
+        (1, ["gut"], {"LM0_0": -1, "TM0_0": -1, "TM0_1": -1}, -3),
+    ]
+    assert lists.dense_names == ["D0_0", "LM0_0", "TM0_0", "TM0_1"]
+    assert lists.line.tolist() == [1, 2, 3]
+    assert lists.summary() == "3 hypotheses of 2 sentences"
+
+
+def test_cdec(tmp_path: Path) -> None:
+    path = tmp_path / "list.gz"
+    path.write_bytes(gzip.compress(CDEC.replace("\n", "\r\n").encode()))
+    lists = read_lists(path)
+    assert entries(lists) == [
+        (0, ["ein", "haus"], {"LM": -4.5, "Glue": 2, "id:a=b": 1}, -8.25),
+        (0, ["das", "haus"], {"LM": -5}, -9),
+        (1, ["gut"], {}, 0),
+    ]
+    assert lists.dense_names == ["LM", "Glue"]
+    assert read_lists(path, dense=["Glue"]).dense_names == ["Glue"]
+
+
+def test_last_line_may_lack_its_newline(tmp_path: Path) -> None:
+    assert len(read_lists(write(tmp_path / "list", CDEC.rstrip("\n")))) == 2
+
+
+NAMES = st.sampled_from(["LM", "a=b", "id:x", "größe", "A_b", "w~="])
+VALUES = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False), st.integers(-99, 99).map(float)
+)
+LINES = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(["a", "für", "=", "||", "c"]), min_size=1, max_size=4),
+        st.dictionaries(NAMES, VALUES, max_size=5),
+        VALUES,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=60)
+@given(lines=LINES, moses=st.booleans(), piece=st.integers(1, 200))
+def test_equals_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, lines: list, moses: bool, piece: int
+) -> None:
+    text = ""
+    for i, (words, row, total) in enumerate(lines):
+        if moses:
+            row = {name if "_" in name else f"{name}_": value for name, value in row.items()}
+            lines[i] = (words, row, total)
+        features = " ".join(f"{n}={' ' if moses else ''}{v!r}" for n, v in row.items())
+        text += f"{i // 2} ||| {' '.join(words)} ||| {features} ||| {total!r}\n"
+    path = write(tmp_path_factory.getbasetemp() / "random", text)
+    before = kbest_formats.PIECE
+    kbest_formats.PIECE = piece
+    try:
+        lists = read_lists(path, "moses" if moses else "cdec")
+    finally:
+        kbest_formats.PIECE = before
+    assert entries(lists) == [
+        (i // 2, words, {n: v for n, v in row.items() if v}, total)
+        for i, (words, row, total) in enumerate(lines)
+    ]
+    for row in np.split(lists.feature, lists.row_begin[1:-1]):
+        assert (np.diff(row) > 0).all()
+
+
+@given(st.one_of(st.floats().map(repr), st.text("0123456789.+-eE_ni", max_size=12)))
+def test_numbers_are_pythons(text: str) -> None:
+    letters = np.frombuffer(bytearray(text.encode() + b" "), np.uint8)
+    kind, value = number(letters, 0, letters.size - 1, POWERS)
+    try:
+        expected = math.nan if set(text) & set("_n i") else float(text)
+    except ValueError:
+        expected = math.nan
+    if kind == EXACT:
+        assert value == expected
+        assert math.copysign(1, value) == math.copysign(1, expected)
+    else:
+        assert kind == (NONE if math.isnan(expected) else LONG)
+
+
+def moses_line(line: int, text: str) -> str:
+    lines = MOSES.splitlines()
+    lines[line - 1] = text
+    return "\n".join(lines)
+
+
+FAULTS = {
+    "no list": (1, "hello", "'hello' is no sentence number; lines begin"),
+    "blank line": (2, "", "a field is missing"),
+    "no score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1", "a field is missing"),
+    "empty score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 |||", "a field is missing"),
+    "no features": (3, "1 ||| a", "a field is missing"),
+    "no number": (2, "zero ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'zero' is no sentence number"),
+    "negative": (2, "-1 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'-1' is no sentence number"),
+    "two numbers": (2, "0 0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no sentence number"),
+    "empty": (2, "0 |||  ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "the hypothesis is empty"),
+    "alignment": (2, "0 ||| a ||| 0-0 1-1 ||| 0", "'0-0' stands where `Label= 0.5` is expected"),
+    "blank in name": (2, "0 ||| a ||| D0= 1 my LM0= 1 TM0= 1 1 ||| 0", "value 'my' is no finite"),
+    "blank in first name": (2, "0 ||| a ||| my D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no blanks in it"),
+    "other format": (2, "0 ||| a ||| D0=1 LM0=1 ||| 0", "'D0=1' stands where `Label= 0.5`"),
+    "no name": (2, "0 ||| a ||| = 1 LM0= 1 ||| 0", "no feature name before the ="),
+    "no value": (2, "0 ||| a ||| D0= LM0= 1 TM0= 1 1 ||| 0", "feature 'D0=' has no value"),
+    "no last value": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= ||| 0", "feature 'TM0=' has no value"),
+    "nan": (2, "0 ||| a ||| D0= 1 LM0= nan TM0= 1 1 ||| 0", "value 'nan' is no finite number"),
+    "inf": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 -inf ||| 0", "'-inf' is no finite number"),
+    "overflow": (2, "0 ||| a ||| D0= 1 LM0= 1e999 TM0= 1 1 ||| 0", "'1e999' is no finite"),
+    "score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| good", "'good' is not the score"),
+    "two scores": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0 1", "'1' is not the score"),
+    "infinite score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 1e999", "is not the score"),
+    "new": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 X= 1 ||| 0", "'X=' is a dense feature that"),
+    "lacking": (2, "0 ||| a ||| D0= 1 TM0= 1 1 ||| 0", "dense feature 'LM0' of the first line is"),
+    "width": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 1 ||| 0", "'TM0=' has another number of"),
+    "dense twice": (2, "0 ||| a ||| D0= 1 D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'D0' is given twice"),
+    "sparse twice": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 A_= 1 A_= 2 ||| 0", "'A_' is given"),
+    "clash": (2, "0 ||| a ||| D0= 1 LM0= 1 LM0_0= 2 TM0= 1 1 ||| 0", "'LM0_0' is given twice"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
+    line, text, message = FAULTS[name]
+    path = write(tmp_path / "list", moses_line(line, text))
+    with pytest.raises(InputError, match=message) as caught:
+        read_lists(path, "moses")
+    assert (caught.value.path, caught.value.line) == (path, line)
+    lists = read_lists(path, "moses", on_error="skip")
+    assert lists.line.tolist() == [i for i in (1, 2, 3) if i != line]
+    assert sum(n for what, n in lists.skipped.items() if what.startswith("lines")) == 1
+    assert "1 lines " in lists.summary()
+
+
+def test_dense_feature_missing_from_the_first_line_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "list", MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5"))
+    with pytest.raises(InputError, match="list:2: 'D0=' is a dense feature that the first line"):
+        read_lists(path)
+
+
+def test_cdec_faults(tmp_path: Path) -> None:
+    for features, message in {
+        "LM": "'LM' stands where `name=0.5` is expected",
+        "my LM=1": "a name has no blanks in it",
+        "LM= 1": "'LM=' has no value",
+        "=1": "no feature name before the = of '=1'",
+        "LM=1 LM=0": "'LM' is given twice",
+        "LM=0x1": "'0x1' is no finite number",
+        "LM= -1.5": "'LM=' has no value",
+    }.items():
+        path = write(tmp_path / "list", f"0 ||| a ||| F=1 ||| 1\n0 ||| a ||| {features} ||| 1\n")
+        with pytest.raises(InputError, match="list:2: .*" + message):
+            read_lists(path, "cdec")
+
+
+def test_order_and_gaps(tmp_path: Path) -> None:
+    line = "{} ||| a ||| F=1 ||| 1\n"
+    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 1, 0, 3)))
+    with pytest.raises(InputError, match="list:3: the number of the sentence is smaller"):
+        read_lists(path)
+    lists = read_lists(path, on_error="skip")
+    assert lists.sentence.tolist() == [0, 1, 3]
+    assert lists.skipped == {"lines out of order": 1, "sentences without a list": 1}
+    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 2, 1)))
+    with pytest.raises(InputError, match="list:2: this list is of sentence 2, and sentence 1 has"):
+        read_lists(path)
+    path = write(tmp_path / "list", line.format(1))
+    with pytest.raises(InputError, match="list:1: .* sentence 0 has none"):
+        read_lists(path)
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    bad = b"0 ||| \xff ||| F\xfe=1 ||| 1\n"
+    path = write(tmp_path / "list", CDEC[: CDEC.index("\n") + 1].encode() + bad)
+    with pytest.raises(InputError, match="list:2: is not valid UTF-8"):
+        read_lists(path)
+    lists = read_lists(path, on_error="skip")
+    assert lists.skipped == {"lines not in UTF-8": 1}
+    assert lists.features.names(range(len(lists.features))) == ["LM", "Glue", "id:a=b"]
+    assert lists.words.names(range(len(lists.words))) == ["ein", "haus"]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_lists(tmp_path / "none")
+    with pytest.raises(InputError, match="is empty"):
+        read_lists(write(tmp_path / "list", "\n"))
+    with pytest.raises(InputError, match="no hypothesis is left .2 lines with a field missing"):
+        read_lists(write(tmp_path / "list", "0\n1\n"), on_error="skip")
+    with pytest.raises(InputError, match="is one of Moses's tuning files"):
+        read_lists(write(tmp_path / "list", "FEATURES_TXT_BEGIN_0 0 1 0\n"))
+    with pytest.raises(ValueError, match="format must be one of cdec, moses"):
+        read_lists(tmp_path / "list", "joshua")  # type: ignore[arg-type]
+
+
+def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> None:
+    row = " ".join(f"F{i}=1" for i in range(201))
+    path = write(tmp_path / "list", f"0 ||| a ||| {row} ||| 1\n")
+    with pytest.raises(InputError, match="has 201 features without a colon"):
+        read_lists(path)
+    assert read_lists(path, dense=["F3"]).dense_names == ["F3"]
+
+
+FEATURES = """\
+FEATURES_TXT_BEGIN_0 0 2 2 LM0_0 D0_0
+-1.5 0 A_b=2
+-2 3
+FEATURES_TXT_END_0
+FEATURES_TXT_BEGIN_0 1 1 2 LM0_0 D0_0
+-1 1
+FEATURES_TXT_END_0
+"""
+SCORES = """\
+SCORES_TXT_BEGIN_0 0 2 9 BLEU
+7 9 4 8 2 7 1 6 10
+8 9 5 8 3 7 1 6 10
+SCORES_TXT_END_0
+SCORES_TXT_BEGIN_0 1 1 9 BLEU
+1 2 0 1 0 0 0 0 3
+SCORES_TXT_END_0
+"""
+
+
+def tuning_files(
+    folder: Path, features: str = FEATURES, scores: str = SCORES, **options: str
+) -> StoredLists:
+    write(folder / "f", features)
+    write(folder / "s", scores)
+    return read_tuning_files(folder / "f", folder / "s", **options)  # type: ignore[arg-type]
+
+
+def test_tuning_files(tmp_path: Path) -> None:
+    # Moses's extractor ends lines with a blank.
+    lists = tuning_files(tmp_path, FEATURES.replace("\n", " \n"), SCORES.replace("\n", " \n"))
+    rows = [row for _, _, row, _ in entries(lists)]
+    assert rows == [{"LM0_0": -1.5, "A_b": 2}, {"LM0_0": -2, "D0_0": 3}, {"LM0_0": -1, "D0_0": 1}]
+    assert lists.statistics.tolist() == [
+        [7, 4, 2, 1, 9, 8, 7, 6, 9, 10],
+        [8, 5, 3, 1, 9, 8, 7, 6, 9, 10],
+        [1, 0, 0, 0, 2, 1, 0, 0, 2, 3],
+    ]
+    assert lists.line.tolist() == [2, 3, 6]
+    assert lists.dense_names == ["LM0_0", "D0_0"]
+    number_hypotheses(lists)
+    assert [words for _, words, _, _ in entries(lists)] == [
+        ["hypothesis 0"],
+        ["hypothesis 1"],
+        ["hypothesis 0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("f", "-2 3", "-2", "f:3: has fewer values than the block's head names"),
+        ("f", "-2 3", "-2 3 4", "f:3: '4' stands where"),
+        ("f", "-2 3", "-2 x", "f:3: the feature value 'x' is no finite number"),
+        ("f", "-2 3", "-2 inf", "f:3: the feature value 'inf' is no finite number"),
+        ("f", "A_b=2", "A_b=", "f:2: the feature 'A_b=' has no value"),
+        ("f", "A_b=2", "A_b=nan", "f:2: the feature value 'nan' is no finite number"),
+        ("f", "A_b=2", "LM0_0=2", "f:2: the feature 'LM0_0' is given twice"),
+        ("f", "-2 3\n", "", "f:1: announces 2 lines, and 1 follow"),
+        ("f", "-2 3\n", "-2 3\n\n", "f:1: announces 2 lines, and 3 follow"),
+        ("f", "0 2 2 LM0_0 D0_0", "0 2 3 LM0_0 D0_0", "f:1: write `FEATURES_TXT_BEGIN_0"),
+        ("f", "1 1 2 LM0_0 D0_0", "1 1 2 LM0_0 E0_0", "f:5: names other dense features than"),
+        ("f", "1 1 2 LM0_0", "2 1 2 LM0_0", "s:5: has 1 lines of sentence 1, and line 5 of"),
+        ("f", "-1 1\nFEATURES_TXT_END_0\n", "-1 1\n", "f:5: FEATURES_TXT_END_0 is missing"),
+        ("f", "FEATURES_TXT_END_0\nF", "F", "f:4: FEATURES_TXT_BEGIN_0 where"),
+        ("f", "FEATURES_TXT_BEGIN_0 1", "FEATURES_BIN_BEGIN_0 1", "f:5: is not the text form"),
+        ("f", FEATURES, "0 ||| a ||| b ||| c\n", "f:1: is no line of a block"),
+        ("s", "8 9 5", "8 9 x", "s:3: the feature value 'x' is no finite number"),
+        ("s", "8 9 5", "8 9 5.5", "s:3: BLEU's statistics must be whole numbers"),
+        ("s", "8 9 5", "8 9 -5", "s:3: BLEU's statistics must be whole numbers"),
+        ("s", "8 9 5", "8 9", "s:3: has fewer values"),
+        ("s", "1 1 9 BLEU", "1 1 2 TER", "s:5: holds 2 statistics of TER"),
+        ("s", SCORES[SCORES.index("SCORES_TXT_BEGIN_0 1") :], "", "s: has 1 blocks, and"),
+    ],
+)
+def test_tuning_files_with_faults(
+    file: str, old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    texts = {"f": FEATURES, "s": SCORES}
+    assert old in texts[file]
+    texts[file] = texts[file].replace(old, new, 1)
+    with pytest.raises(InputError, match=message):
+        tuning_files(tmp_path, texts["f"], texts["s"])
+
+
+def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Path) -> None:
+    features = FEATURES.replace("-1.5 0", "nan 0")
+    lists = tuning_files(tmp_path, features, SCORES.replace("1 2 0", "1 2 x"), on_error="skip")
+    assert lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
+    assert lists.line.tolist() == [3]
+    assert lists.skipped == {"lines with a bad value": 1, "lines with bad statistics": 1}
+
+
+def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
+    words, features = Vocabulary(), Vocabulary()
+    texts = [
+        "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 ||| 1\n1 ||| c ||| F=1 ||| 1\n",
+        "0 ||| b ||| F=1 ||| 5\n0 ||| a ||| F=2 ||| 1\n1 ||| c ||| ||| 1\n2 ||| d ||| F=3 ||| 1\n",
+    ]
+    parts = [
+        read_lists(write(tmp_path / f"{i}", text), words=words, features=features)
+        for i, text in enumerate(texts)
+    ]
+    together = merged(parts)
+    owners = [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(together)]
+    assert owners == [(0, "a", 1), (0, "b", 1), (0, "b", 1), (0, "a", 2), *owners[4:]]
+    assert owners[4:] == [(1, "c", 1), (1, "c", 0), (2, "d", 3)]
+    unique = together.without_copies()
+    assert [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(unique)] == [
+        *owners[:2],
+        *owners[3:],
+    ]
+    assert unique.summary() == "6 hypotheses of 3 sentences; 1 copies of earlier entries"

@@ -1,0 +1,285 @@
+"""The reader of Moses's tuning files: features.dat with its scores.dat."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.decoders import kbest_formats_kernels as kernels
+from torchtune_smt.decoders.kbest_formats import PIECE, Collector, OnError, count_lines
+from torchtune_smt.decoders.kbest_formats_kernels import Piece
+from torchtune_smt.decoders.stored_lists import StoredLists
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Bytes, Ids, Offsets
+from torchtune_smt.numerals_kernels import POWERS
+from torchtune_smt.textio import read_bytes
+from torchtune_smt.vocabulary import Vocabulary
+
+_STATISTICS = 9
+
+
+class _Block(NamedTuple):
+    """The lines of one sentence.
+
+    Attributes
+    ----------
+    sentence, size : int
+        As the head of the block says.
+    width : int
+        Numbers a line begins with.
+    names : list of str
+        The rest of the head.
+    line : int
+        Number of the head in the file, from 1.
+    begin, end : int
+        Bytes of the lines between head and foot.
+    """
+
+    sentence: int
+    size: int
+    width: int
+    names: list[str]
+    line: int
+    begin: int
+    end: int
+
+
+def read_tuning_files(
+    features_path: str | os.PathLike[str],
+    scores_path: str | os.PathLike[str],
+    *,
+    words: Vocabulary | None = None,
+    features: Vocabulary | None = None,
+    dense: Sequence[str] | None = None,
+    on_error: OnError = "error",
+) -> StoredLists:
+    """Read k-best lists from Moses's features.dat and scores.dat, plain or ``.gz``.
+
+    They hold no words: the statistics of BLEU (``m1 l1 m2 l2 m3 l3 m4 l4 r``) stand for them.
+    `number_hypotheses` gives each hypothesis a word of its own in their place.
+
+    Parameters
+    ----------
+    features_path, scores_path : path
+        Line by line of the same hypotheses.
+    words, features, dense, on_error
+        As for `read_lists`. Damaged heads of blocks are errors in any case.
+
+    Raises
+    ------
+    InputError
+        As for `read_lists`; or the files do not belong together.
+    """
+    features_path, scores_path = Path(features_path), Path(scores_path)
+    text, blocks = _read_blocks(features_path, "FEATURES")
+    score_text, score_blocks = _read_blocks(scores_path, "SCORES")
+    _check_pair(features_path, blocks, scores_path, score_blocks)
+    names = blocks[0].names
+    for block in blocks:
+        if block.names != names:
+            raise InputError(
+                f"names other dense features than line {blocks[0].line} does; every block needs "
+                "the same ones",
+                path=features_path,
+                line=block.line,
+            )
+    for block in score_blocks:
+        if block.names != ["BLEU"] or block.width != _STATISTICS:
+            raise InputError(
+                f"holds {block.width} statistics of {' '.join(block.names)}; only BLEU's "
+                f"{_STATISTICS} are read, so let the extractor write those",
+                path=scores_path,
+                line=block.line,
+            )
+    example = "name=0.5 after the dense values"
+    collector = Collector(text, features_path, words, features, on_error, example)
+    collector.set_dense(names)
+    scores = Collector(score_text, scores_path, None, None, on_error, "1")
+    scores.set_dense([str(i) for i in range(_STATISTICS)])
+    statistics: list[Ids] = []
+    for first, last in _groups(blocks):
+        piece, sizes, line = _parse(text, collector, blocks[first:last])
+        other, other_sizes, other_line = _parse(score_text, scores, score_blocks[first:last])
+        numbers = _statistics(other, other_sizes[0])
+        if on_error == "skip":
+            # What one file lacks is left out of the other.
+            lost = other.fault[: other_sizes[0]] != kernels.FINE
+            fault = piece.fault[: sizes[0]]
+            fault[lost & (fault == kernels.FINE)] = kernels.NO_STATISTICS
+        else:
+            scores.add(other, other_sizes, other_line)
+        statistics.append(numbers[collector.add(piece, sizes, line)])
+    lists = collector.lists()
+    lists.statistics = np.concatenate(statistics)
+    lists.total[:] = np.nan
+    if dense is not None:
+        lists.dense_names = list(dense)
+    return lists
+
+
+def number_hypotheses(lists: StoredLists) -> None:
+    """Let each hypothesis consist of one word, which tells its number in its list.
+
+    The words are ``hypothesis 0``, ``hypothesis 1``, ...: no word of a text has a blank in it.
+    """
+    sizes = np.diff(lists.list_begin)
+    ids = lists.words.intern([f"hypothesis {i}" for i in range(int(sizes.max(initial=0)))])
+    number = np.arange(lists.n_entries) - np.repeat(lists.list_begin[:-1], sizes)
+    lists.token_begin = np.arange(lists.n_entries + 1, dtype=np.int64)
+    lists.tokens = ids[number]
+
+
+def _read_blocks(path: Path, kind: str) -> tuple[Bytes, list[_Block]]:
+    """Return the text of a file and its blocks."""
+    data = read_bytes(path)
+    text: Bytes = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
+    blocks = list(_blocks(data + b"\n", path, kind))
+    if not blocks:
+        raise InputError(
+            f"has no line {kind}_TXT_BEGIN_0; it must be {kind.lower()}.dat, as Moses's extractor "
+            "writes it (text, not binary)",
+            path=path,
+        )
+    return text, blocks
+
+
+def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
+    """Yield the blocks; raise InputError where heads, feet and lines do not fit together."""
+    head: list[bytes] | None = None
+    line, at, begin = 1, 0, 0
+    head_line = 0
+    for match in re.finditer(rb"^(?:FEATURES|SCORES)_[A-Z]*_(BEGIN|END)_0\b(.*)$", data, re.M):
+        between = data.count(b"\n", at, match.start())
+        line, at = line + between, match.start()
+        if not match.group().startswith(f"{kind}_TXT_".encode()):
+            raise InputError(
+                f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, "
+                "without --binary",
+                path=path,
+                line=line,
+            )
+        if match.group(1) == b"BEGIN":
+            if head is not None or (line > 1 and data[begin : match.start()].strip()):
+                raise InputError(
+                    f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected; the file is damaged",
+                    path=path,
+                    line=line,
+                )
+            head, head_line = match.group(2).split(), line
+        else:
+            if head is None:
+                raise InputError(
+                    f"{kind}_TXT_END_0 without a {kind}_TXT_BEGIN_0; the file is damaged",
+                    path=path,
+                    line=line,
+                )
+            yield _block(head, head_line, line, begin, match.start(), path, kind)
+            head = None
+        begin = match.end() + 1
+    if head is not None:
+        raise InputError(
+            f"{kind}_TXT_END_0 is missing; the file is cut off", path=path, line=head_line
+        )
+    if data[begin:].strip():
+        raise InputError(
+            f"is no line of a block between {kind}_TXT_BEGIN_0 and {kind}_TXT_END_0; is this "
+            f"{kind.lower()}.dat, as Moses's extractor writes it (text, not binary)?",
+            path=path,
+            line=data.count(b"\n", 0, begin) + 1,
+        )
+
+
+def _block(
+    head: list[bytes], head_line: int, line: int, begin: int, end: int, path: Path, kind: str
+) -> _Block:
+    try:
+        sentence, size, width = (int(number) for number in head[:3])
+        names = [name.decode() for name in head[3:]]
+        if min(sentence, size, width) < 0 or (kind == "FEATURES" and len(names) != width):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f"write `{kind}_TXT_BEGIN_0 sentence lines values "
+            f"{'names' if kind == 'FEATURES' else 'BLEU'}`, as many names as values",
+            path=path,
+            line=head_line,
+        ) from None
+    if size != line - head_line - 1:
+        raise InputError(
+            f"announces {size} lines, and {line - head_line - 1} follow; the file is damaged",
+            path=path,
+            line=head_line,
+        )
+    return _Block(sentence, size, width, names, head_line, begin, end)
+
+
+def _check_pair(
+    path: Path, blocks: list[_Block], scores_path: Path, score_blocks: list[_Block]
+) -> None:
+    """Raise InputError unless two files have the same sentences with as many hypotheses."""
+    for block, scores in zip(blocks, score_blocks, strict=False):
+        if (block.sentence, block.size) != (scores.sentence, scores.size):
+            raise InputError(
+                f"has {scores.size} lines of sentence {scores.sentence}, and line {block.line} of "
+                f"{path} has {block.size} of sentence {block.sentence}; do the files belong "
+                "together?",
+                path=scores_path,
+                line=scores.line,
+            )
+    if len(blocks) != len(score_blocks):
+        raise InputError(
+            f"has {len(score_blocks)} blocks, and {path} has {len(blocks)}; do the files belong "
+            "together?",
+            path=scores_path,
+        )
+
+
+def _groups(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of runs of blocks that are parsed at a time."""
+    first = 0
+    for last, block in enumerate(blocks, start=1):
+        if last == len(blocks) or block.end - blocks[first].begin >= PIECE:
+            yield first, last
+            first = last
+
+
+def _parse(
+    text: Bytes, collector: Collector, blocks: list[_Block]
+) -> tuple[Piece, tuple[int, int, int, int, int], Offsets]:
+    """Return a parsed run of blocks, how much it holds, and its lines' numbers."""
+    _, tokens = count_lines(text[blocks[0].begin : blocks[-1].end])
+    piece = Piece.empty(sum(block.size for block in blocks), tokens + 1)
+    lines, n_values, n_names, n_long = 0, 0, 0, 0
+    numbers: list[Offsets] = [np.empty(0, np.int64)]
+    for block in blocks:
+        broken = collector.blank_invalid(block.begin, block.end)
+        first = lines
+        lines, n_values, n_names, n_long = kernels.parse_values(
+            text, block.begin, block.end, block.width, POWERS,
+            lines, n_values, n_names, n_long, piece,
+        )  # fmt: skip
+        piece.fault[[first + slot for slot in broken]] = kernels.NOT_UTF8
+        piece.sentence[first:lines] = block.sentence
+        numbers.append(np.arange(block.line + 1, block.line + 1 + block.size))
+    piece.total[:] = 0.0
+    piece.token_begin[:] = 0
+    return piece, (lines, 0, n_values, n_names, n_long), np.concatenate(numbers)
+
+
+def _statistics(piece: Piece, lines: int) -> Ids:
+    """Return int32 [lines, 10]: m_1..m_4, l_1..l_4, c, r; lines that have none get a fault."""
+    piece.fault[:lines][np.diff(piece.row_begin[: lines + 1]) > _STATISTICS] = kernels.NO_STATISTICS
+    good = piece.fault[:lines] == kernels.FINE
+    numbers = np.zeros((lines, _STATISTICS))
+    at = piece.row_begin[:lines][good]
+    numbers[good] = piece.value[at[:, None] + np.arange(_STATISTICS)]
+    whole = (numbers >= 0) & (numbers < 1 << 30) & (numbers == np.floor(numbers))
+    piece.fault[:lines][good & ~whole.all(axis=1)] = kernels.NO_STATISTICS
+    numbers[~whole] = 0
+    m, length, r = numbers[:, 0:8:2], numbers[:, 1:8:2], numbers[:, 8:]
+    return np.concatenate([m, length, length[:, :1], r], axis=1).astype(np.int32)
