@@ -1,0 +1,280 @@
+"""Stored k-best lists as a decoder, and their oracles."""
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import Source
+from torchtune_smt.losses import Logistic
+from torchtune_smt.metrics import BleuPlusOne, ExternalScores
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.pairs import ProSampler
+from torchtune_smt.regularizers import L1
+from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.sentences import Sentences, words_of
+from torchtune_smt.weights import Weights
+
+DEV = """\
+0 ||| a b ||| LM=-1 id:x=1 ||| 0
+0 ||| a c ||| LM=-2 id:y=1 ||| 0
+0 ||| a d ||| LM=-1 id:y=1 ||| 0
+1 ||| e ||| LM=-3 ||| 0
+1 ||| f ||| LM=-3 id:z=2 ||| 0
+"""
+TEST = "0 ||| f g ||| LM=-1 id:new=1 ||| 0\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> KBestFiles:
+    decoder = KBestFiles()
+    decoder.read("dev", [write(tmp_path / "dev", DEV)], for_tuning=True)
+    decoder.read("test", [write(tmp_path / "test", TEST)])
+    return decoder
+
+
+def test_lists_are_sorted_by_current_weights(decoder: KBestFiles) -> None:
+    weights = Weights(decoder.dense_names)
+    assert decoder.dense_names == ["LM"]
+    sources = decoder.sources("dev")
+    first, second = decoder.decode(sources, weights)
+    assert len(weights) == 5
+    # Equal scores leave the order of the file.
+    assert [words_of(decoder, first, h) for h in range(3)] == ["a b", "a c", "a d"]
+    weights.set(["LM", "id:y", "id:z"], [0.5, 0.25, -1.0])
+    first, second = decoder.decode(sources, weights)
+    assert [words_of(decoder, first, h) for h in range(3)] == ["a d", "a b", "a c"]
+    assert first.score.tolist() == [-0.25, -0.5, -0.75]
+    assert words_of(decoder, second) == "e"
+    assert (first.index, second.index) == (0, 1)
+    ids, values = first.row(0)
+    assert dict(zip(weights.features.names(ids), values, strict=True)) == {"LM": -1, "id:y": 1}
+    (short,) = decoder.decode(sources[:1], weights, k=2)
+    assert short.score.tolist() == [-0.25, -0.5]
+    (other,) = decoder.decode(decoder.sources("test"), weights)
+    assert words_of(decoder, other) == "f g"
+    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+        decoder.decode(sources, weights, k=0)
+
+
+def test_any_weights_may_come(decoder: KBestFiles) -> None:
+    weights = Weights(["other", "id:z"])
+    weights.set(["id:y"], [1.0])
+    sources = decoder.sources("dev")
+    for w in (weights, Weights(decoder.dense_names), weights):
+        for kbest in decoder.decode(sources, w):
+            parameter = w.parameter.detach().numpy()
+            for h in range(len(kbest)):
+                ids, values = kbest.row(h)
+                assert (np.diff(ids) > 0).all()
+                assert kbest.score[h] == pytest.approx(float(parameter[ids] @ values))
+            assert (np.diff(kbest.score) <= 0).all()
+    (kbest, _) = decoder.decode(sources, weights)
+    assert words_of(decoder, kbest) == "a c"
+
+
+def test_only_up_to_date_weights_are_read(decoder: KBestFiles) -> None:
+    weights = Weights(decoder.dense_names)
+    decoder.decode(decoder.sources("dev"), weights)
+    asked: list[list[str]] = []
+    weights.before_read = lambda ids: asked.append(sorted(weights.features.names(ids.tolist())))
+    decoder.decode(decoder.sources("dev")[1:], weights)
+    decoder.decode(decoder.sources("dev"), weights)
+    assert asked == [["LM", "id:z"], ["LM", "id:x", "id:y", "id:z"]]
+
+
+def test_chosen_sentences_keep_their_lists(decoder: KBestFiles) -> None:
+    sentences = Sentences(list(decoder.sources("dev")), [[["a"]], [["f"]]]).subset([1])
+    (kbest,) = decoder.decode(sentences.sources, Weights())
+    assert (kbest.index, words_of(decoder, kbest)) == (0, "e")
+    with pytest.raises(ValueError, match="sentence 3 has no stored list"):
+        decoder.decode([Source(3, ["x"])], Weights())
+
+
+def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
+    path = write(tmp_path / "list", DEV.replace("1 ||| f ||| LM=-3 id:z=2 ||| 0\n", ""))
+    with pytest.raises(InputError, match="list:4: sentence 1 has one hypothesis, and nothing"):
+        KBestFiles().read("dev", [path], for_tuning=True)
+    assert len(KBestFiles().read("dev", [path])) == 2
+    stored = KBestFiles(on_error="skip").read("dev", [path], for_tuning=True)
+    assert stored.summary().endswith("1 lists of one hypothesis, of no use in tuning")
+
+
+def test_dense_features_of_all_sets_agree(tmp_path: Path) -> None:
+    decoder = KBestFiles()
+    decoder.read("dev", [write(tmp_path / "dev", "0 ||| a ||| LM0= 1 TM0= 1 2 ||| 0\n")])
+    with pytest.raises(InputError, match="the dense feature TM0_2 is only here"):
+        decoder.read("test", [write(tmp_path / "test", "0 ||| a ||| LM0= 1 TM0= 1 2 3 ||| 0\n")])
+    with pytest.raises(InputError, match="the dense feature TM0_0 is missing here"):
+        decoder.read("test", [write(tmp_path / "test", "0 ||| a ||| LM0= 1 ||| 0\n")])
+    with pytest.raises(InputError, match="the dense feature LN does not occur"):
+        KBestFiles(dense=["LN"]).read("dev", [tmp_path / "dev"])
+    for options in ({"k": 0}, {"on_error": "ignore"}):
+        with pytest.raises(ValueError, match="must be"):
+            KBestFiles(**options).read("dev", [tmp_path / "dev"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="1 files of features and 2 files of scores"):
+        decoder.read("dev", [tmp_path / "dev"], [tmp_path, tmp_path])
+    with pytest.raises(ValueError, match="no files"):
+        decoder.read("dev", [])
+
+
+def test_gains_of_statistics(tmp_path: Path) -> None:
+    features = "FEATURES_TXT_BEGIN_0 0 3 1 LM0_0\n1\n2\n1\nFEATURES_TXT_END_0\n"
+    rows = "7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n7 9 4 8 2 7 1 6 10\n"
+    scores = f"SCORES_TXT_BEGIN_0 0 3 9 BLEU\n{rows}SCORES_TXT_END_0\n"
+    decoder = KBestFiles()
+    stored = decoder.read("dev", [write(tmp_path / "f", features)], [write(tmp_path / "s", scores)])
+    assert stored.summary() == "2 hypotheses of 1 sentences; 1 copies of earlier entries"
+    weights = Weights(decoder.dense_names)
+    weights.set(["LM0_0"], [1.0])
+    sources = decoder.sources("dev")
+    (kbest,) = decoder.decode(sources, weights)
+    assert words_of(decoder, kbest) == "hypothesis 1"
+    gains = decoder.metric(BleuPlusOne(), sources).gains(kbest)
+    expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])
+    assert gains.tolist() == BleuPlusOne().score(expected).tolist()
+    external = ExternalScores(write(tmp_path / "e", "0 ||| a ||| 1\n"))
+    with pytest.raises(InputError, match="ExternalScores needs the words of the hypotheses"):
+        decoder.metric(external, sources)
+
+
+def tuned(decoder: KBestFiles, sentences: Sentences, metric: object, epochs: int) -> list[float]:
+    """The mean gain of the best hypotheses, epoch by epoch."""
+    weights = Weights(decoder.dense_names)
+    decoder.decode(sentences.sources[:1], weights)
+    optimizer = AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.01), unregularized=1)
+    tuner = OnlineTuner(
+        decoder,
+        weights,
+        metric,  # type: ignore[arg-type]
+        ProSampler(),
+        Logistic(),
+        optimizer,
+        seed=1,
+    )
+    result = []
+    for epoch in range(1, epochs + 1):
+        reports = list(tuner.epoch(sentences, epoch))
+        result.append(sum(r.gain * r.sentences for r in reports) / len(sentences))
+    return result
+
+
+def test_tuning_learns_the_best_hypotheses(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    lines, references = [], []
+    for s in range(40):
+        good = int(generator.integers(5))
+        for h in range(5):
+            word = "right" if h == good else f"wrong{h}"
+            feature = "id:good" if h == good else f"id:bad{h}"
+            lines.append(f"{s} ||| the {word} word here ||| LM=-{h} {feature}=1 ||| 0\n")
+        references.append([["the", "right", "word", "here"]])
+    decoder = KBestFiles()
+    decoder.read("dev", [write(tmp_path / "dev", "".join(lines))], for_tuning=True)
+    sentences = Sentences(list(decoder.sources("dev")), references)
+    metric = BleuPlusOne().bind(references, decoder.target_words)
+    gains = tuned(decoder, sentences, metric, 3)
+    assert gains[0] < 0.9
+    assert gains[-1] == 1.0
+
+
+def moses_weights(text: str) -> dict[str, float]:
+    """Dense weights of moses.ini or run*.dense, sparse ones of a weights file."""
+    weights: dict[str, float] = {}
+    for label, values in re.findall(r"^(\w+)= ([-\d.e ]+)$", text, re.M):
+        for value in values.split():
+            i = 0
+            while f"{label}_{i}" in weights:
+                i += 1
+            weights[f"{label}_{i}"] = float(value)
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "mean"),
+    [
+        ("default", ["moses.before.ini"], -64.5128),
+        ("mira", ["mira/run9.dense"], -50.0506),
+        ("sparse", ["moses.sparse.tuned.best-dev.ini", "sparse-weights.txt"], -49.3122),
+    ],
+)
+def test_moses_totals(name: str, files: list[str], mean: float, shared: Path) -> None:
+    folder = shared / "oracles" / "moses"
+    weights_of = moses_weights((folder / files[0]).read_text())
+    for file in files[1:]:
+        for line in (folder / file).read_text().splitlines():
+            weights_of[line.split()[0]] = float(line.split()[1])
+    decoder = KBestFiles(unique=False)
+    stored = decoder.read("dev", [folder / f"dev.100best.{name}.gz"], for_tuning=True)
+    assert len(stored) == 1014
+    assert len(decoder.dense_names) == 14
+    weights = Weights(decoder.dense_names)
+    weights.set(list(weights_of), list(weights_of.values()))
+    first = []
+    for source in decoder.sources("dev"):
+        lines, scores = decoder.ranked_lines(source, weights)
+        totals = stored.total[np.searchsorted(stored.line, lines)]
+        first.append(totals.max())
+        # 100 for each unknown word is in the total, but not among the features.
+        rest = scores - totals
+        assert np.abs(rest - 100 * np.round(rest / 100)).max() < 1.5e-3
+    assert np.mean(first) == pytest.approx(mean, abs=1e-4)
+
+
+def test_cdec_scores(shared: Path) -> None:
+    folder = shared / "oracles" / "cdec"
+    decoder = KBestFiles(unique=False)
+    stored = decoder.read("dev", [folder / "dev.k100.pop200.kbest.gz"])
+    weights = Weights(decoder.dense_names)
+    pairs = [line.split() for line in (folder / "weights").read_text().splitlines()]
+    weights.set([name for name, _ in pairs], [float(value) for _, value in pairs])
+    best = []
+    for source in decoder.sources("dev"):
+        lines, scores = decoder.ranked_lines(source, weights)
+        totals = stored.total[lines - 1]
+        assert np.abs(scores - totals).max() < 7e-5
+        best.append(totals.max())
+    assert np.mean(best) == pytest.approx(-3.24358, abs=1e-5)
+
+
+def test_nine_iterations_of_mira(shared: Path) -> None:
+    folder = shared / "oracles" / "moses" / "mira"
+    torch.set_num_threads(1)
+    decoder = KBestFiles()
+    lists = [folder / f"run{i}.features.dat.gz" for i in range(1, 10)]
+    scores = [folder / f"run{i}.scores.dat.gz" for i in range(1, 10)]
+    stored = decoder.read("dev", lists, scores, for_tuning=True)
+    assert stored.n_entries + stored.skipped["copies of earlier entries"] == 658_172
+    # kbmira takes those with equal features for the same, whatever their statistics.
+    stored.statistics = np.empty((stored.n_entries, 0), np.int32)
+    stored.token_begin = np.zeros_like(stored.token_begin)
+    assert stored.without_copies().n_entries == 222_437
+
+
+def test_list_and_features_of_one_run_agree(shared: Path) -> None:
+    folder = shared / "oracles" / "moses"
+    decoder = KBestFiles(unique=False)
+    words = decoder.read("words", [folder / "dev.100best.default.gz"])
+    run = folder / "mira"
+    numbers = decoder.read("dev", [run / "run1.features.dat.gz"], [run / "run1.scores.dat.gz"])
+    with gzip.open(run / "run1.features.dat.gz", "rt") as file:
+        rows = [line.split() for line in file if not line.startswith("F")]
+    assert numbers.n_entries == len(rows)
+    dense = np.array([[float(v) for v in row] for row in rows[:2000]])
+    parsed = np.zeros_like(dense)
+    for i in range(len(dense)):
+        span = slice(numbers.row_begin[i], numbers.row_begin[i + 1])
+        names = numbers.features.names(numbers.feature[span])
+        parsed[i, [numbers.dense_names.index(n) for n in names]] = numbers.value[span]
+    assert (parsed == dense).all()
+    assert words.dense_names == numbers.dense_names

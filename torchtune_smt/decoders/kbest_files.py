@@ -1,0 +1,338 @@
+"""The decoder that decodes nothing: k-best lists of other decoders, under current weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.decoders import stored_lists_kernels as kernels
+from torchtune_smt.decoders.kbest_formats import Format, OnError, read_lists
+from torchtune_smt.decoders.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.decoders.stored_lists import StoredLists, merged
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
+from torchtune_smt.metrics.base import BoundMetric, Metric
+from torchtune_smt.metrics.bleu import SentenceBleu
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights import Weights
+
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class ListSource(Source):
+    """A sentence that has a stored list.
+
+    Attributes
+    ----------
+    set : str
+        Name of the set of lists.
+    list : int
+        Its place there. `index` may change when sentences are chosen; this stays.
+    """
+
+    set: str = ""
+    list: int = -1
+
+
+class KBestFiles:
+    """Stored k-best lists as a decoder: they are scored and sorted anew with each weights.
+
+    Parameters
+    ----------
+    k : int, optional
+        How many of the best hypotheses of a list are given; all by default.
+    format : {"moses", "cdec"}, optional
+        Of n-best lists; told from the first line by default.
+    dense : sequence of str, optional
+        Names of the dense features, where the format's own distinction does not hold; see
+        `read_lists`.
+    on_error : {"error", "skip"}
+        What happens to lines with a fault; see `read_lists`.
+    unique : bool
+        Drop entries that repeat an earlier one of the sentence in all they hold.
+
+    Attributes
+    ----------
+    dense_names : list of str
+        Dense features of all sets read so far; make `Weights` of them after the last `read`.
+    target_words, features : Vocabulary
+        Words and feature names of all sets; a feature's id in `Weights` is another.
+    sets : dict of str to StoredLists
+        What was read.
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int | None = None,
+        format: Format | None = None,
+        dense: Sequence[str] | None = None,
+        on_error: OnError = "error",
+        unique: bool = True,
+    ) -> None:
+        if k is not None and k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        self.k = k
+        self.format = format
+        self.dense = dense
+        self.on_error: OnError = on_error
+        self.unique = unique
+        self.dense_names: list[str] = [] if dense is None else list(dense)
+        self.target_words = Vocabulary()
+        self.sets: dict[str, StoredLists] = {}
+        self.features = Vocabulary()
+        self._bound: Vocabulary | None = None
+        self._names: Offsets = np.empty(0, np.int64)
+        self._weight: Reals = np.empty(0)
+        self._mark: Flags = np.empty(0, np.bool_)
+
+    def read(
+        self,
+        name: str,
+        lists: Sequence[AnyPath],
+        scores: Sequence[AnyPath] | None = None,
+        *,
+        for_tuning: bool = False,
+    ) -> StoredLists:
+        """Read the lists of a set; those of several files are merged.
+
+        Parameters
+        ----------
+        name : str
+            What the set is called from now on.
+        lists : sequence of path
+            n-best lists; or, with `scores`, Moses's features.dat.
+        scores : sequence of path, optional
+            Moses's scores.dat, one for each of `lists`.
+        for_tuning : bool
+            A list of one hypothesis, from which nothing can be learned, is an error, or counted.
+
+        Raises
+        ------
+        InputError
+            As `read_lists` and `read_tuning_files`; or the dense features are not those of a set
+            read before.
+        ValueError
+            There are no files, or not as many scores as lists.
+        """
+        if not lists:
+            raise ValueError("no files of k-best lists are given")
+        if scores is not None and len(scores) != len(lists):
+            raise ValueError(
+                f"{len(lists)} files of features and {len(scores)} files of scores; each "
+                "features.dat needs its own scores.dat"
+            )
+        vocabularies = {"words": self.target_words, "features": self.features}
+        parts = []
+        for number, path in enumerate(lists):
+            if scores is None:
+                part = read_lists(
+                    path, self.format, **vocabularies, dense=self.dense, on_error=self.on_error
+                )
+            else:
+                part = read_tuning_files(
+                    path, scores[number], **vocabularies, dense=self.dense, on_error=self.on_error
+                )
+            self._take_dense(part, path)
+            parts.append(part)
+        stored = merged(parts)
+        if self.unique:
+            stored = stored.without_copies()
+        if scores is not None:
+            number_hypotheses(stored)
+        if for_tuning:
+            self._check_sizes(stored, lists)
+        self.sets[name] = stored
+        self._bound = None
+        return stored
+
+    def sources(self, name: str) -> list[ListSource]:
+        """Return the sentences of a set, those that have a list; ``index`` counts from 0."""
+        return [ListSource(i, set=name, list=i) for i in range(len(self.sets[name]))]
+
+    def decode(
+        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
+    ) -> list[KBest]:
+        """Return the stored list of each sentence, best first under these weights.
+
+        Equal scores leave the order of the file. All features of all lists are added to
+        ``weights.features`` at the first call.
+
+        Raises
+        ------
+        ValueError
+            k is less than 1, or a sentence is none of `sources`.
+        """
+        k = self.k if k is None else k
+        if k is not None and k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        places = [self._place(source) for source in sources]
+        self._bind(weights)
+        self._read_weights(places, weights)
+        return [
+            self._rescored(source.index, stored, place, k)
+            for source, (stored, place) in zip(sources, places, strict=True)
+        ]
+
+    def ranked_lines(
+        self, source: Source, weights: Weights, *, k: int | None = None
+    ) -> tuple[Offsets, Reals]:
+        """Return the lines of the file that hold a list, best first, and their scores.
+
+        The set must come from one file; else see `decode`.
+        """
+        place = self._place(source)
+        self._bind(weights)
+        self._read_weights([place], weights)
+        entries, score = self._ranked(*place, self.k if k is None else k)
+        return place[0].line[entries], score
+
+    def metric(self, metric: Metric, sources: Sequence[Source]) -> BoundMetric:
+        """Return gains from the statistics that came with the lists, which need no references.
+
+        Parameters
+        ----------
+        metric : Metric
+            One that is computed from BLEU's statistics.
+        sources : sequence of Source
+            ``sources[i].index`` is i; all of sets with statistics.
+
+        Raises
+        ------
+        InputError
+            The metric is computed from something else.
+        """
+        if not isinstance(metric, SentenceBleu):
+            raise InputError(
+                f"metric: {type(metric).__name__} needs the words of the hypotheses, and "
+                "scores.dat has only BLEU's statistics; choose a metric of BLEU's family, or give "
+                "n-best lists"
+            )
+        return _StatisticsGains(self, metric, sources)
+
+    def statistics(self, source: Source, kbest: KBest) -> NDArray[np.int64]:
+        """Return BLEU's statistics (int64 [k, 10]) of the hypotheses of a list of this source."""
+        stored, place = self._place(source)
+        if not stored.has_statistics:
+            raise ValueError(f"the list of sentence {source.index} has no statistics")
+        first = self.target_words.id("hypothesis 0")
+        entries = stored.list_begin[place] + kbest.tokens - first
+        statistics: NDArray[np.int64] = stored.statistics[entries].astype(np.int64)
+        return statistics
+
+    def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
+        """Note the dense features of a file; those of Moses's files must be always the same."""
+        if self.dense is not None:
+            missing = [name for name in self.dense if name not in part.features]
+            if missing:
+                raise InputError(
+                    f"the dense feature {missing[0]} does not occur; check the list dense=[...]",
+                    path=path,
+                )
+            return
+        new = [name for name in part.dense_names if name not in set(self.dense_names)]
+        if part.same_dense and self.dense_names:
+            lacking = [name for name in self.dense_names if name not in set(part.dense_names)]
+            if new or lacking:
+                raise InputError(
+                    f"the dense feature {(new + lacking)[0]} is "
+                    f"{'only here' if new else 'missing here'} and not in the other files; all "
+                    "need the same dense features",
+                    path=path,
+                )
+        self.dense_names += new
+
+    def _check_sizes(self, stored: StoredLists, paths: Sequence[AnyPath]) -> None:
+        """Refuse, or count, lists of one entry."""
+        short = np.flatnonzero(np.diff(stored.list_begin) == 1)
+        if short.size == 0:
+            return
+        if self.on_error == "error":
+            entry = int(stored.list_begin[short[0]])
+            raise InputError(
+                f"sentence {stored.sentence[short[0]]} has one hypothesis, and nothing can be "
+                "learned from it; give longer lists, or let such lists pass with on_error=skip",
+                path=paths[0],
+                line=int(stored.line[entry]) if len(paths) == 1 else None,
+            )
+        stored.skipped["lists of one hypothesis, of no use in tuning"] += int(short.size)
+
+    def _place(self, source: Source) -> tuple[StoredLists, int]:
+        """Return the set and the number of a sentence's list."""
+        if not isinstance(source, ListSource) or source.set not in self.sets:
+            raise ValueError(
+                f"sentence {source.index} has no stored list; take the sentences from `sources`"
+            )
+        return self.sets[source.set], source.list
+
+    def _bind(self, weights: Weights) -> None:
+        """Learn the ids of all features in these weights, and sort all rows by them."""
+        if self._bound is weights.features:
+            return
+        arrays = self.features.to_arrays()
+        begin: Offsets = arrays["begin"].astype(np.int64, copy=False)
+        letters = arrays["letters"].astype(np.uint8, copy=False)
+        ids: Ids = weights.features.intern_spans(letters, begin[:-1], begin[1:])
+        weights.grow()
+        self._names = ids.astype(np.int64)
+        self._weight = np.zeros(ids.size)
+        self._mark = np.zeros(ids.size, np.bool_)
+        for stored in self.sets.values():
+            kernels.sort_rows(stored.row_begin, stored.feature, stored.value, ids)
+        self._bound = weights.features
+
+    def _read_weights(self, places: Sequence[tuple[StoredLists, int]], weights: Weights) -> None:
+        """Bring the weights of all features of these lists up to date."""
+        spans = [
+            (stored, *stored.row_begin[stored.list_begin[place : place + 2]].tolist())
+            for stored, place in places
+        ]
+        room = min(sum(end - begin for _, begin, end in spans), self._mark.size)
+        chosen: Offsets = np.empty(room, np.int64)
+        n = 0
+        for stored, begin, end in spans:
+            n = kernels.mark_features(begin, end, stored.feature, self._mark, chosen, n)
+        chosen = chosen[:n]
+        self._mark[chosen] = False
+        self._weight[chosen] = weights.read(self._names[chosen])
+
+    def _ranked(self, stored: StoredLists, place: int, k: int | None) -> tuple[Offsets, Reals]:
+        """Return the entries of a list, best first, and their scores."""
+        first, last = stored.list_begin[place : place + 2].tolist()
+        score: Reals = np.empty(last - first)
+        kernels.score_rows(
+            first, last, stored.row_begin, stored.feature, stored.value, self._weight, score
+        )
+        order = np.argsort(-score, kind="stable")[:k]
+        return order + first, score[order]
+
+    def _rescored(self, index: int, stored: StoredLists, place: int, k: int | None) -> KBest:
+        """Return a list, sorted by the weights that were read."""
+        entries, score = self._ranked(stored, place, k)
+        token_begin, tokens = kernels.gather_items(stored.token_begin, stored.tokens, entries)
+        rows = kernels.gather_rows(
+            stored.row_begin, stored.feature, stored.value, entries, self._names
+        )
+        return KBest(index, token_begin, tokens, *rows, score)
+
+
+class _StatisticsGains:
+    """Gains of hypotheses whose statistics are stored."""
+
+    def __init__(
+        self, decoder: KBestFiles, metric: SentenceBleu, sources: Sequence[Source]
+    ) -> None:
+        self._decoder = decoder
+        self._metric = metric
+        self._sources: Mapping[int, Source] = {source.index: source for source in sources}
+
+    def gains(self, kbest: KBest) -> Reals:
+        """Return the gain (float64 [k]) of each hypothesis."""
+        statistics = self._decoder.statistics(self._sources[kbest.index], kbest)
+        return self._metric.score(statistics)
