@@ -173,18 +173,29 @@ def to_grammar(rules: Sequence[Rule], names: Sequence[str] = NAMES) -> FileGramm
     )
 
 
-SOURCE_WORDS = "auvq"  # a is a target word, too; q is in no rule
+SOURCE_WORDS = "uva"  # a is a target word, too
 TARGET_WORDS = "abcz"  # the language model may not know some
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> Rule:
-    """A rule over few words, with no gap or up to two, swapped or not; the target may be empty."""
-    source = draw(
-        st.lists(st.sampled_from(["u", "v", "a", "*"]), min_size=1, max_size=3).filter(
-            lambda side: side.count("*") <= 2 and side != ["*"]
-        )
-    )
+def rules(draw: st.DrawFn, sentence: Sequence[str]) -> Rule:
+    """A rule that matches a sentence: with no gap or up to two, swapped or not, or no words at all.
+
+    The target side may be empty.
+    """
+    begin = draw(st.integers(0, len(sentence) - 1))
+    end = draw(st.integers(begin + 1, min(len(sentence), begin + 4)))
+    source = list(sentence[begin:end])
+    for _ in range(draw(st.integers(0, 2))):
+        words = [i for i, symbol in enumerate(source) if symbol != "*"]
+        if not words:
+            break
+        first = draw(st.sampled_from(words))
+        last = first
+        while last + 1 in words and draw(st.booleans()):
+            last += 1
+        if source[:first] or source[last + 1 :]:
+            source[first : last + 1] = ["*"]
     gaps = list(GAPS[: source.count("*")])
     target: list[str] = draw(st.lists(st.sampled_from(TARGET_WORDS), max_size=3))
     for gap in gaps:
@@ -192,3 +203,9 @@ def rules(draw: st.DrawFn) -> Rule:
     fill = iter(gaps)
     values = tuple(draw(st.integers(-20, 20)) / 10 for _ in NAMES)
     return Rule(tuple(next(fill) if s == "*" else s for s in source), tuple(target), values)
+
+
+@st.composite
+def sentences_and_rules(draw: st.DrawFn) -> tuple[list[str], list[Rule]]:
+    sentence = draw(st.lists(st.sampled_from(SOURCE_WORDS), min_size=1, max_size=5))
+    return sentence, draw(st.lists(rules(sentence), min_size=3, max_size=8))

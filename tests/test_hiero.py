@@ -9,18 +9,17 @@ import pytest
 import torch
 from hiero_reference import (
     DENSE,
-    SOURCE_WORDS,
     Rule,
     TooManyError,
     all_derivations,
     key,
-    rules,
+    sentences_and_rules,
     sparse_names,
     to_grammar,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lm_reference import dict_models, to_ngrams
+from lm_reference import DictModel, dict_models, to_ngrams
 
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
@@ -58,25 +57,68 @@ weight_values = st.integers(-20, 20).map(lambda i: i / 10)
 
 @settings(max_examples=150)
 @given(
-    st.lists(rules(), min_size=1, max_size=8),
+    sentences_and_rules(),
     dict_models(),
-    st.lists(st.sampled_from(SOURCE_WORDS), max_size=5),
     st.integers(1, 6),
     st.booleans(),
     st.sampled_from([1, 2, 10, 5000]),
     st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
     st.data(),
 )
-def test_lists_are_those_of_all_derivations(
-    rules, model, sentence, max_span, unique, k, pop_limit, data
-):
+def test_lists_are_those_of_all_derivations(given_rules, model, max_span, unique, k, pop, data):
+    sentence, rules = given_rules
+    weight = dict(zip(DENSE, data.draw(st.tuples(*[weight_values] * len(DENSE))), strict=True))
+    names = sorted({name for rule in rules for name in sparse_names(rule)})
+    weight |= data.draw(st.dictionaries(st.sampled_from([*names, "rule_id:q~q"]), weight_values))
+    check_lists(sentence, rules, model, max_span, unique, k, pop, weight)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(2, 4),
+    st.lists(st.text("abz", max_size=3).map(tuple), min_size=4, max_size=5, unique=True),
+    dict_models(closed=True, min_order=2),
+    st.booleans(),
+    st.integers(-20, 20).filter(bool),
+)
+def test_many_strings_of_few_words(length, strings, model, unique, lm_weight):
+    """All ways to put some strings in a row or swap them: many states, many equal strings."""
+    rules = [Rule(("u",), string, (0.01 * i, 0.0)) for i, string in enumerate(strings)]
+    if length == 2:
+        rules.append(Rule(("[1]", "u"), ("[1]", "b", "a"), (0.0, 0.1)))
+        rules.append(Rule(("[1]", "[2]"), ("[2]", "[1]"), (0.0, 0.0)))
+    weight = dict.fromkeys(DENSE, 0.1) | {"LanguageModel": lm_weight / 10}
+    check_lists(["u"] * length, rules, model, 2, unique, 5000, NO_PRUNING, weight)
+
+
+def test_a_string_may_begin_and_end_alike():
+    """Items of equal first and last words differ if one has more in between.
+
+    Both "a" and "a z a" begin with a and end in state a, but of the first a word before it is
+    still in the context of a word behind it.
+    """
+    ngrams = [tuple(ngram.split()) for ngram in "<s>,</s>,<unk>,a,b,b a,a b,a a,b a b".split(",")]
+    model = DictModel(
+        {ngram: -0.125 * i for i, ngram in enumerate(ngrams)},
+        {("a",): -1.0, ("b",): -0.5, ("b", "a"): -2.0, ("a", "b"): -0.25},
+    )
+    rules = [
+        Rule(("u",), ("a",), (0.0, 0.0)),
+        Rule(("u",), ("a", "z", "a"), (3.0, 0.0)),
+        Rule(("v",), ("b",), (0.0, 0.0)),
+    ]
+    weight = {"LanguageModel": 1.0, "F0": 1.0}
+    for sentence in ("vuv", "vu", "uuv"):
+        for unique in (False, True):
+            check_lists(list(sentence), rules, model, 5, unique, 5000, NO_PRUNING, weight)
+
+
+def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
+    """Compare the decoder's list with what should stand in it."""
     try:
         expected = all_derivations(rules, model, sentence, max_span)
     except TooManyError:
         assume(False)
-    names = sorted({name for rule in rules for name in sparse_names(rule)})
-    weight = dict(zip(DENSE, data.draw(st.tuples(*[weight_values] * len(DENSE))), strict=True))
-    weight |= data.draw(st.dictionaries(st.sampled_from([*names, "rule_id:q~q"]), weight_values))
     lm = NgramModel.from_ngrams(to_ngrams(model))
     decoder = HieroDecoder(
         to_grammar(rules),
