@@ -11,6 +11,7 @@ COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
     "build-model": "align a bitext, extract the grammar, estimate the language model",
     "translate": "translate a file with tuned weights",
+    "rerank": "apply weights to an n-best list of another decoder",
     "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
     "get-data": "say where the public corpora come from, and fetch them",
 }

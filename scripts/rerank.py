@@ -1,0 +1,8 @@
+"""Apply weights to an n-best list: python scripts/rerank.py --help tells more."""
+
+import sys
+
+from torchtune_smt.cli.rerank import main
+
+if __name__ == "__main__":
+    sys.exit(main())

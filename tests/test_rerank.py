@@ -1,0 +1,209 @@
+"""Reranking, and tuning on stored lists, from their configurations."""
+
+import gzip
+import importlib
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.lists import (
+    evaluate_lists,
+    list_metric,
+    list_sentences,
+    list_weights,
+    open_lists,
+)
+from torchtune_smt.cli.rerank import main
+from torchtune_smt.errors import InputError
+from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.resources import config_folder
+
+LIST = """\
+0 ||| a b  ||| LM0= -1 W_x= 1 ||| -7 ||| 0-0 |||  src
+0 ||| c d  ||| LM0= -2 W_y= 1 ||| -8 ||| 0-1 ||| src
+1 ||| e  ||| LM0= -1 ||| -1
+1 ||| für uns  ||| LM0= -2 W_y= 2 ||| -2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list").write_text(LIST, encoding="utf-8")
+    (tmp_path / "weights").write_text("LM0_0 1\nW_y 2\nW_z 9\n")
+    return tmp_path
+
+
+def rerank(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> None:
+    monkeypatch.setattr("sys.argv", ["rerank", "weights=weights", "input=list", *overrides])
+    main()
+
+
+def test_best_hypotheses(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rerank(monkeypatch)
+    assert capsys.readouterr() == ("c d\nfür uns\n", "")
+
+
+def test_sorted_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rerank(monkeypatch, "n_best=2", "output=sorted.gz")
+    first, second, third, fourth = LIST.splitlines()
+    expected = [
+        second.replace("-8", "0"),
+        first.replace("-7", "-1"),
+        fourth.replace("||| -2", "||| 2"),
+        third,
+    ]
+    with gzip.open(folder / "sorted.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == expected
+    rerank(monkeypatch, "n_best=1", "output=one")
+    assert (folder / "one").read_text(encoding="utf-8").splitlines() == expected[::2]
+
+
+def test_faulty_lines_are_skipped_if_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in LIST.splitlines() if line.startswith("0")]
+    bad = "1 ||| e ||| LM0= nan ||| -1"
+    last = "2 ||| f ||| LM0= 0 ||| 0"
+    (folder / "list").write_text("\n".join([*lines, bad, last]))
+    with pytest.raises(SystemExit, match="list:3: the feature value 'nan' is no finite number"):
+        rerank(monkeypatch)
+    rerank(monkeypatch, "on_error=skip")
+    out, err = capsys.readouterr()
+    assert out == "c d\n\nf\n"
+    assert "1 lines with a bad value, 1 sentences without a list" in err
+
+
+@pytest.mark.parametrize(
+    ("weights", "override", "message"),
+    [
+        ("other 1\n", "n_best=1", "weights: has no weight for any feature of list"),
+        ("LM0_0 x\n", "n_best=1", "weights:1: has a value that is no finite number"),
+        ("LM0_0 1\n", "n_best=0", "n_best must be"),
+        ("LM0_0 1\n", "format=joshua", "format must be one of cdec, moses"),
+        ("LM0_0 1\n", "on_error=ignore", "on_error must be"),
+        ("LM0_0 1\n", "input=none", "none: no such file"),
+    ],
+)
+def test_bad_options(
+    weights: str, override: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "weights").write_text(weights)
+    with pytest.raises(SystemExit, match=message):
+        rerank(monkeypatch, override)
+
+
+def test_script_is_the_command(repository: Path) -> None:
+    assert "torchtune_smt.cli.rerank" in (repository / "scripts" / "rerank.py").read_text()
+    assert importlib.import_module("torchtune_smt.cli").COMMANDS["rerank"]
+
+
+def configured(*overrides: str) -> DictConfig:
+    """The training configuration with stored lists."""
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose(
+            "train",
+            [
+                "decoder=kbest_files",
+                "data=files",
+                "data.name=x",
+                "data.source_language=de",
+                "data.target_language=en",
+                "data.train=null",
+                "data.dev=[dev.de,dev.en]",
+                "decoder.dev=list",
+                *overrides,
+            ],
+        )
+
+
+def test_lists_with_references(folder: Path) -> None:
+    (folder / "dev.de").write_text("x\ny\n")
+    (folder / "dev.en").write_text("c d\nf u r\n")
+    cfg = configured()
+    messages: list[str] = []
+    decoder = open_lists(cfg.decoder, tune_on="dev", report=messages.append)
+    sentences = list_sentences(decoder, "dev", cfg.data)
+    assert sentences is not None
+    assert list_sentences(decoder, "test", cfg.data) is None
+    assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
+    weights = list_weights(cfg.init, decoder)
+    assert not weights.parameter.any()
+    score, lines = evaluate_lists(decoder, weights, sentences)
+    assert (score.score, lines) == (0.0, ["a b", "e"])
+    weights.set(["W_y"], [1.0])
+    assert evaluate_lists(decoder, weights, sentences)[1] == ["c d", "für uns"]
+    kbest, _ = decoder.decode(sentences.sources, weights)
+    gains = list_metric(decoder, BleuPlusOne(), sentences).gains(kbest)
+    assert gains.tolist() == [1.0, 0.0]
+
+
+def test_sentences_that_references_lack_are_left_out(folder: Path) -> None:
+    (folder / "dev.de").write_text("\ny\n")
+    (folder / "dev.en").write_text("c d\nf u r\n")
+    cfg = configured()
+    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    sentences = list_sentences(decoder, "dev", cfg.data)
+    assert sentences is not None
+    assert [(s.index, s.list) for s in sentences.sources] == [(0, 1)]  # type: ignore[attr-defined]
+    assert sentences.references == [[["f", "u", "r"]]]
+
+
+def test_lists_and_references_must_fit(folder: Path) -> None:
+    (folder / "dev.de").write_text("x\ny\nz\n")
+    (folder / "dev.en").write_text("c d\nf u r\ng\n")
+    cfg = configured()
+    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    with pytest.raises(InputError, match="decoder.dev has no list of sentence 2"):
+        list_sentences(decoder, "dev", cfg.data)
+    skipping = open_lists(configured("decoder.on_error=skip").decoder, tune_on="dev", report=str)
+    messages: list[str] = []
+    sentences = list_sentences(skipping, "dev", cfg.data, messages.append)
+    assert sentences is not None and len(sentences) == 2
+    assert messages == ["dev: 1 sentences without a list are left out"]
+    (folder / "dev.de").write_text("x\n")
+    (folder / "dev.en").write_text("c d\n")
+    with pytest.raises(InputError, match="decoder.dev has a list of sentence 1"):
+        list_sentences(decoder, "dev", cfg.data)
+
+
+def test_options_of_lists(folder: Path) -> None:
+    for overrides, message in {
+        ("decoder.dev=null",): "decoder.dev is null",
+        ("decoder.test_scores=s",): "decoder.test_scores needs decoder.test",
+        ("decoder.dev_scores=[s,s]",): "decoder.dev: 1 files of features and 2 files of scores",
+        ("decoder.k=0",): "decoder: k must be at least 1",
+        ("decoder.dense=[x]",): "the dense feature x does not occur",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            open_lists(configured(*overrides).decoder, tune_on="dev", report=str)
+    (folder / "init").write_text("other 1\n")
+    cfg = configured("init=file", "init.file=init")
+    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    with pytest.raises(InputError, match="init: names no feature of the k-best lists"):
+        list_weights(cfg.init, decoder)
+    (folder / "init").write_text("W_y 1\n")
+    assert list_weights(cfg.init, decoder).parameter.tolist() == [0.0, 1.0]
+
+
+def test_lists_with_statistics(folder: Path) -> None:
+    (folder / "f").write_text("FEATURES_TXT_BEGIN_0 0 2 1 LM0_0\n1\n2\nFEATURES_TXT_END_0\n")
+    rows = "7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n"
+    (folder / "s").write_text(f"SCORES_TXT_BEGIN_0 0 2 9 BLEU\n{rows}SCORES_TXT_END_0\n")
+    cfg = configured("decoder.dev=f", "decoder.dev_scores=s", "data.dev=null")
+    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    sentences = list_sentences(decoder, "dev", cfg.data)
+    assert sentences is not None
+    weights = list_weights(cfg.init, decoder)
+    score, lines = evaluate_lists(decoder, weights, sentences)
+    # BP * (7/9 * 4/8 * 2/7 * 1/6)^(1/4), BP = exp(1 - 10/9)
+    assert score.score == pytest.approx(100 * 2.718281828459045 ** (-1 / 9) * (1 / 54) ** 0.25)
+    assert lines == ["0"]
+    weights.set(["LM0_0"], [1.0])
+    assert evaluate_lists(decoder, weights, sentences)[1] == ["1"]
+    kbest = decoder.decode(sentences.sources, weights)[0]
+    assert list_metric(decoder, BleuPlusOne(), sentences).gains(kbest)[0] > 0.3

@@ -1,0 +1,183 @@
+"""Stored k-best lists in the place of a decoder: from configuration to sentences and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import sacrebleu
+from omegaconf import DictConfig, OmegaConf
+from sacrebleu.metrics.bleu import BLEU
+
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.setup import read_split
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.metrics.base import BoundMetric, Metric
+from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import load_weights, read_weights
+
+SETS: Final = ("train", "dev", "test")
+
+
+def open_lists(
+    options: DictConfig, *, tune_on: str, report: Callable[[str], None] = print
+) -> KBestFiles:
+    """Read all lists that ``decoder=kbest_files`` names.
+
+    Parameters
+    ----------
+    options : DictConfig
+        The group `decoder`.
+    tune_on : str
+        The set that is tuned on; it must be there.
+    report : callable
+        Told what each set has, and what was left out.
+
+    Raises
+    ------
+    InputError
+        A list is missing or bad; see `KBestFiles.read`.
+    """
+    with option_errors("decoder"):
+        decoder = KBestFiles(
+            k=options.k,
+            format=options.format,
+            dense=_names(options.dense),
+            on_error=options.on_error,
+            unique=options.unique,
+        )
+    for name in SETS:
+        lists, scores = _names(options[name]), _names(options[f"{name}_scores"])
+        if lists is None and scores is not None:
+            raise InputError(
+                f"decoder.{name}_scores needs decoder.{name}: the features.dat files that belong "
+                "to the scores.dat files"
+            )
+        if lists is None and name in ("dev", tune_on):
+            raise InputError(
+                f"decoder.{name} is null, and its k-best lists are needed; name the files"
+            )
+        if lists is not None:
+            with option_errors(f"decoder.{name}"):
+                stored = decoder.read(name, lists, scores, for_tuning=name == tune_on)
+            report(f"k-best lists of {name}: {stored.summary()}")
+    return decoder
+
+
+def list_sentences(
+    decoder: KBestFiles, name: str, data: DictConfig, report: Callable[[str], None] = print
+) -> Sentences | None:
+    """Return the sentences of a set that have a list, with their references; None without lists.
+
+    Sentence n of the lists belongs to line n + 1 of the files of `data`. With scores.dat no
+    references are read.
+
+    Raises
+    ------
+    InputError
+        There are no references; lists and references do not fit together.
+    """
+    stored = decoder.sets.get(name)
+    if stored is None:
+        return None
+    sources = decoder.sources(name)
+    if stored.has_statistics:
+        return Sentences(list(sources), [[] for _ in sources])
+    corpus = read_split(data, name)
+    if corpus is None:
+        raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
+    place = {line - 1: i for i, line in enumerate(corpus.lines)}
+    last = corpus.lines[-1] + sum(corpus.dropped.values())
+    numbers = stored.sentence.tolist()
+    if numbers[-1] >= last:
+        raise InputError(
+            f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and data.{name}"
+            f" has references of {len(corpus)} sentences; do they belong together?"
+        )
+    chosen = [source for source, number in zip(sources, numbers, strict=True) if number in place]
+    lacking = set(place) - set(numbers)
+    if lacking and decoder.on_error == "error":
+        raise InputError(
+            f"decoder.{name} has no list of sentence {min(lacking)} (counted from 0), and "
+            f"data.{name} has references of {len(corpus)} sentences; do they belong together? "
+            "(decoder.on_error=skip leaves sentences without a list out)"
+        )
+    if len(chosen) < len(corpus):
+        report(f"{name}: {len(corpus) - len(chosen)} sentences without a list are left out")
+    if not chosen:
+        raise InputError(f"no sentence of decoder.{name} has a reference in data.{name}")
+    references = [corpus.references[place[numbers[source.list]]] for source in chosen]
+    return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
+
+
+def list_weights(init: DictConfig, decoder: KBestFiles) -> Weights:
+    """Return the weights that tuning starts from: those of a file, or values; 0 for the others.
+
+    With no weights at all, lists begin in the order of their files.
+
+    Raises
+    ------
+    InputError
+        The weights file is bad, or none of its features occurs in the lists.
+    """
+    weights = Weights(decoder.dense_names)
+    if init.file is not None:
+        names, _ = read_weights(init.file)
+        if not any(name in decoder.features for name in names.names(range(len(names)))):
+            raise InputError(
+                "names no feature of the k-best lists (their dense ones are "
+                f"{', '.join(decoder.dense_names)}); is it the weights file of another model?",
+                path=init.file,
+            )
+        load_weights(init.file, weights)
+    else:
+        known = {name: value for name, value in init["values"].items() if name in decoder.features}
+        weights.set(list(known), list(known.values()))
+    return weights
+
+
+def list_metric(decoder: KBestFiles, metric: Metric, sentences: Sentences) -> BoundMetric:
+    """Return gains for sentences of `list_sentences`: of references, or of scores.dat."""
+    if _has_statistics(decoder, sentences):
+        return decoder.metric(metric, sentences.sources)
+    return metric.bind(sentences.references, decoder.target_words)
+
+
+def evaluate_lists(
+    decoder: KBestFiles, weights: Weights, sentences: Sentences
+) -> tuple[CorpusScore, list[str]]:
+    """Return corpus BLEU of the best hypotheses, and these, one a line.
+
+    With scores.dat BLEU comes from its statistics, and a line has the place of the hypothesis in
+    its list (from 0, after copies were dropped).
+    """
+    if not _has_statistics(decoder, sentences):
+        lines = translate(decoder, weights, sentences.sources)
+        return score_corpus(lines, sentences), lines
+    best = decoder.decode(sentences.sources, weights, k=1)
+    rows = [
+        decoder.statistics(source, kbest)[0]
+        for source, kbest in zip(sentences.sources, best, strict=True)
+    ]
+    total = sum(rows).tolist()
+    bleu = BLEU.compute_bleu(total[:4], total[4:8], total[8], total[9])
+    signature = f"statistics:scores.dat|smooth:exp|version:{sacrebleu.__version__}"
+    lines = [decoder.target_words[int(k.tokens[0])].partition(" ")[2] for k in best]
+    return CorpusScore("BLEU", bleu.score, signature), lines
+
+
+def _has_statistics(decoder: KBestFiles, sentences: Sentences) -> bool:
+    return any(not references for references in sentences.references)
+
+
+def _names(value: Any) -> list[str] | None:
+    """Return an option that is a name, names, or null as a list."""
+    if value is None:
+        return None
+    if OmegaConf.is_list(value):
+        return [str(name) for name in value]
+    return [str(value)]

@@ -1,0 +1,79 @@
+"""``rerank``: apply weights to an n-best list."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import load_weights
+
+SEPARATOR: Final = re.compile(r"(?<!\S)\|\|\|(?!\S)")
+
+
+@hydra_main("rerank")
+def main(cfg: DictConfig) -> None:
+    """Write the best hypotheses, or the lists in their new order."""
+    if cfg.n_best is not None and cfg.n_best < 1:
+        raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
+    with option_errors("rerank"):
+        decoder = KBestFiles(format=cfg.format, on_error=cfg.on_error, dense=[], unique=False)
+        stored = decoder.read("input", [cfg.input])
+    if stored.skipped:
+        print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
+    weights = Weights()
+    load_weights(cfg.weights, weights)
+    active = np.flatnonzero(weights.parameter.detach().numpy())
+    if not any(name in stored.features for name in weights.features.names(active)):
+        raise InputError(
+            f"has no weight for any feature of {cfg.input}; was it made for other lists?",
+            path=cfg.weights,
+        )
+    if cfg.n_best is None:
+        lines = best_hypotheses(decoder, weights)
+    else:
+        text = read_bytes(cfg.input).split(b"\n")
+        lines = sorted_lists(decoder, weights, text, cfg.n_best)
+    if cfg.output is None:
+        sys.stdout.writelines(lines)
+    else:
+        with atomic_writer(cfg.output) as file:
+            file.writelines(lines)
+
+
+def best_hypotheses(decoder: KBestFiles, weights: Weights) -> Iterator[str]:
+    """Yield the best hypothesis of each sentence, a line; empty where there is none."""
+    written = 0
+    numbers = decoder.sets["input"].sentence.tolist()
+    for source, number in zip(decoder.sources("input"), numbers, strict=True):
+        (kbest,) = decoder.decode([source], weights, k=1)
+        yield "\n" * (number - written)
+        yield " ".join(decoder.target_words.names(kbest.tokens)) + "\n"
+        written = number + 1
+
+
+def sorted_lists(
+    decoder: KBestFiles, weights: Weights, text: Sequence[bytes], k: int
+) -> Iterator[str]:
+    """Yield the best lines of each list, with their new scores in the fourth field.
+
+    Parameters
+    ----------
+    text : sequence of bytes
+        The lines of the file.
+    """
+    for source in decoder.sources("input"):
+        lines, scores = decoder.ranked_lines(source, weights, k=k)
+        for line, score in zip(lines.tolist(), scores.tolist(), strict=True):
+            fields = SEPARATOR.split(text[line - 1].decode("utf-8").rstrip("\r"))
+            fields[3] = f" {score:.10g} " if len(fields) > 4 else f" {score:.10g}"
+            yield "|||".join(fields) + "\n"
