@@ -1,0 +1,501 @@
+"""The commands, on a small model of the bundled example."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import yaml
+from commands import Outcome, run_command
+from hydra import compose, initialize_config_dir
+from hydra.core.plugins import Plugins
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from torchtune_smt.cli.options import check_options
+from torchtune_smt.cli.run_folder import with_recorded
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import load_grammar, write_grammar
+from torchtune_smt.resources import config_folder, example_folder
+from torchtune_smt.textio import read_lines
+from torchtune_smt.weights_io import read_weights
+
+EXAMPLE = example_folder()
+MODEL = ["model.order=3", "model.folds=3", "model.iterations=2"]
+SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
+NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of train, and what it left behind."""
+
+    place: Path
+    name: str
+    outcome: Outcome
+
+    @property
+    def folder(self) -> Path:
+        return self.place / self.name
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.txt.gz"
+
+    def bytes(self) -> list[bytes]:
+        return [(self.folder / name).read_bytes() for name in NAMES]
+
+    def metrics(self) -> list[dict[str, float]]:
+        return [json.loads(line) for line in read_lines(self.folder / "metrics.jsonl")]
+
+    def mean(self, name: str) -> float:
+        values = [line[name] for line in self.metrics() if name in line]
+        return sum(values) / len(values)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands run."""
+    return tmp_path_factory.mktemp("place")
+
+
+def train(place: Path, name: str, *options: str) -> Run:
+    arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
+    return Run(place, name, run_command("train", *arguments, folder=place).check())
+
+
+def translate(run: Run, *options: str | Path) -> str:
+    return (
+        run_command("translate", f"weights={run.weights}", *options, folder=run.place).check().out
+    )
+
+
+@pytest.fixture(scope="session")
+def run(place: Path) -> Run:
+    return train(place, "first", "threads=2")
+
+
+def references(split: str) -> list[list[str]]:
+    return [read_lines(EXAMPLE / f"{split}.en.{i}") for i in (0, 1)]
+
+
+def bleu(lines: list[str], split: str = "test") -> float:
+    return sacrebleu.corpus_bleu(lines, references(split), tokenize="none", force=True).score
+
+
+# train
+
+
+def test_files_of_a_run(run: Run) -> None:
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {*NAMES, "metrics.jsonl", "config.yaml", "tensorboard", ".hydra"}
+    for name in (*NAMES, "metrics.jsonl", "config.yaml"):
+        assert f"{run.folder / name}: " in run.outcome.out
+    assert f"tensorboard --logdir {run.folder}" in run.outcome.out
+
+
+def test_bleu_that_is_printed_is_that_of_the_translations(run: Run) -> None:
+    for split in ("dev", "test"):
+        lines = read_lines(run.folder / f"{split}.translations.txt")
+        found = re.search(rf"^{split} +([\d.]+) +([\d.]+) +([+-][\d.]+)$", run.outcome.out, re.M)
+        assert found is not None
+        before, after, gain = map(float, found.groups())
+        assert after == pytest.approx(bleu(lines, split), abs=0.0051)
+        assert gain == pytest.approx(after - before, abs=0.011)
+        assert gain > 0
+    assert re.search(r"^signature: nrefs:2\|case:mixed\|.*tok:none", run.outcome.out, re.M)
+
+
+def test_active_features_are_those_of_the_weights_file(run: Run) -> None:
+    names, values = read_weights(run.weights)
+    assert (values != 0).all()
+    assert f"active features: {len(names):,} (10 dense, " in run.outcome.out
+    assert any(name.startswith("rule_id:") for name in names.names(range(len(names))))
+
+
+def test_metrics_and_tensorboard_events(run: Run) -> None:
+    lines = run.metrics()
+    assert lines[0]["step"] == 0
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps)
+    assert steps[-1] == 60
+    assert [line["train/pairs"] > 0 for line in lines if "train/pairs" in line] == [True] * 4
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    assert "config/text_summary" in events.Tags()["tensors"]
+    assert "weights/rule_id" in events.Tags()["histograms"]
+    for tag in ("bleu/dev", "train/loss", "train/gain", "weight/LanguageModel", "active/rule_id"):
+        expected = [(line["step"], line[tag]) for line in lines if tag in line]
+        found = events.Scalars(tag)
+        assert [event.step for event in found] == [step for step, _ in expected]
+        assert [event.value for event in found] == pytest.approx([value for _, value in expected])
+        assert len(found) >= 2
+
+
+def test_weights_are_those_of_the_best_epoch(run: Run) -> None:
+    scores = [line["bleu/dev"] for line in run.metrics() if "bleu/dev" in line][1:]
+    assert run.metrics()[-1]["bleu/dev_tuned"] == max(scores)
+    assert f"best epoch: {1 + scores.index(max(scores))}\n" in run.outcome.out
+
+
+def test_resolved_configuration(run: Run) -> None:
+    text = (run.folder / "config.yaml").read_text()
+    assert "${" not in text
+    config = OmegaConf.create(text)
+    assert config.tuner.epochs == 2
+    assert config.model.folder == "outputs/models/example"
+    assert (run.place / config.model.folder / "model.json").is_file()
+    # It is what Hydra composes from the recorded overrides.
+    overrides = yaml.safe_load((run.folder / ".hydra" / "overrides.yaml").read_text())
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed = compose("train", overrides)
+    assert OmegaConf.to_container(composed, resolve=True) == OmegaConf.to_container(config)
+
+
+def test_one_seed_one_result_in_any_number_of_threads(run: Run) -> None:
+    again = train(run.place, "again", "threads=2")
+    assert "building the model" in run.outcome.out
+    assert "building the model" not in again.outcome.out
+    assert again.bytes() == run.bytes()
+    assert train(run.place, "one_thread", "threads=1").bytes() == run.bytes()
+    assert train(run.place, "seed", "seed=2").bytes()[0] != run.bytes()[0]
+
+
+def test_dense_features_alone(run: Run) -> None:
+    dense = train(run.place, "dense", "features=dense", "data.test=null")
+    names, _ = read_weights(dense.weights)
+    assert len(names) == 10
+    assert not (dense.folder / "test.translations.txt").exists()
+    assert "test BLEU" not in dense.outcome.out
+
+
+def test_tuning_starts_from_a_weights_file(run: Run) -> None:
+    second = train(run.place, "second", "init=file", f"init.file={run.weights}")
+    tuned = run.metrics()[-1]
+    assert second.metrics()[0]["bleu/dev"] == tuned["bleu/dev_tuned"]
+    assert second.metrics()[0]["bleu/test"] == tuned["bleu/test_tuned"]
+
+
+def test_tuning_on_the_bitext(run: Run) -> None:
+    folds = train(run.place, "folds", "tuner.tune_on=train", "lm=folds")
+    full = train(run.place, "full", "tuner.tune_on=train", "lm=full")
+    # What a full language model has memorised comes out better than it is.
+    assert full.mean("train/gain") > folds.mean("train/gain") + 0.05
+    assert "tuning on 30 sentences of the bitext" in folds.outcome.out
+
+
+def test_several_runs_with_one_command(run: Run) -> None:
+    options = ["-m", *MODEL, *SMALL, "seed=1,2", "hydra.sweep.dir=sweep"]
+    run_command("train", *options, folder=run.place).check()
+    assert Run(run.place, "sweep/0", run.outcome).bytes() == run.bytes()
+    assert Run(run.place, "sweep/1", run.outcome).bytes()[0] != run.bytes()[0]
+
+
+def test_help_and_configuration(place: Path) -> None:
+    for command in ("train", "build_model", "translate", "evaluate"):
+        outcome = run_command(command, "--help", folder=place)
+        assert outcome.code == 0
+        assert "example, files, fisher, multi30k" in outcome.out
+    assert "strength: 0.1" in run_command("train", "--cfg", "job", folder=place).check().out
+
+
+# translate and evaluate
+
+
+def test_translations_are_those_of_the_run(run: Run) -> None:
+    output = run.place / "new" / "test.out"
+    assert translate(run, f"input={EXAMPLE / 'test.de'}", f"output={output}") == ""
+    assert output.read_bytes() == (run.folder / "test.translations.txt").read_bytes()
+    assert [path.name for path in output.parent.iterdir()] == ["test.out"]
+
+
+def test_lists_of_the_best_translations(run: Run) -> None:
+    names, values = read_weights(run.weights)
+    weight = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    output = run.place / "test.nbest.gz"
+    translate(run, f"input={EXAMPLE / 'test.de'}", f"output={output}", "n_best=5")
+    best: dict[int, list[tuple[str, float]]] = {}
+    for line in read_lines(output):
+        index, words, features, score = line.split(" ||| ")
+        row = [feature.rsplit("=", 1) for feature in features.split()]
+        assert float(score) == pytest.approx(
+            sum(weight.get(name, 0) * float(value) for name, value in row), abs=1e-6
+        )
+        best.setdefault(int(index), []).append((words, float(score)))
+    assert list(best) == list(range(100))
+    assert max(map(len, best.values())) == 5
+    for entries in best.values():
+        scores = [score for _, score in entries]
+        assert scores == sorted(scores, reverse=True)
+        assert len({words for words, _ in entries}) == len(entries)
+    first = [entries[0][0] for entries in best.values()]
+    assert first == read_lines(run.folder / "test.translations.txt")
+
+
+def test_text_as_people_write_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("Wo ist der Bahnhof?\nGUTEN MORGEN!\n")
+    raw = ["data.lowercase=true", "data.tokenize=true", f"input={tmp_path / 'in'}"]
+    words = translate(run, *raw).splitlines()
+    text = translate(run, *raw, "detokenize=true", "capitalize=true").splitlines()
+    assert words[0].endswith(" ?")
+    assert text[0].endswith(words[0][-3] + "?")
+    assert text[0][0] == words[0][0].upper()
+    assert text[1] == "Good morning!"
+
+
+def test_the_standard_input_is_translated(run: Run, repository: Path) -> None:
+    script = repository / "scripts" / "translate.py"
+    result = subprocess.run(
+        [sys.executable, script, f"weights={run.weights}", "input=-"],
+        cwd=run.place,
+        input=(EXAMPLE / "test.de").read_bytes(),
+        stdout=subprocess.PIPE,
+        timeout=300,
+        check=True,
+    )
+    assert result.stdout == (run.folder / "test.translations.txt").read_bytes()
+
+
+def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
+    lines = ["", "xyzzy plugh", " ".join(["der zug fährt ab ."] * 40), "   ", "ja", "\x85 \u2028"]
+    (tmp_path / "in").write_text("\n".join(lines))
+    output = translate(run, f"input={tmp_path / 'in'}").split("\n")
+    assert len(output) == len(lines) + 1
+    assert output[0] == output[3] == ""
+    assert output[1] == "xyzzy plugh"
+    assert len(output[2].split()) > 100
+    lists = translate(run, f"input={tmp_path / 'in'}", "n_best=2").splitlines()
+    assert {line.split(" ||| ")[0] for line in lists} == set("012345")
+    (tmp_path / "in").write_text("")
+    assert translate(run, f"input={tmp_path / 'in'}") == ""
+
+
+def test_scores_are_those_of_sacrebleu(run: Run) -> None:
+    system = run.folder / "test.translations.txt"
+    files = f"references=[{EXAMPLE / 'test.en.0'},{EXAMPLE / 'test.en.1'}]"
+    for where in (files, "data=example"):
+        outcome = run_command("evaluate", f"systems={system}", where, folder=run.place).check()
+        lines = read_lines(system)
+        assert f"  BLEU {bleu(lines):.2f} (nrefs:2" in outcome.out
+        chrf = sacrebleu.corpus_chrf(lines, references("test")).score
+        assert f"  chrF2 {chrf:.2f} (" in outcome.out
+        ter = sacrebleu.corpus_ter(lines, references("test"), case_sensitive=True).score
+        assert f"  TER {ter:.2f} (" in outcome.out
+        assert "p = " not in outcome.out
+    one = f"references={EXAMPLE / 'test.en.0'}"
+    outcome = run_command("evaluate", f"systems=[{system}]", one, folder=run.place).check()
+    assert "BLEU" in outcome.out
+    assert "nrefs:1" in outcome.out
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_significance_of_two_systems(run: Run, tmp_path: Path, test: str) -> None:
+    good = run.folder / "test.translations.txt"
+    (tmp_path / "bad").write_text((EXAMPLE / "test.de").read_text())
+    options = [f"systems=[{good},{tmp_path / 'bad'}]", f"test={test}", "samples=200"]
+    outcome = run_command("evaluate", *options, "metrics=[bleu]", folder=run.place).check()
+    last = outcome.out.splitlines()[-1]
+    found = re.fullmatch(rf"{tmp_path}/bad against {good}: BLEU .* p = ([\d.]+) \(.*\)", last)
+    assert found is not None
+    assert float(found[1]) < 0.01
+
+
+# What a run recorded
+
+
+def test_the_model_is_the_one_of_the_run(run: Run, place: Path) -> None:
+    """A grammar and a language model in files, which translate finds again by the weights."""
+    model = place / "outputs" / "models" / "example"
+    write_grammar(place / "rules.gz", load_grammar(model / "grammar"))
+    lm = model / "lm.arpa.gz"
+    options = ["model=files", "model.grammar=rules.gz", f"model.language_model={lm}"]
+    arguments = [*SMALL, *options, "hydra.run.dir=files", "features=dense"]
+    files = Run(place, "files", run_command("train", *arguments, folder=place).check())
+    expected = (files.folder / "test.translations.txt").read_text()
+    assert translate(files, f"input={EXAMPLE / 'test.de'}") == expected
+    # What is given now replaces what was recorded.
+    other = run_command(
+        "translate",
+        f"weights={files.weights}",
+        f"input={EXAMPLE / 'test.de'}",
+        "model.grammar=nowhere",
+        folder=place,
+    )
+    assert other.err == "error: nowhere: no such file; check the path\n"
+
+
+def recorded(folder: Path, text: str) -> Path:
+    (folder / ".hydra").mkdir(exist_ok=True)
+    (folder / ".hydra" / "overrides.yaml").write_text(text)
+    return folder
+
+
+def test_recorded_overrides_and_those_given(tmp_path: Path) -> None:
+    assert with_recorded(tmp_path, ["a=1"]) == ["a=1"]
+    recorded(tmp_path, "- decoder.k=3\n- features=dense\n- +x.y=1\n- hydra.job.name=z\n")
+    assert with_recorded(tmp_path, []) == ["decoder.k=3", "features=dense", "+x.y=1"]
+    given = ["decoder.k=4", "x.y=2"]
+    assert with_recorded(tmp_path, given) == ["features=dense", *given]
+    recorded(tmp_path, "- model.folder=models/${data.name}\n")
+    assert with_recorded(tmp_path, []) == ["model.folder=models/${data.name}"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "metric._target_=os.system",
+        "features.templates=[{_target_: os.system}]",
+        'loss=${oc.decode:"{_tar${x}get_: os.system}"}',
+        "+loss=${oc.create:{a:b}}",
+    ],
+)
+def test_classes_are_not_taken_from_a_folder(tmp_path: Path, override: str) -> None:
+    recorded(tmp_path, yaml.safe_dump([override]))
+    with pytest.raises(InputError, match="classes are not taken from a folder, so give this"):
+        with_recorded(tmp_path, [])
+    assert with_recorded(tmp_path, [override]) == [override]
+
+
+def test_no_search_path_is_taken_from_a_folder(tmp_path: Path) -> None:
+    recorded(tmp_path, "- ++hydra.searchpath=[file:///tmp]\n- hydra/launcher=x\n")
+    assert with_recorded(tmp_path, []) == []
+
+
+@pytest.mark.parametrize("text", ["{", "a: b", "- [x]", "- 3", "\x00", "!!python/name:os.system"])
+def test_a_damaged_record(tmp_path: Path, text: str) -> None:
+    recorded(tmp_path, text)
+    with pytest.raises(InputError, match="is no list of overrides; the run folder is damaged"):
+        with_recorded(tmp_path, [])
+
+
+TEMPLATE = """
+class LongRule:
+    name = "long_rule"
+
+    def features(self, source, target):
+        return ["long_rule:yes"] if len(source) > 3 else []
+"""
+
+
+def test_a_template_from_a_file_in_the_current_folder(run: Run, place: Path) -> None:
+    (place / "my_templates.py").write_text(TEMPLATE)
+    template = "features.templates=[{_target_:my_templates.LongRule}]"
+    own = train(place, "own", template)
+    names, _ = read_weights(own.weights)
+    assert len(names) == 11
+    assert "long_rule:yes" in names
+    arguments = [f"weights={own.weights}", f"input={EXAMPLE / 'test.de'}"]
+    refused = run_command("translate", *arguments, folder=place)
+    assert refused.code == 1
+    assert refused.err.count("\n") == 1
+    assert "so give this override again" in refused.err
+    again = run_command("translate", *arguments, template, folder=place).check()
+    assert again.out == (own.folder / "test.translations.txt").read_text()
+
+
+# The user's own files
+
+
+def raw(line: str) -> str:
+    """A line of the example as people write it."""
+    line = re.sub(r" ([.,?!])", r"\1", line)
+    return line[:1].upper() + line[1:]
+
+
+def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
+    """Raw text is tokenised and lowercased; then it is the example's."""
+    sets = []
+    for split, ends in (("train", ["de", "en"]), ("dev", ["de", "en.0", "en.1"])):
+        for end in ends:
+            lines = read_lines(EXAMPLE / f"{split}.{end}")[:300]
+            if split == "train":
+                lines.insert(7, "" if end == "de" else "A line without a source.")
+            text = "".join(f"{raw(line)}\n" for line in lines)
+            (tmp_path / f"{split}.{end}").write_text(text)
+        files = ",".join(str(tmp_path / f"{split}.{end}") for end in ends)
+        sets.append(f"data.{split}=[{files}]")
+    languages = ["data.source_language=de", "data.target_language=en"]
+    options = ["data=files", "data.name=mine", *languages, *sets]
+    own = train(place, "mine", *options)
+    assert "training bitext: 300 sentences, 1 lines dropped (1 empty)" in own.outcome.out
+    assert (place / "outputs" / "models" / "mine" / "model.json").is_file()
+    for line in read_lines(own.folder / "dev.translations.txt"):
+        assert line == line.lower()
+        assert not re.search(r"\w[.?!]$", line)
+    built = run_command("build_model", *options, *MODEL, folder=place).check()
+    assert "outputs/models/mine is up to date" in built.out
+    text = translate(own, f"input={tmp_path / 'dev.de'}")
+    assert text == (own.folder / "dev.translations.txt").read_text()
+
+
+def test_build_model(place: Path) -> None:
+    options = ["data=example", "model.folder=built", "model.folds=0", *MODEL[:1]]
+    built = run_command("build_model", *options, folder=place).check()
+    assert "training bitext: 1200 sentences" in built.out
+    assert "the model lies in built" in built.out
+    # No run folder is made by this command.
+    assert not (place / ".hydra").exists()
+    files = ["model=files", "model.grammar=a", "model.language_model=b"]
+    refused = run_command("build_model", "data=example", *files, folder=place)
+    assert refused.err == "error: model=files is not built from a bitext; use model=hiero\n"
+
+
+# Configurations
+
+
+GIVEN = {
+    "data=files": [
+        "data.name=x",
+        "data.source_language=de",
+        "data.target_language=en",
+        "data.train=[a,b]",
+        "data.dev=[a,b]",
+    ],
+    "model=files": ["model.grammar=a", "model.language_model=b"],
+    "init=file": ["init.file=a"],
+}
+CHOICES = [
+    f"{path.parent.relative_to(config_folder())}={path.stem}"
+    for path in sorted(config_folder().glob("*/**/*.yaml"))
+]
+
+
+def composed(name: str, *overrides: str) -> DictConfig:
+    Plugins.instance()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose(name, list(overrides))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_configuration_composes(choice: str) -> None:
+    group = choice.partition("=")[0]
+    config = composed("train", choice, *GIVEN.get(choice, []))
+    check_options(config)
+    OmegaConf.to_container(config, resolve=True)
+    if OmegaConf.missing_keys(config) or group in ("data", "model", "init", "decoder", "tuner"):
+        return
+    chosen = config[group].templates if group == "features" else [config[group]]
+    for part in chosen:
+        partial = {"_partial_": True} if group == "optimizer" else {}
+        assert not isinstance(instantiate(part, **partial), DictConfig)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("train", []),
+        ("build_model", []),
+        ("translate", ["weights=a", "input=b"]),
+        ("evaluate", ["systems=[a]"]),
+    ],
+)
+def test_every_command_composes(name: str, given: list[str]) -> None:
+    config = composed(name, *given)
+    assert not OmegaConf.missing_keys(config)
+    check_options(config)
