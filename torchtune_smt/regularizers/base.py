@@ -10,7 +10,8 @@ from torch import Tensor
 class Regularizer(Protocol):
     """A penalty Ω on the weights, with the facts that optimizers ask for.
 
-    Regularisers are values: frozen dataclasses, equal if their parameters are.
+    Regularisers are values: frozen dataclasses, equal if their parameters are. A weight that is
+    0 stays 0 in the prox, whatever the others are.
 
     Attributes
     ----------
@@ -18,6 +19,9 @@ class Regularizer(Protocol):
         Ω is a sum over single coordinates, so each may have a step of its own.
     lazy : bool
         prox_{aΩ}(prox_{bΩ}(w)) = prox_{(a+b)Ω}(w): steps may be put off and taken as one.
+    elastic : tuple of two floats, optional
+        (λ1, λ2) where Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i². Optimizers then put steps off although Ω
+        need not be lazy; a regulariser without it is not of this form.
     """
 
     separable: ClassVar[bool]
@@ -30,7 +34,13 @@ class Regularizer(Protocol):
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return argmin_v ½‖v - w‖² + step · Ω(v) as a new tensor.
 
-        `step` (not negative) may be a tensor of the shape of `weights` where Ω is separable.
+        Parameters
+        ----------
+        weights : tensor
+            Where Ω is separable, of any shape. Where it is not, a vector, dense or sparse (COO,
+            coalesced): of a sparse one the result is sparse, too, with the same indices.
+        step : float, or tensor
+            Not negative. It may be a tensor of the shape of `weights` where Ω is separable.
         """
         ...
 
@@ -39,3 +49,28 @@ def check_strength(name: str, strength: float) -> None:
     """Raise ValueError if a regularisation strength is negative, infinite or no number."""
     if not 0 <= strength < float("inf"):
         raise ValueError(f"{name} must be a finite number, 0 or more, not {strength}")
+
+
+def check_regularizer(regularizer: object) -> None:
+    """Raise TypeError if an object, perhaps of a user's class, is no regulariser."""
+    name = type(regularizer).__name__
+    for method, usage in {
+        "value": "value(self, weights) returns the penalty",
+        "prox": "prox(self, weights, step) returns the weights after a proximal step",
+    }.items():
+        if not callable(getattr(regularizer, method, None)):
+            raise TypeError(f"the regularizer {name} lacks the method {method}: {usage}")
+    for flag, meaning in {
+        "separable": "separable = True if the penalty is a sum over single weights",
+        "lazy": "lazy = True if two proximal steps equal one of the summed size",
+    }.items():
+        if not hasattr(regularizer, flag):
+            raise TypeError(f"the regularizer {name} lacks the attribute {flag}: set {meaning}")
+
+
+def elastic_strengths(regularizer: Regularizer | None) -> tuple[float, float] | None:
+    """Return (λ1, λ2) of a regulariser of the form λ1 Σ |w_i| + ½ λ2 Σ w_i²; None of another."""
+    if regularizer is None:
+        return 0.0, 0.0
+    strengths: tuple[float, float] | None = getattr(regularizer, "elastic", None)
+    return strengths

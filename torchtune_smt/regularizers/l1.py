@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.ops import elastic_prox
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,15 @@ class L1:
     def __post_init__(self) -> None:
         check_strength("strength", self.strength)
 
+    @property
+    def elastic(self) -> tuple[float, float]:
+        """(λ1, λ2)."""
+        return self.strength, 0.0
+
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(w), a scalar tensor."""
         return self.strength * weights.abs().sum()
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return the weights, each moved towards 0 by step · strength and no further."""
-        return weights.sign() * (weights.abs() - step * self.strength).clamp_min(0)
+        return elastic_prox(weights, step, self.strength, 0.0)

@@ -14,6 +14,7 @@ class NoRegularizer:
 
     separable: ClassVar[bool] = True
     lazy: ClassVar[bool] = True
+    elastic: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     def value(self, weights: Tensor) -> Tensor:
         """Return 0, a scalar tensor."""

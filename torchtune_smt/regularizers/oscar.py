@@ -1,0 +1,110 @@
+"""OSCAR: an l1 norm, and a pairwise maximum norm that makes weights equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.ops import prox_oscar
+
+
+@dataclass(frozen=True)
+class Oscar:
+    """Ω(w) = lambda1 · Σ |w_i| + lambda2 · Σ_{i<j} max(|w_i|, |w_j|).
+
+    Liu et al. (2013), Eq. 2. With |w| sorted in descending order, rank i of d has the weight
+    lambda1 + lambda2 (d - i): a sorted l1 norm. Zeros take part in d alone, so all methods cost
+    O(u log u) for the u weights that are not 0, given as a sparse vector.
+
+    Parameters
+    ----------
+    lambda1, lambda2 : float
+        0 or more; in the paper, 1e-10 and 3e-8.
+    dimension : int, optional
+        d; by default the length of the vector at hand. In the paper, 500,000.
+    """
+
+    lambda1: float = 1e-10
+    lambda2: float = 3e-8
+    dimension: int | None = None
+
+    separable: ClassVar[bool] = False
+    lazy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_strength("lambda1", self.lambda1)
+        check_strength("lambda2", self.lambda2)
+        if self.dimension is not None and self.dimension < 1:
+            raise ValueError(f"dimension must be at least 1, not {self.dimension}")
+
+    def value(self, weights: Tensor) -> Tensor:
+        """Return Ω(w), a scalar tensor, of a vector, dense or sparse (COO)."""
+        values = weights.coalesce().values() if weights.is_sparse else weights
+        magnitudes = values.abs().sort(descending=True).values
+        dimension = self._dimension(weights)
+        _check_dimension(dimension, int(magnitudes.count_nonzero()))
+        below = dimension - 1 - torch.arange(magnitudes.numel(), device=magnitudes.device)
+        return ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
+        """Return argmin_v ½‖v - w‖² + step · Ω(v) of a vector, dense or sparse (COO).
+
+        Raises
+        ------
+        ValueError
+            A weight is NaN or infinite, or more than `dimension` of them are not 0.
+        """
+        if weights.is_sparse:
+            weights = weights.coalesce()
+            values, _ = self._prox(weights.values(), step, self._dimension(weights), False)
+            return torch.sparse_coo_tensor(
+                weights.indices(),
+                values,
+                weights.shape,
+                is_coalesced=True,
+                check_invariants=False,
+            )
+        return self._prox(weights, step, self._dimension(weights), False)[0]
+
+    def groups(self, weights: Tensor, step: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Return the proximal point, and the groups of weights that are equal in it.
+
+        Membership comes from the prox itself, not from a comparison of floating-point numbers.
+
+        Parameters
+        ----------
+        weights, step
+            As for `prox`; of a sparse vector the results are those of its values.
+
+        Returns
+        -------
+        weights : tensor [n]
+        group : int64 tensor [n]
+            Equal for equal weights, sign included; 2 b for positive and 2 b + 1 for negative ones
+            of block b, which count from 0 in descending order of |w|. -1 for those that are 0.
+        """
+        dimension = self._dimension(weights)
+        values = weights.coalesce().values() if weights.is_sparse else weights
+        result, block = self._prox(values, step, dimension, True)
+        return result, torch.where(block < 0, block, 2 * block + (result < 0))
+
+    def _dimension(self, weights: Tensor) -> int:
+        return weights.numel() if self.dimension is None else self.dimension
+
+    def _prox(
+        self, values: Tensor, step: Tensor | float, dimension: int, blocks: bool
+    ) -> tuple[Tensor, Tensor]:
+        size = float(step)
+        result: tuple[Tensor, Tensor] = prox_oscar(
+            values, size * self.lambda1, size * self.lambda2, dimension, blocks
+        )
+        return result
+
+
+def _check_dimension(dimension: int, active: int) -> None:
+    if dimension < active:
+        raise ValueError(f"OSCAR's dimension is {dimension}, and {active} weights are not 0")
