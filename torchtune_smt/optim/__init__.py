@@ -1,5 +1,9 @@
 """Optimizers with sparse gradients and lazy regularisation, one file each."""
 
 from torchtune_smt.optim.adagrad import AdaGrad
+from torchtune_smt.optim.cumulative_l1 import CumulativeL1
+from torchtune_smt.optim.fobos import FOBOS
+from torchtune_smt.optim.sgd import SGD
+from torchtune_smt.optim.sparse import SparseOptimizer
 
-__all__ = ["AdaGrad"]
+__all__ = ["FOBOS", "SGD", "AdaGrad", "CumulativeL1", "SparseOptimizer"]

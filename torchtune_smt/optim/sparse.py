@@ -1,13 +1,366 @@
-"""What optimizers with sparse gradients and growing parameters share."""
+"""What optimizers with sparse gradients, growing parameters and lazy updates share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.errors import DivergenceError
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
+
+# Coordinates that `flush` works on at a time, which bounds its memory.
+CHUNK = 1 << 20
+
+State = dict[str, Any]
+Group = dict[str, Any]
+
+
+class SparseOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers: vectors as parameters, sparse gradients, lazy updates.
+
+    What a step does to coordinates that it does not touch is put off, and taken before they are
+    touched again, when they are asked for (`catch_up`), and for all by `flush`: the iterates are
+    those of the eager method, and no step costs O(D). A parameter must be brought up to date
+    before it is read, and flushed before anybody else changes it. It may grow between steps
+    (``parameter.data = longer``); its state follows.
+
+    A subclass keeps numbers and vectors (an entry a coordinate) in the state of each parameter,
+    and writes the methods that raise NotImplementedError here.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    defaults : dict
+        With lr, regularizer and unregularized, at least.
+    """
+
+    # Members of a group that updates depend on which are put off: what was put off is taken
+    # with the old ones when they change.
+    settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
+    # Vectors of the state that say up to when a coordinate has been updated.
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        # The settings in force, by parameter.
+        self._pending: dict[Tensor, Group] = {}
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters; it may set each argument of the class for itself."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        check_vectors(group["params"], self._name)
+        if not 0 < group["lr"] < float("inf"):
+            raise ValueError(f"lr must be finite and above 0, not {group['lr']}")
+        if group["unregularized"] < 0:
+            raise ValueError(f"unregularized must be 0 or more, not {group['unregularized']}")
+        if group["regularizer"] is not None:
+            check_regularizer(group["regularizer"])
+        self._check_group(group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step on all parameters that have a gradient (it may be empty, but sparse).
+
+        Raises
+        ------
+        TypeError, DivergenceError
+            A gradient is dense, or not finite; no parameter has been changed then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        work = [
+            (group, parameter, *sparse_gradient(parameter, self._name))
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        for group, parameter, indices, gradient in work:
+            state = self._prepared(group, parameter)
+            self._update(group, parameter, state, indices, gradient)
+        return loss
+
+    @torch.no_grad()
+    def catch_up(self, indices: Tensor, parameter: Tensor | None = None) -> None:
+        """Bring some coordinates of a parameter up to date.
+
+        Parameters
+        ----------
+        indices : int64 tensor
+            Repeated ones do no harm.
+        parameter : tensor, optional
+            May be left out where there is only one.
+        """
+        group, parameter = self._find(parameter)
+        if parameter not in self.state or not self.puts_off(group):
+            return
+        state = self._prepared(group, parameter)
+        # A weight that is 0 stays 0, and waits for the next gradient.
+        indices = indices[parameter.index_select(0, indices) != 0]
+        self._catch_up(self._pending[parameter], parameter, state, indices)
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Bring all coordinates of all parameters up to date; O(D)."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter in self.state:
+                    self._flush(group, parameter, self._prepared(group, parameter))
+
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over; only optimizers that average over epochs care."""
+
+    @torch.no_grad()
+    def step_rows(
+        self,
+        row_begin: Offsets,
+        feature: Offsets,
+        value: Reals,
+        slope: int,
+        parameter: Tensor | None = None,
+    ) -> Reals:
+        """Take a step on each row of features in turn, in a compiled loop.
+
+        The same as `step` along -slope(z) · row for each row, with the margin z = W·row under the
+        weights that the row before has left.
+
+        Parameters
+        ----------
+        row_begin, feature, value : int64 [rows + 1], int64 array, float64 array
+            CSR rows, no feature twice in one.
+        slope : int
+            Of the loss; see `torchtune_smt.losses.slope_kernels`.
+        parameter : tensor, optional
+            May be left out where there is only one; `compiled` holds of it.
+
+        Returns
+        -------
+        float64 [rows]
+            Margins.
+
+        Raises
+        ------
+        DivergenceError
+            A margin is not finite; the rows before it have been taken.
+        """
+        group, parameter = self._find(parameter)
+        state = self._prepared(group, parameter)
+        weight = parameter.detach().numpy()
+        margins = np.zeros(row_begin.size - 1)
+        done = 0
+        while done < margins.size:
+            done = self._update_rows(
+                group, weight, state, row_begin, feature, value, slope, margins, done
+            )
+            if done < margins.size and not -float("inf") < margins[done] < float("inf"):
+                raise DivergenceError(
+                    f"the margin of pair {done} of the mini-batch is {margins[done]}: lower the "
+                    "learning rate, and check the feature values of the k-best lists"
+                )
+            self._after_rows(group, parameter, state)
+        return margins
+
+    def compiled(self, parameter: Tensor | None = None) -> bool:
+        """Say whether `step_rows` can work on a parameter: float64 on the CPU, known Ω."""
+        group, parameter = self._find(parameter)
+        return (
+            parameter.dtype == torch.float64
+            and parameter.device.type == "cpu"
+            and elastic_strengths(group["regularizer"]) is not None
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state: plain numbers, strings and tensors.
+
+        Updates that were put off stay put off: save the parameter as it is, too.
+        """
+        result = super().state_dict()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        state = {}
+        for key, entry in result["state"].items():
+            pending = self._pending[parameters[key]]
+            state[key] = {
+                **{name: _copied(value) for name, value in entry.items()},
+                "pending": {name: _plain(value) for name, value in pending.items()},
+            }
+        groups = [
+            {name: value for name, value in group.items() if name != "regularizer"}
+            for group in result["param_groups"]
+        ]
+        return {"state": state, "param_groups": groups, "optimizer": self._name}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave.
+
+        The regulariser is never made from a file: this optimizer must have been built with
+        the one that was in use.
+
+        Raises
+        ------
+        ValueError
+            The state is of another optimizer or regulariser, longer than its parameter, or not
+            whole.
+        """
+        if state_dict.get("optimizer") != self._name:
+            raise ValueError(
+                f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this is "
+                f"{self._name}: resume with the same"
+            )
+        places = [(group, p) for group in self.param_groups for p in group["params"]]
+        saved = state_dict["state"]
+        for key, entry in saved.items():
+            if key < len(places):
+                self._check_state(entry, *places[key])
+        regularizers = [group["regularizer"] for group in self.param_groups]
+        # The base class replaces groups, so `regularizer` is put back afterwards; and it would
+        # turn all tensors into the parameter's dtype, so the state goes around it.
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for group, regularizer in zip(self.param_groups, regularizers, strict=True):
+            group["regularizer"] = regularizer
+        self._pending.clear()
+        for key, entry in saved.items():
+            group, parameter = places[key]
+            pending = {**entry["pending"], "regularizer": group["regularizer"]}
+            self._pending[parameter] = {name: pending[name] for name in self.settings}
+            self.state[parameter] = {
+                name: value.to(parameter.device, copy=True) if torch.is_tensor(value) else value
+                for name, value in entry.items()
+                if name != "pending"
+            }
+
+    # What subclasses write.
+
+    def _check_group(self, group: Group) -> None:
+        """Raise ValueError where arguments are out of range or do not go together."""
+        raise NotImplementedError
+
+    def _initial(self, group: Group, parameter: Tensor) -> State:
+        """Return the numbers of a new state, and its vectors, of length 0."""
+        raise NotImplementedError
+
+    def _fill(self, group: Group, state: State, name: str) -> float:
+        """Return what a vector of the state has for a coordinate that is up to date, and new."""
+        raise NotImplementedError
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        """Take a step; the coordinates `indices` may be out of date."""
+        raise NotImplementedError
+
+    def puts_off(self, group: Group) -> bool:
+        """Say whether weights of a group can be out of date."""
+        raise NotImplementedError
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        """Bring coordinates up to date, and mark them so."""
+        raise NotImplementedError
+
+    def _update_rows(
+        self,
+        group: Group,
+        weight: Reals,
+        state: State,
+        row_begin: Offsets,
+        feature: Offsets,
+        value: Reals,
+        slope: int,
+        margins: Reals,
+        first: int,
+    ) -> int:
+        """Take the steps of `step_rows` from row `first` on; return the row it stopped before."""
+        raise NotImplementedError
+
+    def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Do what is to be done when `_update_rows` has stopped."""
+
+    # The rest is for subclasses to use.
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def _prepared(self, group: Group, parameter: Tensor) -> State:
+        """Return the state of a parameter, made or lengthened, with its settings in force."""
+        state: State = self.state[parameter]
+        if not state:
+            state.update(self._initial(group, parameter))
+        settings = {name: group[name] for name in self.settings}
+        if self._pending.setdefault(parameter, settings) != settings:
+            self._lengthen(group, state, parameter.numel())
+            self._flush(group, parameter, state)
+            self._pending[parameter] = settings
+            self._changed(group, parameter, state)
+        self._lengthen(group, state, parameter.numel())
+        return state
+
+    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Adapt a state, which is up to date, to new settings."""
+
+    def _lengthen(self, group: Group, state: State, length: int) -> None:
+        for name, vector in state.items():
+            if torch.is_tensor(vector) and vector.numel() < length:
+                state[name] = lengthened(vector, length, self._fill(group, state, name))
+
+    def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
+        for begin in range(0, parameter.numel(), CHUNK):
+            indices = parameter[begin : begin + CHUNK].nonzero()[:, 0] + begin
+            self._catch_up(self._pending[parameter], parameter, state, indices)
+        for name in self.marks:
+            if name in state:
+                state[name].fill_(self._fill(group, state, name))
+
+    def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
+        """Return a parameter and its group."""
+        all_of_them = [(group, p) for group in self.param_groups for p in group["params"]]
+        if parameter is None:
+            if len(all_of_them) > 1:
+                raise ValueError(f"say which of the {len(all_of_them)} parameters is meant")
+            return all_of_them[0]
+        for group, candidate in all_of_them:
+            if candidate is parameter:
+                return group, candidate
+        raise ValueError("this parameter is not one of the optimizer's")
+
+    def _check_state(self, entry: State, group: Group, parameter: Tensor) -> None:
+        """Raise ValueError if the saved state of a parameter cannot be its state."""
+        expected = self._initial(group, parameter)
+        missing = ({*expected, "pending"} - entry.keys()) | (
+            {*self.settings} - entry.get("pending", {}).keys()
+        )
+        if missing:
+            raise ValueError(f"the saved state lacks {sorted(missing)}: it is not {self._name}'s")
+        saved = entry["pending"].get("regularizer")
+        if "regularizer" in self.settings and saved != _plain(group["regularizer"]):
+            raise ValueError(
+                f"the saved state is of regularizer {saved}, and this optimizer has "
+                f"{group['regularizer']!r}: build it with the same"
+            )
+        vectors = {name for name, value in expected.items() if torch.is_tensor(value)}
+        shapes = {getattr(entry[name], "shape", None) for name in vectors}
+        if len(shapes) > 1 or any(shape is None or len(shape) != 1 for shape in shapes):
+            raise ValueError("the saved state is damaged: its parts differ in length")
+        for name in vectors:
+            if entry[name].numel() > parameter.numel():
+                raise ValueError(
+                    f"the saved state has {entry[name].numel()} coordinates and the parameter "
+                    f"{parameter.numel()}: load the weights and their features first"
+                )
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
@@ -75,3 +428,17 @@ def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
     longer = tensor.as_strided((length,), (1,))
     longer[old:] = fill
     return longer
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if torch.is_tensor(value) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a number or a string: a regulariser is named, not stored."""
+    if value is None or isinstance(value, int | float | str):
+        return value
+    kind = type(value)
+    has_own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])
+    # The one that all objects have names an address.
+    return repr(value) if has_own else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,103 @@
+"""What a loss is: pairwise, on margins; or listwise, on scores and gains."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeGuard
+
+from torch import Tensor
+
+Reduction = Literal["sum", "mean", "each"]
+
+
+class PairwiseLoss(Protocol):
+    """A loss ℓ(z) of a pair's margin z = W·(H(better) - H(worse)).
+
+    Its gradient comes from autograd, so a new loss is one expression of torch functions.
+
+    Attributes
+    ----------
+    reduction : "sum", "mean" or "each"
+        How the pairs of a mini-batch act: one step along the gradient of the sum or of the mean
+        of their losses, or a step after each pair, in order, under the weights that the pair
+        before has left.
+    """
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the pairs of a mini-batch act."""
+        ...
+
+    def __call__(self, margins: Tensor) -> Tensor:
+        """Return the loss of each pair (tensor [pairs]) from its margin (tensor [pairs])."""
+        ...
+
+
+class ListwiseLoss(Protocol):
+    """A loss of a whole k-best list.
+
+    Attributes
+    ----------
+    listwise : True
+        Tells it from a pairwise loss.
+    reduction : "sum", "mean" or "each"
+        As for pairwise losses, with lists in the place of pairs.
+    """
+
+    @property
+    def listwise(self) -> Literal[True]:
+        """True."""
+        ...
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the lists of a mini-batch act."""
+        ...
+
+    def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        """Return the loss of each list.
+
+        Parameters
+        ----------
+        scores : tensor [lists, k]
+            Model scores W·H, up to a constant for each list, which the loss must not depend
+            on. Lists of different lengths come in different calls, so nothing is padded.
+        gains : tensor [lists, k]
+
+        Returns
+        -------
+        tensor [lists]
+        """
+        ...
+
+
+Loss = PairwiseLoss | ListwiseLoss
+
+
+def is_listwise(loss: Loss) -> TypeGuard[ListwiseLoss]:
+    """Say whether a loss takes lists; one that does not say so takes pairs."""
+    return bool(getattr(loss, "listwise", False))
+
+
+def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    """Return the sum (also for "each") or the mean of some losses; 0 where there are none."""
+    total = losses.sum()
+    return total / losses.numel() if reduction == "mean" and losses.numel() else total
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise ValueError if `reduction` is none of those known."""
+    if reduction not in ("sum", "mean", "each"):
+        raise ValueError(f'reduction must be "sum", "mean" or "each", not {reduction!r}')
+
+
+def check_loss(loss: object) -> None:
+    """Raise ValueError or TypeError if an object, perhaps of a user's class, is no loss."""
+    name = type(loss).__name__
+    if not callable(loss):
+        raise TypeError(
+            f"the loss {name} lacks the method __call__: write __call__(self, margins), or, with "
+            "listwise = True, __call__(self, scores, gains)"
+        )
+    if not hasattr(loss, "reduction"):
+        raise TypeError(f'the loss {name} lacks the attribute reduction: "sum", "mean" or "each"')
+    check_reduction(loss.reduction)

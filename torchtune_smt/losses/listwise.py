@@ -1,0 +1,166 @@
+"""Losses on the scores and gains of whole k-best lists, one small class each.
+
+All of them take `scores` and `gains` as tensors [lists, k] and return a tensor [lists]. Where
+hypotheses tie, the first of the list is chosen, so that one input has one gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtune_smt.losses.base import Reduction, check_reduction
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """-log of the probability, in softmax(scores), of the best hypotheses.
+
+    The best are those of the largest gain; where several have it, their probabilities are added
+    (Watanabe 2012, Eq. 3, with the oracles of the list).
+
+    Parameters
+    ----------
+    reduction : "sum", "mean" or "each"
+    """
+
+    reduction: Reduction = "sum"
+
+    listwise: ClassVar[Literal[True]] = True
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduction)
+
+    def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        """Return the loss of each list."""
+        best = gains == gains.amax(-1, keepdim=True)
+        of_best = scores.masked_fill(~best, -float("inf")).logsumexp(-1)
+        return scores.logsumexp(-1) - of_best
+
+
+@dataclass(frozen=True)
+class ExpectedGain:
+    """-E[gain] - entropy · H(p), with p = softmax(scores / temperature): minimum risk.
+
+    Smith and Eisner (2006): a temperature towards 0 approaches the gain of the best-scoring
+    hypothesis, and the entropy term keeps p from settling too early.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0.
+    entropy : float
+        0 or more.
+    reduction : "sum", "mean" or "each"
+    """
+
+    temperature: float = 1.0
+    entropy: float = 0.0
+    reduction: Reduction = "sum"
+
+    listwise: ClassVar[Literal[True]] = True
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduction)
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be finite and above 0, not {self.temperature}")
+        if not 0 <= self.entropy < float("inf"):
+            raise ValueError(f"entropy must be a finite number, 0 or more, not {self.entropy}")
+
+    def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        """Return the loss of each list."""
+        logs = (scores / self.temperature).log_softmax(-1)
+        p = logs.exp()
+        # Differences to the largest gain: equal gains have a gradient of exactly 0.
+        largest = gains.amax(-1, keepdim=True)
+        loss = (p * (largest - gains)).sum(-1) - largest.squeeze(-1)
+        if self.entropy:
+            loss = loss + self.entropy * (p * logs).sum(-1)
+        return loss
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Structured ramp loss: the score of a worse hypothesis minus that of a better one.
+
+    Gimpel and Smith (2012), Eqs. 6-8, with the cost of a hypothesis c = `cost` · (largest gain of
+    the list - its gain):
+
+    1. max(s + c) - max(s): the fear against the model's best;
+    2. max(s) - max(s - c): the model's best against the hope;
+    3. max(s + c) - max(s - c): the fear against the hope.
+
+    Parameters
+    ----------
+    variant : 1, 2 or 3
+    cost : float
+        In units of the score by unit of gain, above 0.
+    reduction : "sum", "mean" or "each"
+    """
+
+    variant: int = 3
+    cost: float = 1.0
+    reduction: Reduction = "sum"
+
+    listwise: ClassVar[Literal[True]] = True
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduction)
+        _check_cost(self.cost)
+        if self.variant not in (1, 2, 3):
+            raise ValueError(f"variant must be 1, 2 or 3, not {self.variant}")
+
+    def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        """Return the loss of each list."""
+        cost = self.cost * (gains.amax(-1, keepdim=True) - gains)
+        worse = scores + cost if self.variant != 2 else scores
+        better = scores - cost if self.variant != 1 else scores
+        return _maximum(worse) - _maximum(better)
+
+
+@dataclass(frozen=True)
+class HopeFear:
+    """Hinge between hope and fear: max(0, `cost` · (gain of hope - gain of fear) - their margin).
+
+    The hope is the hypothesis that maximises score + `cost` · gain, the fear that of score -
+    `cost` · gain; the margin is the hope's score minus the fear's. This is MIRA's loss (Chiang
+    2012; Cherry and Foster 2012), here with the step of any optimizer; like MIRA, it takes a
+    step after each sentence.
+
+    Parameters
+    ----------
+    cost : float
+        In units of the score by unit of gain, above 0.
+    reduction : "sum", "mean" or "each"
+    """
+
+    cost: float = 1.0
+    reduction: Reduction = "each"
+
+    listwise: ClassVar[Literal[True]] = True
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduction)
+        _check_cost(self.cost)
+
+    def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+        """Return the loss of each list."""
+        gains = self.cost * gains
+        hope = (scores + gains).argmax(-1, keepdim=True)
+        fear = (scores - gains).argmax(-1, keepdim=True)
+        margin = scores.gather(-1, hope) - scores.gather(-1, fear)
+        gap = gains.gather(-1, hope) - gains.gather(-1, fear)
+        return F.relu(gap - margin).squeeze(-1)
+
+
+def _maximum(values: Tensor) -> Tensor:
+    """Return the largest of each row; its gradient goes to the first of equal ones alone."""
+    return values.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def _check_cost(cost: float) -> None:
+    if not 0 < cost < float("inf"):
+        raise ValueError(f"cost must be finite and above 0, not {cost}")

@@ -1,0 +1,132 @@
+"""Stochastic gradient descent with a cumulative l1 penalty."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
+from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.regularizers.base import Regularizer
+from torchtune_smt.regularizers.l1 import L1
+
+
+class CumulativeL1(SparseOptimizer):
+    """SGD whose l1 penalty accumulates for each weight (Tsuruoka et al., 2009).
+
+    At step t: w -= η_t · g and u += η_t · strength, where η_t = lr · t^-p. Each weight then
+    receives what it has not yet received of the total penalty u: with q the sum of what it got,
+    w > 0 becomes max(0, w - (u + q)), w < 0 becomes min(0, w + (u - q)), and q grows by the
+    change. A weight clipped at 0 owes the rest, unlike in FOBOS, where it is forgiven.
+
+    Only touched weights are penalised at a step, the others when they are touched or read. This
+    is exact, since the penalty leaves w - q as it is: w is always w - q moved towards 0 by u.
+
+    State per coordinate: q (dtype of the parameter).
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    lr : float
+        η0 > 0.
+    regularizer : L1
+    schedule : "1/t", "1/sqrt(t)" or "constant"
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or the regulariser is not L1.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.01,
+        regularizer: Regularizer | None = None,
+        *,
+        schedule: str = "constant",
+        unregularized: int = 0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "regularizer": regularizer,
+            "unregularized": unregularized,
+            "schedule": schedule,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        check_schedule(group["schedule"])
+        if not isinstance(group["regularizer"], L1):
+            given = group["regularizer"]
+            name = "no regularizer" if given is None else type(given).__name__
+            raise ValueError(
+                "CumulativeL1 accumulates the penalty of the l1 norm, which has one rate for all "
+                f"weights, and got {name}: use regularizer=l1, or FOBOS instead of CumulativeL1"
+            )
+
+    def puts_off(self, group: Group) -> bool:
+        """Say whether weights of a group can be out of date."""
+        return True
+
+    def _initial(self, group: Group, parameter: Tensor) -> State:
+        return {"step": 0, "penalty": 0.0, "received": parameter.new_empty(0)}
+
+    def _fill(self, group: Group, state: State, name: str) -> float:
+        return 0.0
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        state["step"] += 1
+        lr = rate(group["lr"], group["schedule"], state["step"])
+        state["penalty"] += lr * group["regularizer"].strength
+        parameter.index_add_(0, indices, gradient, alpha=-lr)
+        self._catch_up(group, parameter, state, indices)
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        indices = indices[indices >= settings["unregularized"]]
+        weight = parameter.index_select(0, indices)
+        free = weight - state["received"].index_select(0, indices)
+        weight = free.sign() * (free.abs() - state["penalty"]).clamp_min_(0)
+        parameter.index_copy_(0, indices, weight)
+        state["received"].index_copy_(0, indices, weight - free)
+
+    def _update_rows(
+        self,
+        group: Group,
+        weight: Reals,
+        state: State,
+        row_begin: Offsets,
+        feature: Offsets,
+        value: Reals,
+        slope: int,
+        margins: Reals,
+        first: int,
+    ) -> int:
+        done, penalty = row_kernels.cumulative_l1(
+            weight,
+            state["received"].numpy(),
+            state["penalty"],
+            state["step"],
+            row_begin,
+            feature,
+            value,
+            slope,
+            (
+                float(group["lr"]),
+                SCHEDULES[group["schedule"]],
+                float(group["regularizer"].strength),
+            ),
+            group["unregularized"],
+            margins,
+            first,
+        )
+        state["step"] += done - first
+        state["penalty"] = penalty
+        return int(done)

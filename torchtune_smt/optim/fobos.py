@@ -1,0 +1,256 @@
+"""FOBOS: gradient step, then proximal step, with any regulariser."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
+from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
+
+# All weights are brought up to date when the scale of those put off has shrunk to this.
+SMALLEST_SCALE = 1e-100
+
+
+class FOBOS(SparseOptimizer):
+    """Forward-backward splitting (Duchi and Singer, 2009; Liu et al., 2013, Algorithm 2).
+
+    At step t = 1, 2, ...: w -= η_t · g; w = prox of Ω with step η_{t+1}, where η_t = lr · t^-p.
+
+    How the proximal steps are taken depends on the regulariser:
+
+    - with `elastic` (L1, L2, ElasticNet): put off, exactly. With P <- P / (1 + c λ2) and
+      S <- S + c λ1 / P_before at each step of size c, a weight a last touched at (P0, S0) has
+      become sign(a) · P · max(|a| / P0 - (S - S0), 0). State per coordinate: S0 where λ1 > 0,
+      P0 where λ2 > 0.
+    - separable and `lazy`: put off; the steps missed are one of the summed size.
+    - any other, such as OSCAR: taken at once on all weights that are not 0, of which a list is
+      kept: O(u log u) a step for u such weights, whatever D is. The first step, and the first
+      one after `flush`, look for them in the whole vector. A dimension that is not given is, at
+      each step, the number of regularised coordinates that the parameter then has.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    lr : float
+        η0 > 0; 1 in Liu et al.
+    regularizer : Regularizer, optional
+    schedule : "1/t", "1/sqrt(t)" or "constant"
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+    """
+
+    marks: ClassVar[tuple[str, ...]] = ("shrink", "scale", "since")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1.0,
+        regularizer: Regularizer | None = None,
+        *,
+        schedule: str = "1/t",
+        unregularized: int = 0,
+    ) -> None:
+        # Places of the weights that are not 0, ascending, for regularisers that are not put off.
+        self._active: dict[Tensor, Tensor] = {}
+        defaults = {
+            "lr": lr,
+            "regularizer": regularizer,
+            "unregularized": unregularized,
+            "schedule": schedule,
+        }
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        check_schedule(group["schedule"])
+
+    def puts_off(self, group: Group) -> bool:
+        """Say whether weights of a group can be out of date."""
+        regularizer = group["regularizer"]
+        strengths = elastic_strengths(regularizer)
+        if strengths is not None:
+            return strengths != (0, 0)
+        return bool(regularizer.separable and regularizer.lazy)
+
+    def _initial(self, group: Group, parameter: Tensor) -> State:
+        state: State = {"step": 0}
+        strengths = elastic_strengths(group["regularizer"])
+        if strengths is None and self.puts_off(group):
+            state |= {"C": 0.0, "since": parameter.new_empty(0)}
+        if strengths is not None and strengths[0]:
+            state |= {"S": 0.0, "shrink": parameter.new_empty(0)}
+        if strengths is not None and strengths[1]:
+            state |= {"P": 1.0, "scale": parameter.new_empty(0)}
+        return state
+
+    def _fill(self, group: Group, state: State, name: str) -> float:
+        value: float = state[{"shrink": "S", "scale": "P", "since": "C"}[name]]
+        return value
+
+    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
+        step = state["step"]
+        state.clear()
+        state.update(self._initial(group, parameter), step=step)
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        t = state["step"] = state["step"] + 1
+        lr, schedule = group["lr"], group["schedule"]
+        regularizer = group["regularizer"]
+        step = rate(lr, schedule, t + 1)
+        late = self.puts_off(group)
+        if late:
+            self._catch_up(group, parameter, state, indices)
+        parameter.index_add_(0, indices, gradient, alpha=-rate(lr, schedule, t))
+        if late:
+            # The step's own prox is put off, too: it is taken when the weight is next needed.
+            self._advance(group, state, step)
+            self._rescale(group, parameter, state)
+        elif elastic_strengths(regularizer) is None:
+            self._prox(group, parameter, indices, step)
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        if not self.puts_off(settings):
+            return
+        indices = indices[indices >= settings["unregularized"]]
+        weight = parameter.index_select(0, indices)
+        if "C" in state:
+            since = state["since"].index_select(0, indices)
+            weight = settings["regularizer"].prox(weight, state["C"] - since)
+            state["since"].index_fill_(0, indices, state["C"])
+        else:
+            weight = self._elastic(weight, state, indices)
+        parameter.index_copy_(0, indices, weight)
+
+    def _elastic(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
+        """Return up-to-date weights, and mark them so."""
+        scale, old_scale = 1.0, weight.new_ones(())
+        if "P" in state:
+            scale, old_scale = state["P"], state["scale"].index_select(0, indices)
+            state["scale"].index_fill_(0, indices, scale)
+        magnitude = weight.abs()
+        if "S" in state:
+            missed = state["S"] - state["shrink"].index_select(0, indices)
+            magnitude = (magnitude - missed * old_scale).clamp_min_(0)
+            state["shrink"].index_fill_(0, indices, state["S"])
+        return weight.sign() * magnitude * (scale / old_scale)
+
+    def _advance(self, group: Group, state: State, step: float) -> None:
+        """Take a proximal step on all weights, without touching one."""
+        if "C" in state:
+            state["C"] += step
+            return
+        lambda1, lambda2 = group["regularizer"].elastic
+        if lambda1:
+            state["S"] += step * lambda1 / state.get("P", 1.0)
+        if lambda2:
+            state["P"] /= 1 + step * lambda2
+
+    def _rescale(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Start anew with P = 1 before it underflows."""
+        if state.get("P", 1.0) < SMALLEST_SCALE:
+            self._flush(group, parameter, state)
+            for number, vector, start in (("S", "shrink", 0.0), ("P", "scale", 1.0)):
+                if number in state:
+                    state[number] = start
+                    state[vector].fill_(start)
+
+    def _prox(self, group: Group, parameter: Tensor, indices: Tensor, step: float) -> None:
+        """Take a proximal step at once, on the regularised weights that are not 0."""
+        regularizer, first = group["regularizer"], group["unregularized"]
+        active = self._active.get(parameter)
+        if active is None:
+            active = parameter[first:].nonzero()[:, 0] + first
+        else:
+            active = _merged(active, indices[indices >= first])
+        weight = parameter.index_select(0, active)
+        if regularizer.separable:
+            weight = regularizer.prox(weight, step)
+        else:
+            # What is not given is 0, and stays so.
+            weight = regularizer.prox(
+                torch.sparse_coo_tensor(
+                    (active - first).unsqueeze(0),
+                    weight,
+                    (parameter.numel() - min(first, parameter.numel()),),
+                    is_coalesced=True,
+                    check_invariants=False,
+                ),
+                step,
+            ).values()
+        parameter.index_copy_(0, active, weight)
+        self._active[parameter] = active[weight != 0]
+
+    def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
+        super()._flush(group, parameter, state)
+        # From now on the weights may be changed by others.
+        self._active.pop(parameter, None)
+
+    def _update_rows(
+        self,
+        group: Group,
+        weight: Reals,
+        state: State,
+        row_begin: Offsets,
+        feature: Offsets,
+        value: Reals,
+        slope: int,
+        margins: Reals,
+        first: int,
+    ) -> int:
+        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
+        none = weight[:0]
+        done, total_shrink, total_scale = row_kernels.fobos(
+            weight,
+            state["shrink"].numpy() if "S" in state else none,
+            state["scale"].numpy() if "P" in state else none,
+            (state.get("S", 0.0), state.get("P", 1.0), SMALLEST_SCALE),
+            state["step"],
+            row_begin,
+            feature,
+            value,
+            slope,
+            (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
+            group["unregularized"],
+            margins,
+            first,
+        )
+        state["step"] += done - first
+        if "S" in state:
+            state["S"] = total_shrink
+        if "P" in state:
+            state["P"] = total_scale
+        return int(done)
+
+    def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
+        self._rescale(group, parameter, state)
+
+
+def _merged(active: Tensor, indices: Tensor) -> Tensor:
+    """Return the union of two ascending vectors of different numbers, ascending; O(length)."""
+    if active.numel() == 0:
+        return indices
+    places = torch.searchsorted(active, indices)
+    new = active[places.clamp_max(active.numel() - 1)] != indices
+    if not new.any():
+        return active
+    places = places[new] + torch.arange(int(new.sum()), device=active.device)
+    union = active.new_empty(active.numel() + places.numel())
+    old = torch.ones_like(union, dtype=torch.bool)
+    old[places] = False
+    union[places] = indices[new]
+    union[old] = active
+    return union

@@ -1,0 +1,249 @@
+"""Loops that take a step after each row (a pair's feature difference), one for each optimizer.
+
+Each row does what the optimizer's `step` does with the gradient -slope(margin) · row, margin by
+margin: bring the row's weights up to date, take the margin, step. All of them work in place and
+return, first of all, the row they stopped before: the number of rows, or one whose margin is not
+finite (it is then in `margins`), or one to be taken after some housekeeping.
+
+Arguments that they share:
+
+    weight : float64 [D]
+    row_begin, feature, value : int64 [rows + 1], int64 array, float64 array
+        CSR rows; no feature twice in one.
+    kind : int
+        Of the loss; see `torchtune_smt.losses.slope_kernels`.
+    unregularized : int
+        Features below it are exempt from regularisation.
+    margins : float64 [rows]
+        Written.
+    begin : int
+        The first row to take.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import njit
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.losses.slope_kernels import slope
+
+
+@inner
+def shrunk(weight: float, amount: float) -> float:
+    """Return a weight moved towards 0 by an amount, and no further."""
+    if weight > amount:
+        return weight - amount
+    if weight < -amount:
+        return weight + amount
+    return 0.0
+
+
+@inner
+def elastic_repeated(
+    weight: float, step: float, times: int, lambda1: float, lambda2: float
+) -> float:
+    """Return a weight after some proximal steps of one size of an elastic net."""
+    if times == 0 or weight == 0.0:
+        return weight
+    if lambda2 == 0.0:
+        return shrunk(weight, step * times * lambda1)
+    power = times * math.log1p(step * lambda2)
+    if lambda1 > 0.0:
+        weight = shrunk(weight, lambda1 * math.expm1(power) / lambda2)
+    return weight * math.exp(-power)
+
+
+@njit(cache=True, nogil=True)
+def adagrad(
+    weight: Reals,
+    total: Reals,
+    last: Ids,
+    step: int,
+    row_begin: Offsets,
+    feature: Offsets,
+    value: Reals,
+    kind: int,
+    strengths: tuple[float, float, float],
+    unregularized: int,
+    margins: Reals,
+    begin: int,
+) -> int:
+    """`AdaGrad` row by row.
+
+    `total` is G (float64 [D]), `last` (int32 [D]) and `step` count steps; `strengths` are (lr,
+    λ1, λ2).
+    """
+    lr, lambda1, lambda2 = strengths
+    for row in range(begin, margins.size):
+        z = 0.0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            j = feature[p]
+            w, late = weight[j], step - last[j]
+            if late > 0 and j >= unregularized and total[j] > 0.0:
+                w = elastic_repeated(w, lr / math.sqrt(total[j]), late, lambda1, lambda2)
+                weight[j] = w
+            last[j] = step
+            z += w * value[p]
+        margins[row] = z
+        if not math.isfinite(z):
+            return row
+        step += 1
+        factor = -slope(kind, z)
+        if factor == 0.0:
+            continue
+        for p in range(row_begin[row], row_begin[row + 1]):
+            j = feature[p]
+            g = factor * value[p]
+            total[j] += g * g
+            if total[j] > 0.0:
+                rate = lr / math.sqrt(total[j])
+                w = weight[j] - lr * (g / math.sqrt(total[j]))
+                if j >= unregularized:
+                    w = elastic_repeated(w, rate, 1, lambda1, lambda2)
+                weight[j] = w
+            last[j] = step
+    return margins.size
+
+
+@njit(cache=True, nogil=True)
+def fobos(
+    weight: Reals,
+    shrink: Reals,
+    scale: Reals,
+    totals: tuple[float, float, float],
+    step: int,
+    row_begin: Offsets,
+    feature: Offsets,
+    value: Reals,
+    kind: int,
+    strengths: tuple[float, float, float, float],
+    unregularized: int,
+    margins: Reals,
+    begin: int,
+) -> tuple[int, float, float]:
+    """`FOBOS` row by row, with a regulariser of the elastic form.
+
+    `shrink` and `scale` are S0 and P0 of each coordinate (float64 [D], or [0] where λ1 or λ2 is
+    0); `totals` are (S, P, the P at which to stop); `step` counts steps; `strengths` are (lr, the
+    power of the schedule, λ1, λ2). Returns (row, S, P).
+    """
+    S, P, smallest = totals
+    lr, power, lambda1, lambda2 = strengths
+    for row in range(begin, margins.size):
+        if P < smallest:
+            return row, S, P
+        z = 0.0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            j = feature[p]
+            w = weight[j]
+            if j >= unregularized and (lambda1 > 0.0 or lambda2 > 0.0):
+                old = scale[j] if lambda2 > 0.0 else 1.0
+                if lambda1 > 0.0:
+                    w = shrunk(w, (S - shrink[j]) * old)
+                    shrink[j] = S
+                if lambda2 > 0.0:
+                    w *= P / old
+                    scale[j] = P
+                weight[j] = w
+            z += w * value[p]
+        margins[row] = z
+        if not math.isfinite(z):
+            return row, S, P
+        step += 1
+        factor = slope(kind, z) * (lr / step**power)
+        if factor != 0.0:
+            for p in range(row_begin[row], row_begin[row + 1]):
+                weight[feature[p]] += factor * value[p]
+        # The proximal step, on all weights at once.
+        rate = lr / (step + 1) ** power
+        S += rate * lambda1 / P
+        P /= 1.0 + rate * lambda2
+    return margins.size, S, P
+
+
+@njit(cache=True, nogil=True)
+def sgd(
+    weight: Reals,
+    total: Reals,
+    last: Offsets,
+    clock: int,
+    by_step: bool,
+    row_begin: Offsets,
+    feature: Offsets,
+    value: Reals,
+    kind: int,
+    lr: float,
+    margins: Reals,
+    begin: int,
+) -> int:
+    """`SGD` row by row.
+
+    `total` and `last` are sums of weights and up to when they go (float64 and int64 [D], or [0]
+    without averaging); `clock` is the number of weight vectors in the average, which grows with
+    each step if `by_step`.
+    """
+    averaging = total.size > 0
+    for row in range(begin, margins.size):
+        z = 0.0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            z += weight[feature[p]] * value[p]
+        margins[row] = z
+        if not math.isfinite(z):
+            return row
+        factor = lr * slope(kind, z)
+        if factor != 0.0:
+            for p in range(row_begin[row], row_begin[row + 1]):
+                j = feature[p]
+                if averaging:
+                    total[j] += weight[j] * (clock - last[j])
+                    last[j] = clock
+                weight[j] += factor * value[p]
+        if by_step:
+            clock += 1
+    return margins.size
+
+
+@njit(cache=True, nogil=True)
+def cumulative_l1(
+    weight: Reals,
+    received: Reals,
+    penalty: float,
+    step: int,
+    row_begin: Offsets,
+    feature: Offsets,
+    value: Reals,
+    kind: int,
+    strengths: tuple[float, float, float],
+    unregularized: int,
+    margins: Reals,
+    begin: int,
+) -> tuple[int, float]:
+    """`CumulativeL1` row by row.
+
+    `received` is q of each coordinate (float64 [D]), `penalty` is u; `step` counts steps;
+    `strengths` are (lr, the power of the schedule, λ). Returns (row, u).
+    """
+    lr, power, lambda1 = strengths
+    for row in range(begin, margins.size):
+        z = 0.0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            j = feature[p]
+            if j >= unregularized:
+                free = weight[j] - received[j]
+                weight[j] = shrunk(free, penalty)
+                received[j] = weight[j] - free
+            z += weight[j] * value[p]
+        margins[row] = z
+        if not math.isfinite(z):
+            return row, penalty
+        step += 1
+        rate = lr / step**power
+        penalty += rate * lambda1
+        factor = rate * slope(kind, z)
+        if factor != 0.0:
+            for p in range(row_begin[row], row_begin[row + 1]):
+                weight[feature[p]] += factor * value[p]
+    return margins.size, penalty
