@@ -81,13 +81,26 @@ class SparseRows:
             self.value.to(weight.device, weight.dtype),
         )
 
-    def scores(self, weight: Tensor) -> Tensor:
+    def row(self, number: int) -> SparseRows:
+        """Return one row as rows of its own; its features must ascend, as differences have it."""
+        begin, end = self.row_begin[number : number + 2].tolist()
+        return SparseRows(
+            self.feature[self.column[begin:end]],
+            torch.tensor([0, end - begin]),
+            torch.arange(end - begin),
+            self.value[begin:end],
+        )
+
+    def scores(self, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
         """Return the score of each row.
 
         Parameters
         ----------
         weight : float tensor [D]
             Its gradient is sparse (COO): the features that occur, each once, ascending.
+        drop_noise : bool
+            Let the gradient of a feature be 0 where rows cancel but for rounding, which AdaGrad
+            would blow up to a step of full size.
 
         Returns
         -------
@@ -95,7 +108,7 @@ class SparseRows:
         """
         rows = self.to(weight)
         scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
-            weight, rows.feature, rows.row_begin, rows.column, rows.value
+            weight, rows.feature, rows.row_begin, rows.column, rows.value, drop_noise
         )
         return scores
 
@@ -133,10 +146,15 @@ def pair_margins(weights: Weights, kbests: Sequence[KBest], pairs: Sequence[Offs
         Connected to ``weights.parameter``, whose gradient is sparse.
     """
     rows = SparseRows.differences(kbests, pairs)
+    bring_up_to_date(weights, rows)
+    return rows.scores(weights.parameter)
+
+
+def bring_up_to_date(weights: Weights, rows: SparseRows) -> None:
+    """Make the weights as long as their features, and those of some rows fit to be read."""
     weights.grow()
     if weights.before_read is not None:
         weights.before_read(rows.feature.to(weights.parameter.device))
-    return rows.scores(weights.parameter)
 
 
 class _SparseScores(torch.autograd.Function):
@@ -149,10 +167,17 @@ class _SparseScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, feature: Tensor, row_begin: Tensor, column: Tensor, value: Tensor
+        ctx: Any,
+        weight: Tensor,
+        feature: Tensor,
+        row_begin: Tensor,
+        column: Tensor,
+        value: Tensor,
+        drop_noise: bool,
     ) -> Tensor:
         ctx.save_for_backward(feature, row_begin, column, value)
         ctx.dimension = weight.numel()
+        ctx.drop_noise = drop_noise
         if column.numel() == 0:
             return weight.new_zeros(row_begin.numel() - 1)
         chosen = weight.detach().index_select(0, feature).unsqueeze(1)
@@ -169,7 +194,11 @@ class _SparseScores(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         feature, row_begin, column, value = ctx.saved_tensors
         spread = torch.repeat_interleave(gradients[0], row_begin.diff(), output_size=column.numel())
-        summed = value.new_zeros(feature.numel()).index_add_(0, column, spread * value)
+        parts = spread * value
+        summed = value.new_zeros(feature.numel()).index_add_(0, column, parts)
+        if ctx.drop_noise:
+            size = value.new_zeros(feature.numel()).index_add_(0, column, parts.abs_())
+            summed.masked_fill_(summed.abs() <= kernels.NOISE * size, 0)
         gradient = torch.sparse_coo_tensor(
             feature.unsqueeze(0),
             summed,
@@ -177,4 +206,4 @@ class _SparseScores(torch.autograd.Function):
             is_coalesced=True,
             check_invariants=False,
         )
-        return gradient, None, None, None, None
+        return gradient, None, None, None, None, None

@@ -12,12 +12,11 @@ import torch
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Offsets
-from torchtune_smt.losses import PairwiseLoss, reduce
+from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.pairs import PairSampler
-from torchtune_smt.scoring import pair_margins
+from torchtune_smt.tuners.objective import take_step
 from torchtune_smt.tuners.sentences import Sentences
 from torchtune_smt.weights import Weights
 
@@ -60,7 +59,8 @@ class OnlineTuner:
     metric : BoundMetric
         Gains, for the references of the sentences tuned on.
     sampler : PairSampler
-    loss : PairwiseLoss
+    loss : PairwiseLoss or ListwiseLoss
+        A listwise one does not ask the sampler.
     optimizer : LazyOptimizer
         Of ``weights.parameter``.
     batch_size : int
@@ -77,7 +77,7 @@ class OnlineTuner:
         weights: Weights,
         metric: BoundMetric,
         sampler: PairSampler,
-        loss: PairwiseLoss,
+        loss: Loss,
         optimizer: LazyOptimizer,
         *,
         batch_size: int = 20,
@@ -123,21 +123,17 @@ class OnlineTuner:
     def step(self, kbests: Sequence[KBest], epoch: int) -> tuple[float, int]:
         """Take one step on k-best lists; return the mean loss and the number of pairs.
 
-        Without pairs no step is taken.
+        Without pairs no step is taken. A listwise loss has lists in the place of pairs.
         """
-        pairs: list[Offsets] = []
         for kbest in kbests:
             kbest.gain = self.metric.gains(kbest)
-            pairs.append(self.sampler.sample(kbest, (self.seed, epoch, kbest.index)))
-        count = sum(len(chosen) for chosen in pairs)
-        if count == 0:
-            return 0.0, 0
-        self.optimizer.zero_grad()
-        losses = self.loss(pair_margins(self.weights, kbests, pairs))
-        total = reduce(losses, self.loss.reduction)
-        torch.autograd.backward(total)
-        self.optimizer.step()
-        return float(losses.detach().mean()), count
+        return take_step(
+            self.weights,
+            self.optimizer,
+            self.loss,
+            kbests,
+            lambda kbest: self.sampler.sample(kbest, (self.seed, epoch, kbest.index)),
+        )
 
 
 @dataclass

@@ -1,0 +1,188 @@
+"""The step of an optimizer on the loss of a mini-batch of k-best lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
+from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.pairs import finite_gains
+from torchtune_smt.scoring import SparseRows, bring_up_to_date
+from torchtune_smt.weights import Weights
+
+
+def take_step(
+    weights: Weights,
+    optimizer: LazyOptimizer,
+    loss: Loss,
+    kbests: Sequence[KBest],
+    sample: Callable[[KBest], Offsets],
+) -> tuple[float, int]:
+    """Take a step on k-best lists with gains, with a loss of either kind.
+
+    Parameters
+    ----------
+    weights, optimizer, loss, kbests
+        As for `pairwise_step` and `listwise_step`.
+    sample : callable
+        Returns pairs (int64 [p, 2]) from a list; not asked by listwise losses.
+
+    Returns
+    -------
+    loss : float
+        Mean over pairs or lists.
+    count : int
+        Number of pairs or lists; 0 if no step was taken.
+    """
+    if is_listwise(loss):
+        return listwise_step(weights, optimizer, loss, kbests)
+    pairs = [sample(kbest) for kbest in kbests]
+    return pairwise_step(weights, optimizer, cast(PairwiseLoss, loss), kbests, pairs)
+
+
+def pairwise_step(
+    weights: Weights,
+    optimizer: LazyOptimizer,
+    loss: PairwiseLoss,
+    kbests: Sequence[KBest],
+    pairs: Sequence[Offsets],
+) -> tuple[float, int]:
+    """Take the step, or with reduction "each" the steps, of a pairwise loss.
+
+    Parameters
+    ----------
+    weights : Weights
+        Changed through `optimizer`.
+    optimizer : LazyOptimizer
+        Of ``weights.parameter``.
+    loss : PairwiseLoss
+    kbests, pairs
+        As for `SparseRows.differences`.
+
+    Returns
+    -------
+    loss : float
+        Mean over the pairs, each before its step; 0 without pairs, and then no step is taken.
+    pairs : int
+        Their number.
+    """
+    rows = SparseRows.differences(kbests, pairs)
+    if len(rows) == 0:
+        return 0.0, 0
+    bring_up_to_date(weights, rows)
+    if loss.reduction != "each":
+        losses = loss(rows.scores(weights.parameter))
+        _step(optimizer, reduce(losses, loss.reduction))
+        return float(losses.detach().mean()), len(rows)
+    slope: int | None = getattr(loss, "slope", None)
+    if slope is not None and isinstance(optimizer, SparseOptimizer) and optimizer.compiled():
+        feature = rows.feature[rows.column].numpy()
+        margins = optimizer.step_rows(rows.row_begin.numpy(), feature, rows.value.numpy(), slope)
+        return float(loss(torch.from_numpy(margins)).mean()), len(rows)
+    total = 0.0
+    for number in range(len(rows)):
+        row = rows.row(number)
+        bring_up_to_date(weights, row)
+        losses = loss(row.scores(weights.parameter))
+        _step(optimizer, losses.sum())
+        total += float(losses.detach())
+    return total / len(rows), len(rows)
+
+
+def listwise_step(
+    weights: Weights, optimizer: LazyOptimizer, loss: ListwiseLoss, kbests: Sequence[KBest]
+) -> tuple[float, int]:
+    """Take the step, or with reduction "each" the steps, of a listwise loss.
+
+    Lists of one hypothesis have nothing to choose from and are left out.
+
+    Parameters
+    ----------
+    weights, optimizer
+        As for `pairwise_step`.
+    loss : ListwiseLoss
+    kbests : sequence of KBest
+        With gains.
+
+    Returns
+    -------
+    loss : float
+        Mean over the lists, each before its step; 0 without lists, and then no step is taken.
+    lists : int
+        Number of lists with two hypotheses or more.
+
+    Raises
+    ------
+    ValueError
+        A list has no gains, or one of them is not finite.
+    """
+    chosen = [kbest for kbest in kbests if len(kbest) > 1]
+    if not chosen:
+        return 0.0, 0
+    batches = [[kbest] for kbest in chosen] if loss.reduction == "each" else [chosen]
+    total = 0.0
+    for batch in batches:
+        losses = list_losses(weights, loss, batch)
+        _step(optimizer, reduce(losses, loss.reduction))
+        total += float(losses.detach().sum())
+    return total / len(chosen), len(chosen)
+
+
+def list_losses(weights: Weights, loss: ListwiseLoss, kbests: Sequence[KBest]) -> Tensor:
+    """Return the losses of some k-best lists, connected to ``weights.parameter``.
+
+    Scores are those of differences to the hypothesis of the largest gain: what all hypotheses of a
+    list share has no gradient then, not even by rounding.
+
+    Parameters
+    ----------
+    kbests : sequence of KBest
+        With gains.
+
+    Returns
+    -------
+    tensor [lists]
+        In ascending order of length, lists of one length as given.
+    """
+    kbests = sorted(kbests, key=len)
+    gains = [finite_gains(kbest) for kbest in kbests]
+    rows = SparseRows.differences(kbests, [_against(int(gain.argmax()), gain) for gain in gains])
+    bring_up_to_date(weights, rows)
+    scores = rows.scores(weights.parameter, drop_noise=True)
+    return torch.cat(
+        [loss(some_scores, some_gains) for some_scores, some_gains in _by_length(scores, gains)]
+    )
+
+
+def _by_length(scores: Tensor, gains: list[Reals]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the scores and gains of lists of equal length as matrices."""
+    first, begin = 0, 0
+    while first < len(gains):
+        length, last = gains[first].size, first
+        while last < len(gains) and gains[last].size == length:
+            last += 1
+        end = begin + (last - first) * length
+        some_gains = torch.from_numpy(np.stack(gains[first:last]))
+        yield scores[begin:end].view(-1, length), some_gains.to(scores)
+        first, begin = last, end
+
+
+def _against(reference: int, gain: Reals) -> Offsets:
+    """Return the pairs of each hypothesis with one of them."""
+    pairs = np.full((gain.size, 2), reference)
+    pairs[:, 0] = np.arange(gain.size)
+    return pairs
+
+
+def _step(optimizer: LazyOptimizer, total: Tensor) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(total)
+    optimizer.step()
