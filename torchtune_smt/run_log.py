@@ -11,8 +11,13 @@ from typing import Any, Self
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
+from torchtune_smt.errors import InputError
 from torchtune_smt.features.template import template_of
+from torchtune_smt.textio import atomic_writer
+from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.weights import Weights
+
+_METRICS = "metrics.jsonl"
 
 
 class RunLog:
@@ -20,11 +25,48 @@ class RunLog:
 
     A line of the file is a JSON object: ``{"step": ..., "name": value, ...}``, the step in
     sentences tuned on.
+
+    Parameters
+    ----------
+    folder : path
+    resumed : Progress, optional
+        Where a stopped run is taken up again; later records are forgotten.
+
+    Attributes
+    ----------
+    records : int
+        Lines in ``metrics.jsonl``.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+    def __init__(self, folder: Path, resumed: Progress | None = None) -> None:
+        path = folder / _METRICS
+        purge = None
+        self.records = 0
+        if resumed is not None:
+            # What the stopped run recorded after its checkpoint is done, and recorded, again.
+            kept = _whole_lines(path)[: resumed.records]
+            with atomic_writer(path) as file:
+                file.writelines(kept)
+            self.records = len(kept)
+            purge = resumed.sentences + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        self._file = path.open("a", encoding="utf-8")
+
+    @staticmethod
+    def first_line(folder: Path) -> dict[str, float]:
+        """Return the first record of a run.
+
+        Raises
+        ------
+        InputError
+            There is none.
+        """
+        path = folder / _METRICS
+        try:
+            first: dict[str, float] = json.loads(_whole_lines(path)[0])
+        except (OSError, IndexError, ValueError):
+            raise InputError("is missing or damaged; start the run anew", path=path) from None
+        return first
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +86,17 @@ class RunLog:
             self._writer.add_scalar(tag, value, step)
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
+        self.records += 1
 
     def text(self, tag: str, text: str) -> None:
         """Record a text (Markdown)."""
         self._writer.add_text(tag, text)
+
+    def hparams(self, settings: dict[str, str | float], scores: dict[str, float]) -> None:
+        """Record settings and final scores, for TensorBoard's table that compares runs."""
+        self._writer.add_hparams(
+            settings, {f"hparam/{k}": v for k, v in scores.items()}, run_name="."
+        )
 
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
@@ -68,6 +117,12 @@ class RunLog:
 
     def _histogram(self, tag: str, values: Any, step: int) -> None:
         self._writer.add_histogram(tag, values, step)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file; a last one that was cut off is left out."""
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
 
 
 def active_features(weights: Weights) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,9 +11,11 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from tqdm import tqdm
 
+from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.reporting import Reporter, Scored, contents, summary
+from torchtune_smt.cli.run_folder import override_key, with_recorded
 from torchtune_smt.cli.setup import (
     check_part,
     initial_weights,
@@ -25,26 +26,34 @@ from torchtune_smt.cli.setup import (
     require_split,
 )
 from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.errors import InputError
-from torchtune_smt.metrics.corpus import CorpusScore
-from torchtune_smt.run_log import RunLog, active_features
+from torchtune_smt.run_log import RunLog
 from torchtune_smt.textio import atomic_writer
-from torchtune_smt.tuners.online import BatchReport, OnlineTuner, tune
+from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import save_weights
+
+CHECKPOINT = "checkpoint.pt"
 
 
 @hydra_main("train")
-def main(cfg: DictConfig) -> float:
+def _train(cfg: DictConfig) -> float:
     """Tune the configured system; returns dev BLEU, for sweeps."""
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
     folder = Path(HydraConfig.get().runtime.output_dir)
+    if cfg.resume is not None and (folder / "weights.txt.gz").exists():
+        raise InputError("this run is finished; there is nothing to resume", path=folder)
     _check(cfg)
     parts = _Parts(cfg)
-    dev_corpus = require_split(cfg.data, "dev")
-    test_corpus = read_split(cfg.data, "test")
+    sets = {"dev": _sentences(require_split(cfg.data, "dev"))}
+    test = read_split(cfg.data, "test")
+    if test is not None:
+        sets["test"] = _sentences(test)
     on_train = cfg.tuner.tune_on == "train"
     bitext: Corpus | None = None
 
@@ -59,14 +68,11 @@ def main(cfg: DictConfig) -> float:
     )
     decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
     weights = initial_weights(cfg.init, decoder)
-    dev = Sentences.of(dev_corpus.source, dev_corpus.references)
-    test = None if test_corpus is None else Sentences.of(test_corpus.source, test_corpus.references)
-    tuning = dev
+    tuning = sets["dev"]
     if on_train and bitext is not None:
         tuning = Sentences.of(bitext.source, bitext.references, training=True)
     tuning = _sample(tuning, cfg.tuner.sentences, cfg.seed)
-
-    with option_errors("optimizer"):
+    with option_errors("optimizer", cfg.optimizer):
         optimizer = parts.optimizer(
             [weights.parameter],
             unregularized=0 if cfg.optimizer.regularize_dense else weights.n_dense,
@@ -83,79 +89,91 @@ def main(cfg: DictConfig) -> float:
             shuffle=cfg.tuner.shuffle,
             seed=cfg.seed,
         )
+    fingerprint = _fingerprint(cfg)
+    progress = Progress()
+    if cfg.resume is not None:
+        before = _scores_before(folder)
+        progress = load_checkpoint(folder / CHECKPOINT, weights, optimizer, fingerprint)
+        print(f"resuming in epoch {progress.epoch}, after {progress.sentences:,} sentences")
+    else:
+        scores = {name: _evaluate(decoder, weights, s)[0].score for name, s in sets.items()}
+        before = scores
+        parts_before = ", ".join(f"{name} BLEU {score:.2f}" for name, score in scores.items())
+        print(f"before tuning: {parts_before}", flush=True)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
-
-    before = {name: _evaluate(decoder, weights, s) for name, s in _sets(dev, test).items()}
-    print(f"before tuning: {_line(before)}", flush=True)
     print(
         f"tuning on {len(tuning):,} sentences of {'the bitext' if on_train else 'dev'}, "
         f"{cfg.tuner.epochs} epochs",
         flush=True,
     )
-    with RunLog(folder) as log:
-        log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
-        log.scalars(0, {f"bleu/{name}": score.score for name, (score, _) in before.items()})
-        log.weights(0, weights)
-        done = 0
-        bar = tqdm(
-            total=cfg.tuner.epochs * len(tuning), unit="sent", file=sys.stderr, smoothing=0.05
-        )
 
-        def on_batch(report: BatchReport) -> None:
-            nonlocal done
-            done += report.sentences
-            bar.update(report.sentences)
-            bar.set_postfix_str(f"epoch {report.epoch}, gain {report.gain:.4f}", refresh=False)
-            log.scalars(
-                done,
-                {
-                    "train/loss": report.loss,
-                    "train/gain": report.gain,
-                    "train/pairs": report.pairs,
-                    "train/lr": optimizer.param_groups[0]["lr"],
-                    "speed/sentences_per_second": report.sentences / report.seconds,
-                    "speed/milliseconds_outside_decoding": 1e3
-                    * (report.seconds - report.decoding)
-                    / report.sentences,
-                },
-            )
+    with RunLog(folder, progress if cfg.resume is not None else None) as log:
+        if cfg.resume is None:
+            log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
+            log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
+            log.weights(0, weights)
+        total = parts.epochs.epochs * len(tuning)
+        reporter = Reporter(log, weights, total, progress.sentences)
+        saved = time.perf_counter()
 
-        def on_epoch(epoch: int, score: float) -> None:
-            log.scalars(done, {"bleu/dev": score})
-            log.weights(done, weights)
-            bar.write(
-                f"epoch {epoch}: dev BLEU {score:.2f}, "
-                f"{sum(active_features(weights).values()):,} active features",
-                file=sys.stdout,
-            )
-            sys.stdout.flush()
+        def on_batch(report: BatchReport, progress: Progress) -> None:
+            reporter.batch(report, progress, optimizer.param_groups[0]["lr"])
 
-        best = tune(
+        def save(progress: Progress) -> None:
+            nonlocal saved
+            due = time.perf_counter() - saved >= 60 * cfg.tuner.checkpoint_minutes
+            if due or progress.batches == 0:
+                progress.records = log.records
+                save_checkpoint(folder / CHECKPOINT, weights, optimizer, progress, fingerprint)
+                saved = time.perf_counter()
+
+        progress = tune(
             tuner,
             tuning,
-            cfg.tuner.epochs,
-            lambda: _evaluate(decoder, weights, dev)[0].score,
+            parts.epochs,
+            lambda: _evaluate(decoder, weights, sets["dev"])[0].score,
+            progress=progress,
             on_batch=on_batch,
-            on_epoch=on_epoch,
+            on_epoch=reporter.epoch,
+            save=save,
         )
-        bar.close()
-        after = {name: _evaluate(decoder, weights, s) for name, s in _sets(dev, test).items()}
-        active = active_features(weights)
-        save_weights(folder / "weights.txt.gz", weights)
+        reporter.close()
+        after = {name: _evaluate(decoder, weights, s) for name, s in sets.items()}
         for name, (_, lines) in after.items():
             with atomic_writer(folder / f"{name}.translations.txt") as file:
                 file.writelines(f"{line}\n" for line in lines)
-        log.scalars(
-            done,
-            {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
-            | {"best_epoch": best.epoch},
-        )
-    _print_result(folder, before, after, active, best.epoch, time.perf_counter() - start)
+        best = progress.best.epoch if progress.best is not None else 0
+        tuned = {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
+        text = summary(before, after, weights, best, start)
+        log.scalars(progress.sentences, tuned | {"best_epoch": best})
+        log.text("summary", f"```\n{text}\n```")
+        log.hparams(_hparams(cfg), tuned)
+        # Last: a folder with weights holds a run that is finished.
+        save_weights(folder / "weights.txt.gz", weights)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     return after["dev"][0].score
 
 
-_Scored = tuple[CorpusScore, list[str]]
+def main() -> int:
+    """Tune; ``resume=FOLDER`` goes on with a run that was stopped, with its own settings."""
+    given = sys.argv[1:]
+    found = [o.partition("=")[2] for o in given if override_key(o) == "resume"]
+    before = sys.argv
+    try:
+        if found and found[-1] not in ("", "null"):
+            folder = Path(found[-1])
+            if not (folder / CHECKPOINT).is_file() and not (folder / "weights.txt.gz").is_file():
+                raise InputError("holds no run that can be resumed; check the path", path=folder)
+            overrides = with_recorded(folder, given)
+            sys.argv = [sys.argv[0], *overrides, f"hydra.run.dir={folder}"]
+        return _train()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        sys.argv = before
 
 
 class _Parts:
@@ -183,6 +201,8 @@ class _Parts:
         )
         with option_errors("optimizer", cfg.optimizer):
             self.optimizer([torch.nn.Parameter(torch.zeros(1))])
+        with option_errors("tuner"):
+            self.epochs = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
 
 
 def _check(cfg: DictConfig) -> None:
@@ -198,8 +218,41 @@ def _check(cfg: DictConfig) -> None:
         )
 
 
-def _sets(dev: Sentences, test: Sentences | None) -> dict[str, Sentences]:
-    return {"dev": dev} if test is None else {"dev": dev, "test": test}
+# What may differ between a run and the one that resumes it: it does not change the result.
+_FREE = ("resume", "threads", "tuner.epochs", "tuner.patience", "tuner.checkpoint_minutes")
+
+
+def _fingerprint(cfg: DictConfig) -> dict[str, str]:
+    """Return every setting that the result depends on, by name."""
+
+    def flat(prefix: str, value: object) -> dict[str, str]:
+        if isinstance(value, dict):
+            parts = [flat(f"{prefix}.{k}" if prefix else str(k), v) for k, v in value.items()]
+            return {name: text for part in parts for name, text in part.items()}
+        return {prefix: str(value)}
+
+    settings = flat("", OmegaConf.to_container(cfg, resolve=True))
+    return {name: text for name, text in settings.items() if name not in _FREE}
+
+
+def _hparams(cfg: DictConfig) -> dict[str, str | float]:
+    """Return the overrides of this job, for TensorBoard's table of runs."""
+    overrides = HydraConfig.get().overrides.task
+    return {override_key(o): o.partition("=")[2] for o in overrides} | {"seed": cfg.seed}
+
+
+def _scores_before(folder: Path) -> dict[str, float]:
+    """Return the BLEU scores before tuning that a run recorded."""
+    first = RunLog.first_line(folder)
+    return {
+        name.removeprefix("bleu/"): value
+        for name, value in first.items()
+        if name.startswith("bleu/")
+    }
+
+
+def _sentences(corpus: Corpus) -> Sentences:
+    return Sentences.of(corpus.source, corpus.references)
 
 
 def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
@@ -210,42 +263,6 @@ def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
     return sentences.subset(chosen.tolist())
 
 
-def _evaluate(decoder: object, weights: object, sentences: Sentences) -> _Scored:
-    lines = translate(decoder, weights, sentences.sources)  # type: ignore[arg-type]
+def _evaluate(decoder: Decoder, weights: Weights, sentences: Sentences) -> Scored:
+    lines = translate(decoder, weights, sentences.sources)
     return score_corpus(lines, sentences), lines
-
-
-def _line(scores: dict[str, _Scored]) -> str:
-    return ", ".join(f"{name} BLEU {score.score:.2f}" for name, (score, _) in scores.items())
-
-
-def _print_result(
-    folder: Path,
-    before: dict[str, _Scored],
-    after: dict[str, _Scored],
-    active: dict[str, int],
-    epoch: int,
-    seconds: float,
-) -> None:
-    """Print what came out, and where everything lies."""
-    print(f"\n{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}")
-    for name in after:
-        old, new = before[name][0].score, after[name][0].score
-        print(f"{name:<6}{old:>8.2f}{new:>8.2f}{new - old:>+8.2f}")
-    print(f"signature: {after['dev'][0].signature}")
-    print(f"best epoch: {epoch}")
-    parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
-    print(f"active features: {sum(active.values()):,} ({parts})")
-    print(f"time: {seconds:.0f} s")
-    width = shutil.get_terminal_size().columns
-    print("-" * min(width, 72))
-    for name, what in {
-        "weights.txt.gz": "tuned weights, name and value a line",
-        "dev.translations.txt": "translations with the tuned weights",
-        "test.translations.txt": "translations with the tuned weights",
-        "metrics.jsonl": "everything measured, a line each",
-        "config.yaml": "the configuration, resolved",
-    }.items():
-        if (folder / name).exists():
-            print(f"{folder / name}: {what}")
-    print(f"tensorboard --logdir {folder}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
@@ -97,18 +95,21 @@ class OnlineTuner:
         self.seed = seed
         weights.before_read = optimizer.catch_up
 
-    def epoch(self, sentences: Sentences, number: int) -> Iterator[BatchReport]:
+    def epoch(self, sentences: Sentences, number: int, done: int = 0) -> Iterator[BatchReport]:
         """Go once through the sentences, yielding after each mini-batch.
 
         Parameters
         ----------
         number : int
             Of the epoch, from 1: with the seed it decides on order and pairs.
+        done : int
+            Mini-batches of this epoch that an earlier run has done already.
         """
         order = np.arange(len(sentences))
         if self.shuffle:
             order = np.random.default_rng((self.seed, number)).permutation(order)
-        for batch, begin in enumerate(range(0, order.size, self.batch_size), start=1):
+        begins = range(done * self.batch_size, order.size, self.batch_size)
+        for batch, begin in enumerate(begins, start=done + 1):
             start = time.perf_counter()
             chosen = order[begin : begin + self.batch_size]
             kbests = self.decoder.decode([sentences.sources[i] for i in chosen], self.weights)
@@ -134,59 +135,3 @@ class OnlineTuner:
             kbests,
             lambda kbest: self.sampler.sample(kbest, (self.seed, epoch, kbest.index)),
         )
-
-
-@dataclass
-class Best:
-    """The best epoch so far."""
-
-    epoch: int
-    score: float
-    weights: torch.Tensor
-
-
-def tune(
-    tuner: OnlineTuner,
-    sentences: Sentences,
-    epochs: int,
-    evaluate: Callable[[], float],
-    *,
-    on_batch: Callable[[BatchReport], None] = lambda report: None,
-    on_epoch: Callable[[int, float], None] = lambda epoch, score: None,
-) -> Best:
-    """Run epochs of online tuning and leave the weights of the best one in place.
-
-    Parameters
-    ----------
-    evaluate : callable
-        Returns the score (larger is better) of the weights as they are; asked after each epoch.
-    on_batch, on_epoch : callable
-        Told what happened.
-
-    Raises
-    ------
-    DivergenceError
-        A gradient or a weight is not finite.
-    """
-    best: Best | None = None
-    for epoch in range(1, epochs + 1):
-        for report in tuner.epoch(sentences, epoch):
-            on_batch(report)
-        tuner.optimizer.flush()
-        if not tuner.weights.parameter.isfinite().all():
-            raise DivergenceError(
-                f"a weight is not finite after epoch {epoch}: lower the learning rate, and check "
-                "the feature values"
-            )
-        score = evaluate()
-        if best is None or score > best.score:
-            best = Best(epoch, score, tuner.weights.parameter.detach().clone())
-        on_epoch(epoch, score)
-    if best is None:
-        raise ValueError(f"epochs must be at least 1, not {epochs}")
-    with torch.no_grad():
-        parameter = tuner.weights.parameter
-        parameter.zero_()
-        parameter[: best.weights.numel()] = best.weights
-    tuner.weights.before_read = None
-    return best

@@ -1,0 +1,177 @@
+"""A killed and resumed run ends with the weights of an undisturbed one, to the last bit."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.errors import InputError
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.regularizers import L1
+from torchtune_smt.tuners.epochs import Best, Progress
+from torchtune_smt.weights import Weights
+
+KILLS = 10
+
+
+def command(repository: Path, *overrides: str) -> list[str]:
+    return [sys.executable, str(repository / "train.py"), *overrides]
+
+
+def run(repository: Path, cwd: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(repository, *overrides), cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def lines(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return len(path.read_text("utf-8").splitlines()) if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cwd = tmp_path_factory.mktemp("resume")
+    done = run(repository, cwd, *SETTINGS, "hydra.run.dir=whole")
+    assert done.returncode == 0, done.stderr
+    return cwd
+
+
+SETTINGS = [
+    "tuner.epochs=4",
+    "tuner.batch_size=5",
+    "tuner.checkpoint_minutes=0",
+    "decoder.pop_limit=20",
+    "data.test=null",
+    "model.folds=0",
+    "seed=3",
+]
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments(repository: Path, undisturbed: Path) -> None:
+    cwd, folder = undisturbed, undisturbed / "killed"
+    draw = random.Random(7)
+    overrides = [*SETTINGS, "hydra.run.dir=killed"]
+    kills = 0
+    while kills < KILLS:
+        # 80 mini-batches in all: a kill every few of them, at any moment of one.
+        wanted = lines(folder) + draw.randint(1, 6)
+        process = subprocess.Popen(
+            command(repository, *overrides),
+            cwd=cwd,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and (
+            lines(folder) < wanted or not (folder / "checkpoint.pt").exists()
+        ):
+            time.sleep(0.01)
+        time.sleep(draw.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (folder / "weights.txt.gz").exists(), "finished before it could be killed"
+        kills += 1
+        overrides = ["resume=killed"]
+    last = run(repository, cwd, *overrides)
+    assert last.returncode == 0, last.stderr
+    assert "resuming in epoch" in last.stdout
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (folder / name).read_bytes() == (cwd / "whole" / name).read_bytes()
+    steps = [
+        [json.loads(line)["step"] for line in (f / "metrics.jsonl").read_text().splitlines()]
+        for f in (folder, cwd / "whole")
+    ]
+    assert steps[0] == steps[1]
+
+
+def test_a_finished_run_is_not_resumed(repository: Path, undisturbed: Path) -> None:
+    done = run(repository, undisturbed, "resume=whole")
+    assert done.returncode == 1
+    assert "is finished" in done.stderr
+    assert (undisturbed / "whole" / "weights.txt.gz").exists()
+
+
+def test_a_folder_without_a_run(repository: Path, tmp_path: Path) -> None:
+    done = run(repository, tmp_path, "resume=nowhere")
+    assert done.returncode == 1
+    assert "nowhere: holds no run" in done.stderr
+
+
+@pytest.fixture
+def state() -> tuple[Weights, AdaGrad]:
+    weights = Weights(["a", "b"])
+    weights.set(["x", "y", "z"], [1.0, -2.0, 3.0])
+    optimizer = AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.1), unregularized=2)
+    for _ in range(2):
+        weights.parameter.grad = torch.sparse_coo_tensor(
+            torch.tensor([[0, 3]]), torch.tensor([1.0, -2.0], dtype=torch.float64), (5,)
+        ).coalesce()
+        optimizer.step()
+    return weights, optimizer
+
+
+def fresh() -> tuple[Weights, AdaGrad]:
+    weights = Weights(["a", "b"])
+    return weights, AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.1), unregularized=2)
+
+
+def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    weights, optimizer = state
+    weights.features.intern(["met but not read yet"])
+    progress = Progress(3, 2, 70, Best(2, 41.5, torch.ones(4)), torch.ones(5), 1, 9)
+    save_checkpoint(tmp_path / "c.pt", weights, optimizer, progress, {"seed": "1"})
+    again, other = fresh()
+    restored = load_checkpoint(tmp_path / "c.pt", again, other, {"seed": "1"})
+    assert (restored.epoch, restored.batches, restored.sentences) == (3, 2, 70)
+    assert (restored.stale_epochs, restored.records) == (1, 9)
+    assert restored.best is not None and restored.best.score == 41.5
+    assert again.features.names(range(6)) == weights.features.names(range(6))
+    assert torch.equal(again.parameter[:5], weights.parameter)
+    optimizer.flush()
+    other.flush()
+    assert torch.equal(again.parameter[:5], weights.parameter)
+
+
+def test_another_run_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    save_checkpoint(tmp_path / "c.pt", *state, Progress(), {"seed": "1", "loss": "a"})
+    with pytest.raises(InputError, match="loss = a, and now it is b"):
+        load_checkpoint(tmp_path / "c.pt", *fresh(), {"seed": "1", "loss": "b"})
+
+
+def test_another_model_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    save_checkpoint(tmp_path / "c.pt", *state, Progress(), {})
+    weights = Weights(["a", "other"])
+    with pytest.raises(InputError, match="other dense features"):
+        load_checkpoint(tmp_path / "c.pt", weights, AdaGrad([weights.parameter]), {})
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
+def test_a_truncated_checkpoint(
+    tmp_path: Path, state: tuple[Weights, AdaGrad], keep: float
+) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, *state, Progress(), {})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
+    with pytest.raises(InputError, match="damaged"):
+        load_checkpoint(path, *fresh(), {})
+
+
+def test_a_pickled_object_is_not_loaded(tmp_path: Path) -> None:
+    torch.save({"version": 1, "fingerprint": {}, "evil": shutil.rmtree}, tmp_path / "c.pt")
+    with pytest.raises(InputError, match="damaged or no checkpoint"):
+        load_checkpoint(tmp_path / "c.pt", *fresh(), {})
+
+
+def test_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no checkpoint"):
+        load_checkpoint(tmp_path / "c.pt", *fresh(), {})

@@ -1,0 +1,111 @@
+"""What `train` shows and writes down of a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.run_log import RunLog, active_features
+from torchtune_smt.tuners.epochs import Progress
+from torchtune_smt.tuners.online import BatchReport
+from torchtune_smt.weights import Weights
+
+Scored = tuple[CorpusScore, list[str]]
+"""Corpus BLEU and the translations."""
+
+
+class Reporter:
+    """Progress bar, log and messages of a tuning run.
+
+    Parameters
+    ----------
+    log : RunLog
+    weights : Weights
+    total : int
+        Sentences to be tuned on in all epochs.
+    done : int
+        Of these, those of an earlier run.
+    """
+
+    def __init__(self, log: RunLog, weights: Weights, total: int, done: int) -> None:
+        self._log = log
+        self._weights = weights
+        tty = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total,
+            initial=done,
+            unit="sent",
+            file=sys.stderr,
+            smoothing=0.05,
+            mininterval=0.1 if tty else 10.0,
+        )
+
+    def batch(self, report: BatchReport, progress: Progress, lr: float) -> None:
+        """Record a mini-batch."""
+        self._bar.update(report.sentences)
+        self._bar.set_postfix_str(f"epoch {report.epoch}, gain {report.gain:.4f}", refresh=False)
+        outside = (report.seconds - report.decoding) / report.sentences
+        self._log.scalars(
+            progress.sentences,
+            {
+                "train/loss": report.loss,
+                "train/gain": report.gain,
+                "train/pairs": report.pairs,
+                "train/lr": lr,
+                "speed/sentences_per_second": report.sentences / report.seconds,
+                "speed/milliseconds_outside_decoding": 1e3 * outside,
+            },
+        )
+
+    def epoch(self, score: float, progress: Progress) -> None:
+        """Record an epoch and its dev score."""
+        self._log.scalars(progress.sentences, {"bleu/dev": score})
+        self._log.weights(progress.sentences, self._weights)
+        active = sum(active_features(self._weights).values())
+        self._bar.write(
+            f"epoch {progress.epoch}: dev BLEU {score:.2f}, {active:,} active features",
+            file=sys.stdout,
+        )
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """End the progress bar."""
+        self._bar.close()
+
+
+def summary(
+    before: dict[str, float], after: dict[str, Scored], weights: Weights, best: int, start: float
+) -> str:
+    """Return what came out as a table and some lines."""
+    lines = [f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}"]
+    for name, (score, _) in after.items():
+        old, new = before[name], score.score
+        lines.append(f"{name:<6}{old:>8.2f}{new:>8.2f}{new - old:>+8.2f}")
+    active = active_features(weights)
+    parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
+    lines += [
+        f"signature: {after['dev'][0].signature}",
+        f"best epoch: {best}",
+        f"active features: {sum(active.values()):,} ({parts})",
+        f"time: {time.perf_counter() - start:.0f} s",
+    ]
+    return "\n".join(lines)
+
+
+def contents(folder: Path) -> str:
+    """Return what lies in a run folder, a line a file."""
+    lines = []
+    for name, what in {
+        "weights.txt.gz": "tuned weights, name and value a line",
+        "dev.translations.txt": "translations with the tuned weights",
+        "test.translations.txt": "translations with the tuned weights",
+        "metrics.jsonl": "everything measured, a line each",
+        "config.yaml": "the configuration, resolved",
+    }.items():
+        if (folder / name).exists():
+            lines.append(f"{folder / name}: {what}")
+    return "\n".join([*lines, f"tensorboard --logdir {folder}"])

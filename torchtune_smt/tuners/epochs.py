@@ -1,0 +1,162 @@
+"""Epochs of online tuning: evaluation after each, the best one kept, stopped and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from torchtune_smt.errors import DivergenceError
+from torchtune_smt.tuners.online import BatchReport, OnlineTuner
+from torchtune_smt.tuners.sentences import Sentences
+
+Result = Literal["best", "last", "average"]
+
+
+@dataclass
+class Best:
+    """The best epoch so far: its number, its score, its weights [D then]."""
+
+    epoch: int
+    score: float
+    weights: torch.Tensor
+
+
+@dataclass
+class Progress:
+    """How far tuning has come.
+
+    Attributes
+    ----------
+    epoch : int
+        Epoch under way, from 1.
+    batches : int
+        Mini-batches done in it.
+    sentences : int
+        Sentences tuned on in all epochs.
+    best : Best, optional
+    total : tensor [D then], optional
+        Sum of the weights at the ends of the epochs.
+    stale_epochs : int
+        Epochs since the best one.
+    records : int
+        Lines that the run's log has so far; whoever writes one keeps count here.
+    """
+
+    epoch: int = 1
+    batches: int = 0
+    sentences: int = 0
+    best: Best | None = None
+    total: torch.Tensor | None = None
+    stale_epochs: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True)
+class EpochSettings:
+    """When tuning ends, and with which weights.
+
+    Parameters
+    ----------
+    epochs : int
+        At most.
+    patience : int, optional
+        Stop after this many epochs without a better score.
+    result : {"best", "last", "average"}
+        Weights of the epoch with the best score, of the last one, or the mean of those at the ends
+        of all epochs (Simianer et al. 2012, Algorithm 1).
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    epochs: int = 10
+    patience: int | None = None
+    result: Result = "best"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"epochs must be at least 1, not {self.epochs}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
+        if self.result not in get_args(Result):
+            raise ValueError(f"result must be best, last or average, not {self.result!r}")
+
+
+def tune(
+    tuner: OnlineTuner,
+    sentences: Sentences,
+    settings: EpochSettings,
+    evaluate: Callable[[], float],
+    *,
+    progress: Progress | None = None,
+    on_batch: Callable[[BatchReport, Progress], None] = lambda report, progress: None,
+    on_epoch: Callable[[float, Progress], None] = lambda score, progress: None,
+    save: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Run epochs of online tuning and leave the resulting weights in place.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Returns the score (larger is better) of the weights as they are; asked after each epoch.
+    progress : Progress, optional
+        Where an earlier run stopped; weights and optimizer are as they were then.
+    on_batch, on_epoch : callable
+        Told what happened.
+    save : callable
+        Called when the state may be saved: after each mini-batch, and after each epoch.
+
+    Raises
+    ------
+    DivergenceError
+        A gradient or a weight is not finite.
+    """
+    progress = progress or Progress()
+    weights = tuner.weights
+    while progress.epoch <= settings.epochs:
+        if settings.patience is not None and progress.stale_epochs >= settings.patience:
+            break
+        for report in tuner.epoch(sentences, progress.epoch, progress.batches):
+            progress.batches = report.batch
+            progress.sentences += report.sentences
+            on_batch(report, progress)
+            save(progress)
+        tuner.optimizer.flush()
+        now = weights.parameter.detach()
+        if not now.isfinite().all():
+            raise DivergenceError(
+                f"a weight is not finite after epoch {progress.epoch}: lower the learning rate, "
+                "and check the feature values"
+            )
+        score = evaluate()
+        progress.stale_epochs += 1
+        if progress.best is None or score > progress.best.score:
+            progress.best = Best(progress.epoch, score, now.clone())
+            progress.stale_epochs = 0
+        total = weights.parameter.detach().clone()
+        if progress.total is not None:
+            total[: progress.total.numel()] += progress.total
+        progress.total = total
+        on_epoch(score, progress)
+        progress.epoch += 1
+        progress.batches = 0
+        save(progress)
+    if settings.result == "best" and progress.best is not None:
+        _set(weights.parameter, progress.best.weights)
+    elif settings.result == "average" and progress.total is not None:
+        _set(weights.parameter, progress.total / (progress.epoch - 1))
+    # The optimizer is done: nothing is put off for the weights that are read from now on.
+    weights.before_read = None
+    return progress
+
+
+def _set(parameter: torch.Tensor, values: torch.Tensor) -> None:
+    """Set the first weights to `values`; features that came later have none."""
+    with torch.no_grad():
+        parameter.zero_()
+        parameter[: values.numel()] = values
