@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from torchtune_smt.textio import read_lines
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,40 @@ def _logging() -> Iterator[None]:
     finally:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
+
+
+MODEL = ["model.order=3", "model.folds=3", "model.iterations=2"]
+SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
+NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of train with `MODEL` and `SMALL`, and what it left behind."""
+
+    place: Path
+    name: str
+    outcome: Outcome
+
+    @property
+    def folder(self) -> Path:
+        return self.place / self.name
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.txt.gz"
+
+    def bytes(self) -> list[bytes]:
+        return [(self.folder / name).read_bytes() for name in NAMES]
+
+    def metrics(self) -> list[dict[str, float]]:
+        return [json.loads(line) for line in read_lines(self.folder / "metrics.jsonl")]
+
+    def mean(self, name: str) -> float:
+        values = [line[name] for line in self.metrics() if name in line]
+        return sum(values) / len(values)
+
+
+def train(place: Path, name: str, *options: str) -> Run:
+    arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
+    return Run(place, name, run_command("train", *arguments, folder=place).check())

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from commands import Run, train
 from hypothesis import settings
 
 from torchtune_smt.grammar import FileGrammar, read_grammar
@@ -43,3 +44,15 @@ def cdec_grammar(shared: Path) -> FileGrammar:
 def multi30k_model(shared: Path) -> NgramModel:
     """lmplz's language model of the training set of Multi30k."""
     return NgramModel.load(shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz", cache=False)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which commands run, with the small model that they share."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="session")
+def run(place: Path) -> Run:
+    """A short run on the bundled example."""
+    return train(place, "first", "threads=2")

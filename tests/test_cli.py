@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import yaml
-from commands import Outcome, run_command
+from commands import MODEL, NAMES, SMALL, Run, run_command, train
 from hydra import compose, initialize_config_dir
 from hydra.core.plugins import Plugins
 from hydra.utils import instantiate
@@ -28,58 +26,12 @@ from torchtune_smt.textio import read_lines
 from torchtune_smt.weights_io import read_weights
 
 EXAMPLE = example_folder()
-MODEL = ["model.order=3", "model.folds=3", "model.iterations=2"]
-SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
-NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of train, and what it left behind."""
-
-    place: Path
-    name: str
-    outcome: Outcome
-
-    @property
-    def folder(self) -> Path:
-        return self.place / self.name
-
-    @property
-    def weights(self) -> Path:
-        return self.folder / "weights.txt.gz"
-
-    def bytes(self) -> list[bytes]:
-        return [(self.folder / name).read_bytes() for name in NAMES]
-
-    def metrics(self) -> list[dict[str, float]]:
-        return [json.loads(line) for line in read_lines(self.folder / "metrics.jsonl")]
-
-    def mean(self, name: str) -> float:
-        values = [line[name] for line in self.metrics() if name in line]
-        return sum(values) / len(values)
-
-
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands run."""
-    return tmp_path_factory.mktemp("place")
-
-
-def train(place: Path, name: str, *options: str) -> Run:
-    arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
-    return Run(place, name, run_command("train", *arguments, folder=place).check())
 
 
 def translate(run: Run, *options: str | Path) -> str:
     return (
         run_command("translate", f"weights={run.weights}", *options, folder=run.place).check().out
     )
-
-
-@pytest.fixture(scope="session")
-def run(place: Path) -> Run:
-    return train(place, "first", "threads=2")
 
 
 def references(split: str) -> list[list[str]]:

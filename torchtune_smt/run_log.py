@@ -116,7 +116,9 @@ class RunLog:
             self._histogram(f"weights/{template}", np.array(chosen), step)
 
     def _histogram(self, tag: str, values: Any, step: int) -> None:
-        self._writer.add_histogram(tag, values, step)
+        # There are no bins over a range that overflows.
+        if np.isfinite(np.ptp(values)):
+            self._writer.add_histogram(tag, values, step)
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -57,7 +57,8 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
                 print(_message(error), file=sys.stderr)
                 return 1
             except OSError as error:
-                print(f"{_message(error)}: choose a folder that you may write to", file=sys.stderr)
+                cure = "choose a folder that you may write to (hydra.run.dir)"
+                print(f"{_message(error)}; {cure}", file=sys.stderr)
                 return 1
             except KeyboardInterrupt:
                 return 130
@@ -106,6 +107,8 @@ def _message(error: BaseException) -> str:
     if isinstance(error, InstantiationException):
         error = error.__cause__ or error
     text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"

@@ -121,13 +121,19 @@ RULES: Final = {
 
 
 def check_options(cfg: DictConfig) -> None:
-    """Check the values of a composed configuration; one still to be given is no concern here.
+    """Check the values of a composed configuration.
+
+    Groups may have values that are still to be given, as not every command needs all of a group
+    (see `require_all`).
 
     Raises
     ------
     InputError
-        A value is of a wrong type, or out of range; the option is named, and what it may be.
+        A value is missing, of a wrong type, or out of range; the option is named, and the cure.
     """
+    for key in cfg:
+        if OmegaConf.is_missing(cfg, key):
+            raise _missing(str(key))
     for name, rule in RULES.items():
         group, _, key = name.rpartition(".")
         holder = OmegaConf.select(cfg, group) if group else cfg
@@ -135,3 +141,13 @@ def check_options(cfg: DictConfig) -> None:
             continue
         if not rule.accepts(holder[key]):
             raise InputError(f"{name} must be {rule.text}, not {holder[key]!r}")
+
+
+def require_all(cfg: DictConfig) -> None:
+    """Raise InputError if any value is still to be given."""
+    for name in sorted(OmegaConf.missing_keys(cfg)):
+        raise _missing(name)
+
+
+def _missing(name: str) -> InputError:
+    return InputError(f"{name} is missing; give it with {name}=VALUE")

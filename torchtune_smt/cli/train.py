@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.reporting import Reporter, Scored, contents, summary
 from torchtune_smt.cli.run_folder import override_key, with_recorded
 from torchtune_smt.cli.setup import (
@@ -48,6 +49,7 @@ def _train(cfg: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if cfg.resume is not None and (folder / "weights.txt.gz").exists():
         raise InputError("this run is finished; there is nothing to resume", path=folder)
+    require_all(cfg)
     _check(cfg)
     parts = _Parts(cfg)
     sets = {"dev": _sentences(require_split(cfg.data, "dev"))}

@@ -1,0 +1,420 @@
+"""Bad input to the commands: one clear message, an exit code, and nothing half-written."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from commands import run_command
+
+GRAMMAR = """\
+[X] ||| a ||| x ||| EgivenF=-0.1
+[X] ||| b ||| y ||| EgivenF=-0.2
+[X] ||| [X,1] b ||| y [1] ||| EgivenF=-0.3
+"""
+ARPA = """\
+\\data\\
+ngram 1=4
+
+\\1-grams:
+-1.0\t<unk>
+-99\t<s>
+-0.5\t</s>
+-0.7\tx
+
+\\end\\
+"""
+TEXT = {"de": "a b\nb a b\na\n", "en": "x y\ny x\nx\n"}
+FILES = {
+    **{f"{split}.{end}": text for split in ("train", "dev", "test") for end, text in TEXT.items()},
+    "grammar": GRAMMAR,
+    "lm.arpa": ARPA,
+    "weights": "EgivenF 1.0\nLanguageModel 0.5\n",
+    "system": "x y\ny\nx\n",
+}
+BAD_UTF8 = b"a b\n\xff\xfe\na\n"
+
+DATA = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
+DATA += [f"data.{split}=[{split}.de,{split}.en]" for split in ("train", "dev", "test")]
+MODEL_FILES = ["model=files", "model.grammar=grammar", "model.language_model=lm.arpa"]
+TRAIN = ["train", *DATA, "tuner.epochs=1", "model.folds=3"]
+TUNE = ["train", *DATA, "tuner.epochs=1", *MODEL_FILES]
+TRANSLATE = ["translate", *DATA, *MODEL_FILES, "weights=weights", "input=dev.de", "output=out"]
+EVALUATE = ["evaluate", "systems=system", "references=dev.en"]
+
+Changes = dict[str, str | bytes | None]
+
+
+def write(folder: Path, changes: Changes) -> None:
+    """Write the good files but for some changes; None: the file is missing."""
+    for name, text in {**FILES, **changes}.items():
+        if text is not None:
+            data = text if isinstance(text, bytes) else text.encode()
+            (folder / name).write_bytes(data)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder, but for the caches of language models."""
+    found = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".cache"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
+    """Run a command that must fail with one line that has these parts."""
+    before = content(folder)
+    outcome = run_command(*arguments, folder=folder)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: "), outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+    for part in parts:
+        assert part in outcome.err
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("command", [TRAIN, TUNE, TRANSLATE, EVALUATE])
+def test_the_good_files_are_good(tmp_path: Path, command: list[str]) -> None:
+    write(tmp_path, {})
+    run_command(*command, "hydra.run.dir=run", folder=tmp_path).check()
+
+
+CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
+    # Text
+    "fewer lines": (
+        TUNE,
+        {"dev.en": "x y\ny x\n"},
+        ["dev.en: dev.en has 2 lines, dev.de has 3; each line must be the translation of the same"],
+    ),
+    "fewer lines of training": (
+        TRAIN,
+        {"train.en": "x y\ny x\n"},
+        ["train.en: train.en has 2 lines, train.de has 3; "],
+    ),
+    "empty line": (
+        [*TUNE, "data.empty=error"],
+        {"dev.en": "x y\n \nx\n"},
+        ["dev.en:2: has no words; remove this line from all files, or leave it out with"],
+    ),
+    "all lines empty": (TUNE, {"dev.de": "\n\n\n"}, ["dev.de: no sentence is left of 3", "check"]),
+    "empty file": (TUNE, {"dev.de": "", "dev.en": ""}, ["dev.de: is empty; a line for each"]),
+    "reserved word": (
+        [*TUNE, "data.tokenize=false"],
+        {"dev.de": "a b\nb ||| b\na\n"},
+        ["dev.de:2: the word '|||' is reserved; replace it or remove the line"],
+    ),
+    "UTF-8 of dev": (TUNE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
+    "UTF-8 of train": (TRAIN, {"train.de": BAD_UTF8}, ["train.de:2: is not valid UTF-8; convert"]),
+    "UTF-8 of input": (TRANSLATE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
+    "UTF-8 of system": (EVALUATE, {"system": BAD_UTF8}, ["system:2: is not valid UTF-8; convert"]),
+    "missing dev": (TUNE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
+    "missing train": (TRAIN, {"train.en": None}, ["train.en: no such file; check the path"]),
+    "missing input": (TRANSLATE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
+    "missing system": (EVALUATE, {"system": None}, ["system: no such file; check the path"]),
+    "no references": (
+        [*TUNE, "data.folders=[.]", "data.dev=dev"],
+        {"dev.en": None},
+        ["the references of dev.de are missing: neither dev.en nor dev.en.0"],
+    ),
+    "one file of two": (
+        [*TUNE, "data.dev=[dev.de]"],
+        {},
+        ["data.dev names 1 files; give the source and at least one reference, as in 'data.dev="],
+    ),
+    "no such folder": (
+        [*TUNE, "data.folders=[here,there]", "data.dev=dev"],
+        {},
+        ["the data of own is in none of here, there: fetch it", "data.folders=[FOLDER]"],
+    ),
+    "broken gzip": (
+        [*TUNE, "data.dev=[dev.gz,dev.en]"],
+        {"dev.gz": gzip.compress(b"a b\nb\na\n")[:-9]},
+        ["dev.gz: is no whole gzip file", "copy it again"],
+    ),
+    "a folder as a file": ([*TRANSLATE, "input=."], {}, [".: is a folder, and a file was"]),
+    "data null": (
+        [*TRAIN, "data.train=null"],
+        {},
+        ["data.train is null, and it is needed; name its files"],
+    ),
+    "as many systems as lines": (
+        EVALUATE,
+        {"system": "x\n"},
+        ["system: has 1 lines, and there are references of 3 sentences"],
+    ),
+    "references of different lengths": (
+        ["evaluate", "systems=system", "references=[dev.en,test.en]"],
+        {"test.en": "x\n"},
+        ["test.en: has 1 lines, dev.en has 3; every file of references needs one line a sentence"],
+    ),
+    "one system twice": (
+        ["evaluate", "systems=[system,system]", "references=dev.en"],
+        {},
+        ["systems names a file twice"],
+    ),
+    # Grammars
+    "missing field": (
+        TUNE,
+        {"grammar": GRAMMAR.replace("y ||| EgivenF=-0.2", "y")},
+        ["grammar:2: a field is missing: [X] ||| source ||| target ||| features are needed"],
+    ),
+    "no number": (
+        TUNE,
+        {"grammar": GRAMMAR.replace("-0.2", "much")},
+        ["grammar:2: the feature value 'much' is no finite number"],
+    ),
+    "NaN in the grammar": (
+        TUNE,
+        {"grammar": GRAMMAR.replace("-0.2", "nan")},
+        ["grammar:2: the feature value 'nan' is no finite number"],
+    ),
+    "unbalanced gaps": (
+        TUNE,
+        {"grammar": GRAMMAR.replace("y [1]", "y")},
+        ["grammar:3: source and target side have different numbers of non-terminals"],
+    ),
+    "UTF-8 of the grammar": (TUNE, {"grammar": BAD_UTF8}, ["grammar:2: is not valid UTF-8"]),
+    "missing grammar": (TUNE, {"grammar": None}, ["grammar: no such file; check the path"]),
+    "empty grammar": (TUNE, {"grammar": ""}, ["grammar: the grammar is empty"]),
+    # Language models
+    "ARPA with fewer": (
+        TUNE,
+        {"lm.arpa": ARPA.replace("=4", "=5")},
+        ["lm.arpa:", "count"],
+    ),
+    "ARPA with more": (
+        TUNE,
+        {"lm.arpa": ARPA.replace("=4", "=3")},
+        ["lm.arpa:8: more n-grams than the header's count"],
+    ),
+    "ARPA without end": (TUNE, {"lm.arpa": ARPA.replace("\\end\\\n", "")}, ["lm.arpa:", "end"]),
+    "ARPA with a bad number": (TUNE, {"lm.arpa": ARPA.replace("-0.7", "-x")}, ["lm.arpa:8: "]),
+    "no ARPA": (TUNE, {"lm.arpa": GRAMMAR}, ["lm.arpa:", "data"]),
+    "UTF-8 of the ARPA": (
+        TUNE,
+        {"lm.arpa": ARPA.encode().replace(b"\tx", b"\t\xff")},
+        ["lm.arpa:8: is not valid UTF-8"],
+    ),
+    "missing ARPA": (TUNE, {"lm.arpa": None}, ["lm.arpa: no such file; check the path"]),
+    "too little text": (
+        [*TRAIN, "model.discount_fallback=null"],
+        {},
+        ["the discounts of 1-grams cannot be estimated", "give discount_fallback"],
+    ),
+    "more folds than sentences": (
+        [*TRAIN, "model.folds=4"],
+        {},
+        ["3 sentences are too few for 4 folds"],
+    ),
+    # Weights
+    "NaN in the weights": (
+        [*TUNE, "init=file", "init.file=weights"],
+        {"weights": "EgivenF 1\nGlue nan\n"},
+        ["weights:2: has a value that is no finite number; write `name value`"],
+    ),
+    "NaN in the weights of translate": (
+        TRANSLATE,
+        {"weights": "EgivenF 1\nGlue nan\n"},
+        ["weights:2: has a value that is no finite number"],
+    ),
+    "no value": (TRANSLATE, {"weights": "EgivenF\n"}, ["weights:1: has no value; write"]),
+    "one feature twice": (
+        TRANSLATE,
+        {"weights": "Glue 1\nEgivenF 1\nGlue 2\n"},
+        ["weights:3: 'Glue' has a weight already, in line 1; remove one of them"],
+    ),
+    "weights of another model": (
+        TRANSLATE,
+        {"weights": "other 1\n"},
+        ["weights: has no weight for any dense feature of this model"],
+    ),
+    "initial weights of another model": (
+        [*TUNE, "init=file", "init.file=weights"],
+        {"weights": "other 1\n"},
+        ["weights: names none of this model's dense features (EgivenF, LanguageModel, "],
+    ),
+    "missing weights": (TRANSLATE, {"weights": None}, ["weights: no such file; check the path"]),
+    # Alignments
+    "alignment of another bitext": (
+        [*TRAIN, "model.alignment_file=links"],
+        {"links": "0-0\n0-0\n"},
+        ["links: has 2 lines, and the bitext 3 pairs; align this bitext"],
+    ),
+    "alignment out of the sentence": (
+        [*TRAIN, "model.alignment_file=links"],
+        {"links": "0-0\n0-0\n1-0\n"},
+        ["links:3: has a link out of its sentence pair, which has 1 and 1 words"],
+    ),
+    "no alignment": (
+        [*TRAIN, "model.alignment_file=links"],
+        {"links": "0-0\n0:0\n0-0\n"},
+        ["links:2: 0:0 is no alignment point; write source-target, as in 0-1"],
+    ),
+    # Folders
+    "run folder that cannot be made": (
+        [*TUNE, "hydra.run.dir=/proc/run"],
+        {},
+        ["/proc/run: ", "choose a folder that you may write to"],
+    ),
+    "run folder below a file": (
+        [*TUNE, "hydra.run.dir=system/run"],
+        {},
+        ["system", "choose a folder that you may write to"],
+    ),
+    "output that cannot be written": (
+        [*TRANSLATE, "output=/proc/out"],
+        {},
+        ["/proc/out: cannot be written", "choose a folder that you may write to"],
+    ),
+    "output below a file": (
+        [*TRANSLATE, "output=system/out"],
+        {},
+        ["system/out: cannot be written", "choose a folder that you may write to"],
+    ),
+    "model that cannot be written": (
+        [*TRAIN, "model.folder=/proc/model"],
+        {},
+        ["/proc/model: cannot be written", "choose a folder that you may write to"],
+    ),
+    "model below a file": (
+        [*TRAIN, "model.folder=system/model"],
+        {},
+        ["system/model: cannot be written", "choose a folder that you may write to"],
+    ),
+    "model over something else": (
+        [*TRAIN, "model.folder=."],
+        {},
+        ["exists and holds no model; choose another folder, or remove it"],
+    ),
+    # Combinations
+    "the bitext with a grammar from a file": (
+        [*TUNE, "tuner.tune_on=train"],
+        {},
+        ["tuner.tune_on=train needs a grammar that can leave a sentence out again", "model=hiero"],
+    ),
+    "folds that are not there": (
+        [*TRAIN, "tuner.tune_on=train", "model.folds=0"],
+        {},
+        ["lm=folds needs cross-fitted language models", "set model.folds=10"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_files(tmp_path: Path, name: str) -> None:
+    command, changes, parts = CASES[name]
+    write(tmp_path, changes)
+    check(tmp_path, command, *parts)
+
+
+OPTIONS = {
+    "nonsense=1": "there is no option nonsense; --cfg job shows all that there are",
+    "tuner.nonsense=1": "there is no option tuner.nonsense; --cfg job shows all that there are",
+    "loss=nonsense": "there is no loss=nonsense; choose of logistic",
+    "data=nonsense": "there is no data=nonsense; choose of example, files, fisher, multi30k",
+    "nonsense": "missing EQUAL",
+    "init=file": "init.file is missing; give it with init.file=VALUE",
+    "seed=-1": "seed must be a whole number, 0 or more, not -1",
+    "seed=x": "seed must be a whole number, 0 or more, not 'x'",
+    "threads=0": "threads must be a whole number, 1 or more, or null, not 0",
+    "threads=1.5": "threads must be a whole number, 1 or more, or null, not 1.5",
+    "lm=none": "lm must be folds or full, not 'none'",
+    "data.empty=ignore": "data.empty must be error or skip, not 'ignore'",
+    "data.lowercase=perhaps": "data.lowercase must be true or false, not 'perhaps'",
+    "data.max_length=0": "data.max_length must be a whole number, 1 or more, not 0",
+    "data.max_ratio=0.5": "data.max_ratio must be a number, 1 or more, not 0.5",
+    "model.order=9": "model: order must be in 1..6, not 9",
+    "model.aligner=giza": "model: aligner must be fast_align or hmm, not giza",
+    "model.discount_fallback=[1]": "model: discount_fallback must be 3 numbers",
+    "model.discount_fallback=[1,a,3]": "model: '<' not supported between instances of",
+    "model.folder=null": "model.folder must be text, not None",
+    "init.values.EgivenF=nan": "init.values must be names with finite numbers",
+    "init.values.EgivenF=much": "init.values must be names with finite numbers",
+    "decoder.k=0": "decoder.k must be a whole number, 1 or more",
+    "decoder.pop_limit=many": "decoder.pop_limit must be a whole number, 1 or more, not 'many'",
+    "decoder.unique=1": "decoder.unique must be true or false, not 1",
+    "tuner.epochs=0": "tuner.epochs must be a whole number, 1 or more, not 0",
+    "tuner.batch_size=true": "tuner.batch_size must be a whole number, 1 or more, not True",
+    "tuner.sentences=0": "tuner.sentences must be a whole number, 1 or more, or null, not 0",
+    "tuner.shuffle=maybe": "tuner.shuffle must be true or false, not 'maybe'",
+    "tuner.tune_on=test": "tuner.tune_on must be dev or train, not 'test'",
+    "loss.reduction=median": "loss: reduction must be",
+    "sampler.pairs=0": "sampler: pairs must be at least 1, not 0",
+    "sampler.threshold=x": "is an option of the wrong type? (candidates=5000, threshold=x, ",
+    "regularizer.strength=-1": "regularizer: strength must be a finite number, 0 or more, not -1",
+    "optimizer.lr=0": "optimizer: lr must be finite and above 0, not 0",
+    "optimizer.lr=x": "is an option of the wrong type? (lr=x, ",
+    "optimizer.regularize_dense=x": "optimizer.regularize_dense must be true or false, not 'x'",
+    "metric._target_=nowhere.Metric": "metric: Error loading 'nowhere.Metric'",
+    "metric._target_=builtins.dict": "metric: dict has no 'bind'",
+    "features.templates=[3]": "features.templates: Cannot instantiate config of type int",
+    "features.templates=[{_target_:builtins.dict}]": "features.templates: dict has no 'name'",
+    "features.templates=RuleId": "features.templates must be a list, as in [a,b], not 'RuleId'",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_bad_options(tmp_path: Path, option: str) -> None:
+    check(tmp_path, ["train", option], OPTIONS[option])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["translate", "input=a"], "weights is missing; give it with weights=VALUE"),
+        (["translate", "weights=w"], "input is missing; give it with input=VALUE"),
+        (["translate", "weights=w", "input=a", "n_best=0"], "n_best must be a whole number, 1"),
+        (["translate", "weights=w", "input=a", "beam=3"], "there is no option beam"),
+        (["translate", "weights=w", "input=a", "detokenize=x"], "detokenize must be true or false"),
+        (["evaluate"], "systems is missing; give it with systems=VALUE"),
+        (["evaluate", "systems=[]"], "a list of files is empty; name one file at least"),
+        (["evaluate", "systems=a", "metrics=[comet]"], "metrics has 'comet'; choose of bleu, chrf"),
+        (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
+        (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 0 or more"),
+        (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
+        (["build_model", "model.counts=some"], "model: counts must be shared or occurrences"),
+    ],
+)
+def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], part: str) -> None:
+    check(tmp_path, arguments, part)
+
+
+def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    check(tmp_path, [*EVALUATE, "tokenize=words"], "unknown tokenizer 'words': choose one of")
+    two = ["evaluate", "systems=[system,dev.de]", "references=dev.en", "seed=0"]
+    outcome = run_command(*two, folder=tmp_path)
+    assert (outcome.code, outcome.err) == (1, "error: seed must be above 0, not 0\n")
+
+
+def test_tuning_that_diverges_is_stopped(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    options = ["optimizer.lr=1e308", "hydra.run.dir=run", "tuner.epochs=4", "tuner.batch_size=1"]
+    outcome = run_command(*TUNE, *options, folder=tmp_path)
+    assert outcome.code == 1
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "lower the learning rate" in last
+    # What was measured until then is there; nothing looks like a result.
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert "weights.txt.gz" not in names
+    assert "dev.translations.txt" not in names
+
+
+def test_a_process_that_fails(repository: Path, tmp_path: Path) -> None:
+    """As the shell sees it: no trace, and the exit code."""
+    result = subprocess.run(
+        [sys.executable, repository / "train.py", "data.dev=[a,b]"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr == "error: a: no such file; check the path\n"
+    assert content(tmp_path) == {}
