@@ -16,6 +16,7 @@ from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import FileGrammar
 from torchtune_smt.kernel_types import Bytes, Offsets, Reals
+from torchtune_smt.numerals_kernels import POWERS
 from torchtune_smt.textio import atomic_writer, read_bytes
 from torchtune_smt.vocabulary import Vocabulary
 
@@ -141,7 +142,7 @@ def _build(
         text,
         np.array(layout.roles, np.int32),
         layout.moses,
-        kernels.POWERS,
+        POWERS,
         source_begin,
         source,
         *source_spans,

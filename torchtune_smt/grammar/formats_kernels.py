@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from torchtune_smt import numerals_kernels as numerals
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
 
 # What a field of a line holds.
@@ -35,10 +36,7 @@ WORD = -10  # result of `_gap`: no non-terminal
 
 _SPACE, _TAB, _NEWLINE, _RETURN = 32, 9, 10, 13
 _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
-_ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
-
-# Powers of ten that float64 holds exactly.
-POWERS: Reals = np.array([float(f"1e{i}") for i in range(23)])
+_ZERO, _NINE, _MINUS = 48, 57, 45
 
 
 @njit(cache=True, nogil=True)
@@ -99,54 +97,6 @@ def _moses_gap(text: Bytes, begin: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _number(text: Bytes, begin: int, end: int, powers: Reals) -> tuple[bool, float]:
-    """Return (True, value) of a decimal number whose float64 can be told exactly by one division.
-
-    That is so where the digits make an integer below 2^53 and the power of ten is at most 22.
-    Other numbers, and what is no number, give (False, 0): the caller looks at them more slowly.
-    """
-    negative = False
-    i = begin
-    if i < end and (text[i] == _MINUS or text[i] == _PLUS):
-        negative = text[i] == _MINUS
-        i += 1
-    mantissa = 0
-    digits, decimals = 0, 0
-    point = False
-    while i < end:
-        c = text[i]
-        if _ZERO <= c <= _NINE:
-            if digits >= 18:
-                return False, 0.0
-            mantissa = 10 * mantissa + (int(c) - _ZERO)
-            digits += 1
-            decimals += point
-        elif c == _POINT and not point:
-            point = True
-        else:
-            break
-        i += 1
-    if digits == 0 or mantissa >= 1 << 53:
-        return False, 0.0
-    exponent = -decimals
-    if i < end:
-        if text[i] != 101 and text[i] != 69:  # e, E
-            return False, 0.0
-        i += 1
-        minus = i < end and text[i] == _MINUS
-        if i < end and (text[i] == _MINUS or text[i] == _PLUS):
-            i += 1
-        written = _digits(text, i, end)
-        if written < 0:
-            return False, 0.0
-        exponent += -written if minus else written
-    if exponent < -22 or exponent > 22:
-        return False, 0.0
-    value = mantissa / powers[-exponent] if exponent < 0 else mantissa * powers[exponent]
-    return True, -value if negative else value
-
-
-@njit(cache=True, nogil=True)
 def parse(
     text: Bytes,
     roles: Ids,
@@ -187,7 +137,7 @@ def parse(
         Row of `names`, or -1 - i for the i-th nameless value of a line.
     value : float64, out
     slow : int64 [values, 3], out
-        (value, begin, end) of those that `_number` does not read.
+        (value, begin, end) of those that `numerals.number` does not read.
     names : int64 [MAX_NAMES, 2], out
         Spans in `text` of the names of features.
 
@@ -308,9 +258,9 @@ def parse(
                 if place < expected.size:
                     expected[place] = found
                 value_name[n_values] = found
-            known, number = _number(text, split + 1 if split >= 0 else begin, end, powers)
-            value[n_values] = number
-            if not known:
+            kind, decimal = numerals.number(text, split + 1 if split >= 0 else begin, end, powers)
+            value[n_values] = decimal
+            if kind != numerals.EXACT:
                 slow[n_slow, 0] = n_values
                 slow[n_slow, 1] = split + 1 if split >= 0 else begin
                 slow[n_slow, 2] = end
