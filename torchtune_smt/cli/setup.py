@@ -192,9 +192,10 @@ def initial_weights(init: DictConfig, decoder: HieroDecoder) -> Weights:
             )
         load_weights(init.file, weights)
     else:
-        known = {name: value for name, value in init["values"].items() if name in weights.features}
+        values = dict(init["values"])
+        known = {name: value for name, value in values.items() if name in weights.features}
         weights.set(list(known), list(known.values()))
-        if not known:
+        if values and not known:
             raise InputError(
                 "init.values has none of this model's dense features "
                 f"({', '.join(decoder.dense_names)}); give init=file init.file=WEIGHTS"
