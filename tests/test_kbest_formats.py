@@ -16,6 +16,8 @@ from torchtune_smt.decoders.stored_lists import StoredLists, merged
 from torchtune_smt.errors import InputError
 from torchtune_smt.numerals_kernels import EXACT, LONG, NONE, POWERS, number
 from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import read_weights, save_weights
 
 MOSES = """\
 0 ||| ein haus  ||| D0= 0 LM0= -4.5 TM0= -1 -2.5 WT_a~b= 2 PL_1= 0 ||| -8.25 ||| 0-0 1-1
@@ -251,6 +253,20 @@ def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> N
     with pytest.raises(InputError, match="has 201 features without a colon"):
         read_lists(path)
     assert read_lists(path, dense=["F3"]).dense_names == ["F3"]
+
+
+def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "list", "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 #x=2 ||| 1\n")
+    with pytest.raises(InputError, match="list:2: the feature '#x' begins with #"):
+        read_lists(path)
+    # What a list may have is written and read back.
+    lists = read_lists(write(tmp_path / "list", "0 ||| a ||| a==1 w~=~==2 x=y=3 ||| 1\n"))
+    names = lists.features.names(range(3))
+    assert names == ["a=", "w~=~=", "x=y"]
+    weights = Weights()
+    weights.set(names, [1.0, 2.0, 3.0])
+    save_weights(tmp_path / "weights", weights)
+    assert read_weights(tmp_path / "weights")[0].names(range(3)) == sorted(names)
 
 
 FEATURES = """\

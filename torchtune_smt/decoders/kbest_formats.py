@@ -312,6 +312,10 @@ class Collector:
                 f"no hypothesis is left ({_counts(self.skipped)}); check the format",
                 path=self._path,
             )
+        line = np.concatenate(self._line)
+        row_begin = concatenated_begins([begin for begin, _, _ in self._rows])
+        feature = np.concatenate([feature for _, feature, _ in self._rows])
+        self._check_names(line, row_begin, feature)
         sentence, list_begin = lists_of(owner)
         missing = int(sentence[-1]) + 1 - sentence.size
         if missing:
@@ -319,11 +323,11 @@ class Collector:
         return StoredLists(
             sentence,
             list_begin,
-            np.concatenate(self._line),
+            line,
             concatenated_begins([begin for begin, _ in self._tokens]),
             np.concatenate([tokens for _, tokens in self._tokens]),
-            concatenated_begins([begin for begin, _, _ in self._rows]),
-            np.concatenate([feature for _, feature, _ in self._rows]),
+            row_begin,
+            feature,
             np.concatenate([value for _, _, value in self._rows]),
             np.concatenate(self._total),
             np.empty((owner.size, 0), np.int32),
@@ -365,6 +369,21 @@ class Collector:
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         return np.flatnonzero(fault == kernels.FINE)
+
+    def _check_names(self, line: Offsets, row_begin: Offsets, feature: Ids) -> None:
+        """Refuse names that a weights file could not hold: it would fail after all the tuning."""
+        arrays = self.features.to_arrays()
+        first = np.asarray(arrays["letters"])[np.asarray(arrays["begin"][:-1], np.int64)]
+        comments = first == ord("#")
+        if comments.any():
+            at = np.flatnonzero(comments[feature])
+            row = np.searchsorted(row_begin, at[:1], side="right") - 1
+            raise InputError(
+                f"the feature {self.features[int(np.flatnonzero(comments)[0])]!r} begins with #, "
+                "which weights files take for a comment; call it something else",
+                path=self._path,
+                line=int(line[row[0]]) if row.size else None,
+            )
 
     def _token(self, fault: int, place: int) -> str:
         """Return what a message is about."""
