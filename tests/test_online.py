@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kbest import KBest, Source
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.tuners.online import BatchReport, OnlineTuner, tune
+from torchtune_smt.tuners.epochs import EpochSettings, tune
+from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
@@ -341,15 +343,17 @@ def test_weights_of_the_best_epoch_stay(scores: list[float], best: int) -> None:
     evaluate, seen = recorded_scores(tuner, scores)
     batches: list[BatchReport] = []
     told: list[tuple[int, float]] = []
-    result = tune(
+    progress = tune(
         tuner,
         sentences_of(lists),
-        4,
+        EpochSettings(4),
         evaluate,
-        on_batch=batches.append,
-        on_epoch=lambda epoch, score: told.append((epoch, score)),
+        on_batch=lambda report, _: batches.append(report),
+        on_epoch=lambda score, now: told.append((now.epoch, score)),
     )
-    assert (result.epoch, result.score) == (best, scores[best - 1])
+    assert progress.best is not None
+    assert (progress.best.epoch, progress.best.score) == (best, scores[best - 1])
+    assert progress.sentences == 4 * 7
     assert len(seen) == 4
     assert values_of(tuner.weights) == seen[best - 1]
     assert told == list(enumerate(scores, start=1))
@@ -370,7 +374,7 @@ def test_weights_are_up_to_date_when_an_epoch_is_evaluated() -> None:
         after.append(values_of(tuner.weights))
         return 0.0
 
-    tune(tuner, sentences_of(lists), 2, evaluate)
+    tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
     for epoch, weights in enumerate(after, start=1):
         for batch in decoder.batches[3 * epoch - 3 : 3 * epoch]:
             reference.step(batch, epoch)
@@ -388,16 +392,55 @@ def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
         tuner.weights.grow()
         return next(scores)
 
-    tune(tuner, sentences_of(lists), 2, evaluate)
+    tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
     late = [n for n in tuner.weights.features.names(range(len(tuner.weights))) if n[:5] == "late:"]
     assert len(late) == 2
     assert not values_of(tuner.weights).keys() & set(late)
 
 
-def test_epochs_are_checked() -> None:
-    tuner, _ = make_tuner(random_lists(0))
-    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
-        tune(tuner, sentences_of(random_lists(0)), 0, lambda: 0.0)
+def test_the_last_weights_and_the_mean_of_all_epochs() -> None:
+    lists = random_lists(1)
+    results = {}
+    for result in ("best", "last", "average"):
+        tuner, _ = make_tuner(lists)
+        evaluate, seen = recorded_scores(tuner, [1, 3, 2])
+        tune(tuner, sentences_of(lists), EpochSettings(3, result=result), evaluate)  # type: ignore[arg-type]
+        results[result] = values_of(tuner.weights)
+    assert results["best"] == seen[1]
+    assert results["last"] == seen[2]
+    names = {name for weights in seen for name in weights}
+    mean = {name: sum(weights.get(name, 0) for weights in seen) / 3 for name in names}
+    assert results["average"] == pytest.approx(mean, abs=1e-15)
+
+
+def test_patience_ends_tuning() -> None:
+    lists = random_lists(1)
+    tuner, decoder = make_tuner(lists)
+    evaluate, seen = recorded_scores(tuner, [1, 3, 2, 3, 9])
+    progress = tune(tuner, sentences_of(lists), EpochSettings(5, patience=2), evaluate)
+    assert progress.best is not None
+    assert progress.best.epoch == 2
+    assert len(seen) == 4
+    assert len(decoder.batches) == 12
+    assert values_of(tuner.weights) == seen[1]
+
+
+def test_tuning_that_diverges_is_an_error() -> None:
+    lists = random_lists(1)
+    tuner, _ = make_tuner(lists)
+
+    def evaluate() -> float:
+        tuner.weights.set(["s:1"], [float("inf")])
+        return 0.0
+
+    with pytest.raises(DivergenceError, match="lower the learning rate"):
+        tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"patience": 0}, {"result": "median"}])
+def test_settings_are_checked(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
+        EpochSettings(**bad)  # type: ignore[arg-type]
 
 
 def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
