@@ -135,6 +135,7 @@ def _train(cfg: DictConfig) -> float:
             tuning,
             parts.epochs,
             lambda: _evaluate(decoder, weights, sets["dev"])[0].score,
+            average=optimizer.averaged if _averages(cfg) else None,
             progress=progress,
             on_batch=on_batch,
             on_epoch=reporter.epoch,
@@ -218,6 +219,16 @@ def _check(cfg: DictConfig) -> None:
         raise InputError(
             "lm=folds needs cross-fitted language models, and model.folds is 0: set model.folds=10"
         )
+    if _averages(cfg) and cfg.tuner.result != "average":
+        raise InputError(
+            f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
+            f"{cfg.tuner.result}: set tuner.result=average, or optimizer.average=none"
+        )
+
+
+def _averages(cfg: DictConfig) -> bool:
+    """Return whether the optimizer keeps an average of the weights."""
+    return cfg.optimizer.get("average", "none") != "none"
 
 
 # What may differ between a run and the one that resumes it: it does not change the result.

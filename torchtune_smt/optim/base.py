@@ -25,3 +25,7 @@ class LazyOptimizer(Protocol):
     def flush(self) -> None:
         """Bring all coordinates up to date; O(D)."""
         ...
+
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over, for what depends on epochs."""
+        ...

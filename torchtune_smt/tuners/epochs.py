@@ -66,7 +66,7 @@ class EpochSettings:
         Stop after this many epochs without a better score.
     result : {"best", "last", "average"}
         Weights of the epoch with the best score, of the last one, or the mean of those at the ends
-        of all epochs (Simianer et al. 2012, Algorithm 1).
+        of all epochs (Simianer et al. 2012, Algorithm 1), or of what the optimizer averages.
 
     Raises
     ------
@@ -93,6 +93,7 @@ def tune(
     settings: EpochSettings,
     evaluate: Callable[[], float],
     *,
+    average: Callable[[], torch.Tensor] | None = None,
     progress: Progress | None = None,
     on_batch: Callable[[BatchReport, Progress], None] = lambda report, progress: None,
     on_epoch: Callable[[float, Progress], None] = lambda score, progress: None,
@@ -104,6 +105,8 @@ def tune(
     ----------
     evaluate : callable
         Returns the score (larger is better) of the weights as they are; asked after each epoch.
+    average : callable, optional
+        Returns the optimizer's own average of the weights, for ``result="average"``.
     progress : Progress, optional
         Where an earlier run stopped; weights and optimizer are as they were then.
     on_batch, on_epoch : callable
@@ -127,6 +130,7 @@ def tune(
             on_batch(report, progress)
             save(progress)
         tuner.optimizer.flush()
+        tuner.optimizer.end_epoch()
         now = weights.parameter.detach()
         if not now.isfinite().all():
             raise DivergenceError(
@@ -138,16 +142,19 @@ def tune(
         if progress.best is None or score > progress.best.score:
             progress.best = Best(progress.epoch, score, now.clone())
             progress.stale_epochs = 0
-        total = weights.parameter.detach().clone()
-        if progress.total is not None:
-            total[: progress.total.numel()] += progress.total
-        progress.total = total
+        if settings.result == "average" and average is None:
+            total = weights.parameter.detach().clone()
+            if progress.total is not None:
+                total[: progress.total.numel()] += progress.total
+            progress.total = total
         on_epoch(score, progress)
         progress.epoch += 1
         progress.batches = 0
         save(progress)
     if settings.result == "best" and progress.best is not None:
         _set(weights.parameter, progress.best.weights)
+    elif settings.result == "average" and average is not None:
+        _set(weights.parameter, average())
     elif settings.result == "average" and progress.total is not None:
         _set(weights.parameter, progress.total / (progress.epoch - 1))
     # The optimizer is done: nothing is put off for the weights that are read from now on.
