@@ -228,7 +228,7 @@ def _check(cfg: DictConfig) -> None:
 
 def _averages(cfg: DictConfig) -> bool:
     """Return whether the optimizer keeps an average of the weights."""
-    return cfg.optimizer.get("average", "none") != "none"
+    return bool(cfg.optimizer.get("average", "none") != "none")
 
 
 # What may differ between a run and the one that resumes it: it does not change the result.
