@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import run_command
+from commands import MODEL, SMALL, Run, run_command
 
 GRAMMAR = """\
 [X] ||| a ||| x ||| EgivenF=-0.1
@@ -390,16 +390,15 @@ def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
     assert (outcome.code, outcome.err) == (1, "error: seed must be above 0, not 0\n")
 
 
-def test_tuning_that_diverges_is_stopped(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    options = ["optimizer.lr=1e308", "hydra.run.dir=run", "tuner.epochs=4", "tuner.batch_size=1"]
-    outcome = run_command(*TUNE, *options, folder=tmp_path)
+def test_tuning_that_diverges_is_stopped(run: Run) -> None:
+    options = [*MODEL, *SMALL, "optimizer.lr=1e308", "hydra.run.dir=diverged"]
+    outcome = run_command("train", *options, folder=run.place)
     assert outcome.code == 1
     last = outcome.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert "lower the learning rate" in last
     # What was measured until then is there; nothing looks like a result.
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (run.place / "diverged").iterdir()}
     assert "weights.txt.gz" not in names
     assert "dev.translations.txt" not in names
 
