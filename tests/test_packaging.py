@@ -1,6 +1,8 @@
 """The command, and the wheel: it must work without the repository."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -67,35 +69,71 @@ def test_wheel_holds_package_configurations_and_example(repository: Path, wheel:
     assert not any("__pycache__" in name for name in names)
 
 
-@pytest.mark.slow
-def test_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(repository: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the wheel is installed to."""
+    folder = tmp_path_factory.mktemp("site")
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
-    subprocess.run([*install, "--target", site, wheel], check=True, timeout=300)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    environment = os.environ | {"PYTHONPATH": str(site)}
+    subprocess.run([*install, "--target", folder, wheel], check=True, timeout=300)
+    take_over_kernels(repository / "torchtune_smt", folder / "torchtune_smt")
+    return folder
 
-    def run(*command: str | Path) -> str:
-        result = subprocess.run(
-            [sys.executable, *command],
-            cwd=empty,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        return result.stdout
 
+def take_over_kernels(repository: Path, installed: Path) -> None:
+    """Copy what numba has compiled, which would take a minute or two again.
+
+    It is valid for a source file of the same size and time.
+    """
+    for compiled in repository.rglob("__pycache__/*.nb[ci]"):
+        target = installed / compiled.relative_to(repository)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy2(compiled, target)
+    for source in repository.rglob("*kernels.py"):
+        status = source.stat()
+        target = installed / source.relative_to(repository)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def run_installed(site: Path, folder: Path, *command: str | Path) -> str:
+    """Run Python in a folder with the installed package, and return what it prints."""
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_wheel_runs_outside_the_repository(site: Path, tmp_path: Path) -> None:
     where = "from torchtune_smt.resources import *; print(config_folder(), example_folder())"
-    config, example = map(Path, run("-c", where).split())
+    config, example = map(Path, run_installed(site, tmp_path, "-c", where).split())
     assert config == site / "torchtune_smt" / "conf"
     assert config.is_dir()
     assert example == site / "torchtune_smt" / "example"
     assert example.is_dir()
     script = site / "bin" / "torchtune-smt"
-    assert "train" in run(script, "--help")
-    assert "multi30k" in run(script, "get-data")
-    assert list(empty.iterdir()) == []
+    assert "train" in run_installed(site, tmp_path, script, "--help")
+    assert "multi30k" in run_installed(site, tmp_path, script, "get-data")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_command_tunes_the_example_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
+    command = site / "bin" / "torchtune-smt"
+    short = ["tuner.epochs=1", "decoder.k=20", "decoder.pop_limit=10"]
+    output = run_installed(site, tmp_path, command, "train", *short)
+    found = re.search(r"^test +([\d.]+) +([\d.]+) +\+", output, re.MULTILINE)
+    assert found is not None, output
+    assert (tmp_path / "outputs" / "models" / "example" / "model.json").is_file()
+    (weights,) = (tmp_path / "outputs").glob("2*/*/weights.txt.gz")
+    (tmp_path / "in").write_text("guten tag !\n")
+    arguments = [f"weights={weights}", "input=in"]
+    translation = run_installed(site, tmp_path, command, "translate", *arguments)
+    assert translation.endswith("!\n")
+    assert "guten" not in translation
