@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.lists import (
+    evaluate_lists,
+    list_metric,
+    list_sentences,
+    list_weights,
+    open_lists,
+)
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.reporting import Reporter, Scored, contents, summary
 from torchtune_smt.cli.run_folder import override_key, with_recorded
@@ -28,7 +36,9 @@ from torchtune_smt.cli.setup import (
 )
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.errors import InputError
+from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.run_log import RunLog
 from torchtune_smt.textio import atomic_writer
 from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
@@ -52,27 +62,8 @@ def _train(cfg: DictConfig) -> float:
     require_all(cfg)
     _check(cfg)
     parts = _Parts(cfg)
-    sets = {"dev": _sentences(require_split(cfg.data, "dev"))}
-    test = read_split(cfg.data, "test")
-    if test is not None:
-        sets["test"] = _sentences(test)
     on_train = cfg.tuner.tune_on == "train"
-    bitext: Corpus | None = None
-
-    def read_bitext() -> Corpus:
-        nonlocal bitext
-        bitext = require_split(cfg.data, "train", training=True)
-        print(f"training bitext: {bitext.summary()}")
-        return bitext
-
-    grammar, model, folds = open_model(
-        cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
-    )
-    decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
-    weights = initial_weights(cfg.init, decoder)
-    tuning = sets["dev"]
-    if on_train and bitext is not None:
-        tuning = Sentences.of(bitext.source, bitext.references, training=True)
+    decoder, weights, sets, tuning = _with_lists(cfg) if _stored(cfg) else _with_model(cfg, parts)
     tuning = _sample(tuning, cfg.tuner.sentences, cfg.seed)
     with option_errors("optimizer", cfg.optimizer):
         optimizer = parts.optimizer(
@@ -83,7 +74,7 @@ def _train(cfg: DictConfig) -> float:
         tuner = OnlineTuner(
             decoder,
             weights,
-            parts.metric.bind(tuning.references, decoder.target_words),
+            _gains(decoder, parts.metric, tuning),
             parts.sampler,
             parts.loss,
             optimizer,
@@ -110,13 +101,15 @@ def _train(cfg: DictConfig) -> float:
         flush=True,
     )
 
-    with RunLog(folder, progress if cfg.resume is not None else None) as log:
+    total = parts.epochs.epochs * len(tuning)
+    with (
+        RunLog(folder, progress if cfg.resume is not None else None) as log,
+        closing(Reporter(log, weights, total, progress.sentences)) as reporter,
+    ):
         if cfg.resume is None:
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
             log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
             log.weights(0, weights)
-        total = parts.epochs.epochs * len(tuning)
-        reporter = Reporter(log, weights, total, progress.sentences)
         saved = time.perf_counter()
 
         def on_batch(report: BatchReport, progress: Progress) -> None:
@@ -179,6 +172,56 @@ def main() -> int:
         sys.argv = before
 
 
+_Task = tuple[Decoder, Weights, dict[str, Sentences], Sentences]
+"""The decoder, its weights, the sets that are evaluated, and the one that is tuned on."""
+
+
+def _stored(cfg: DictConfig) -> bool:
+    return bool(cfg.decoder.kind == "kbest_files")
+
+
+def _with_lists(cfg: DictConfig) -> _Task:
+    """Return what there is to tune on stored k-best lists."""
+    decoder = open_lists(cfg.decoder, tune_on=cfg.tuner.tune_on)
+    weights = list_weights(cfg.init, decoder)
+    found = {name: list_sentences(decoder, name, cfg.data) for name in decoder.sets}
+    sets = {name: sentences for name, sentences in found.items() if sentences is not None}
+    tuning = sets[cfg.tuner.tune_on]
+    return decoder, weights, {name: sets[name] for name in ("dev", "test") if name in sets}, tuning
+
+
+def _with_model(cfg: DictConfig, parts: _Parts) -> _Task:
+    """Return what there is to tune with grammar and language model, built if need be."""
+    sets = {"dev": _sentences(require_split(cfg.data, "dev"))}
+    test = read_split(cfg.data, "test")
+    if test is not None:
+        sets["test"] = _sentences(test)
+    on_train = cfg.tuner.tune_on == "train"
+    bitext: Corpus | None = None
+
+    def read_bitext() -> Corpus:
+        nonlocal bitext
+        bitext = require_split(cfg.data, "train", training=True)
+        print(f"training bitext: {bitext.summary()}")
+        return bitext
+
+    grammar, model, folds = open_model(
+        cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
+    )
+    decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
+    weights = initial_weights(cfg.init, decoder)
+    tuning = sets["dev"]
+    if on_train and bitext is not None:
+        tuning = Sentences.of(bitext.source, bitext.references, training=True)
+    return decoder, weights, sets, tuning
+
+
+def _gains(decoder: Decoder, metric: Metric, tuning: Sentences) -> BoundMetric:
+    if isinstance(decoder, KBestFiles):
+        return list_metric(decoder, metric, tuning)
+    return metric.bind(tuning.references, decoder.target_words)
+
+
 class _Parts:
     """The replaceable parts, made before anything else, so that bad options are found at once."""
 
@@ -210,6 +253,8 @@ class _Parts:
 
 def _check(cfg: DictConfig) -> None:
     """Refuse combinations that make no sense, before anything is done."""
+    if _stored(cfg):
+        return
     if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":
         raise InputError(
             "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
@@ -277,5 +322,7 @@ def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
 
 
 def _evaluate(decoder: Decoder, weights: Weights, sentences: Sentences) -> Scored:
+    if isinstance(decoder, KBestFiles):
+        return evaluate_lists(decoder, weights, sentences)
     lines = translate(decoder, weights, sentences.sources)
     return score_corpus(lines, sentences), lines
