@@ -65,7 +65,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def check(folder: Path, arguments: Sequence[str], *parts: str) -> None:
-    """Run a command that must fail with one line that has these parts."""
+    """Run a command that must fail with one line that has these parts, and change nothing."""
     before = content(folder)
     outcome = run_command(*arguments, folder=folder)
     assert outcome.code == 1
