@@ -41,7 +41,9 @@ def test_names():
 
 def test_template_of():
     assert template_of("rule_id:a:b~c") == "rule_id"
-    assert template_of("LanguageModel") == "dense"
+    assert template_of("WT_das~the") == "WT"
+    assert template_of("plain") == "other"
+    assert template_of("_x") == "other"
 
 
 words = st.text(min_size=1, max_size=6)

@@ -129,6 +129,7 @@ def _whole_lines(path: Path) -> list[str]:
 
 def active_features(weights: Weights) -> dict[str, int]:
     """Return the number of weights that are not 0, by template (``dense`` for dense features)."""
-    values = weights.parameter.detach().cpu().numpy()
-    names = weights.features.names(np.flatnonzero(values))
-    return dict(Counter(template_of(name) for name in names))
+    active = np.flatnonzero(weights.parameter.detach().cpu().numpy())
+    dense = int(np.searchsorted(active, weights.n_dense))
+    counts = Counter(template_of(name) for name in weights.features.names(active[dense:]))
+    return {"dense": dense, **counts}

@@ -47,6 +47,13 @@ def is_gap(symbol: str) -> bool:
 
 
 def template_of(name: str) -> str:
-    """Return the template that a feature's name belongs to; dense features have ``dense``."""
-    template, colon, _ = name.partition(":")
-    return template if colon else "dense"
+    """Return the template that a sparse feature belongs to.
+
+    That is what stands before the first colon, or before the first underscore (as in Moses's
+    names); ``other`` where there is neither.
+    """
+    for separator in ":_":
+        template, found, _ = name.partition(separator)
+        if found and template:
+            return template
+    return "other"

@@ -1,0 +1,126 @@
+"""What there is to tune: a decoder, its weights, and sentences."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.lists import (
+    evaluate_lists,
+    list_metric,
+    list_sentences,
+    list_weights,
+    open_lists,
+)
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.reporting import Scored
+from torchtune_smt.cli.setup import (
+    initial_weights,
+    make_decoder,
+    open_model,
+    read_split,
+    require_split,
+)
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.metrics.base import BoundMetric, Metric
+from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.weights import Weights
+
+
+class Task(NamedTuple):
+    """What there is to tune.
+
+    Attributes
+    ----------
+    decoder : Decoder
+    weights : Weights
+        Those that tuning starts from.
+    sets : dict of str to Sentences
+        ``dev`` and perhaps ``test``: what is evaluated.
+    tuning : Sentences
+        What is tuned on.
+    """
+
+    decoder: Decoder
+    weights: Weights
+    sets: dict[str, Sentences]
+    tuning: Sentences
+
+
+def has_stored_lists(cfg: DictConfig) -> bool:
+    """Return whether k-best lists stand in the place of a decoder."""
+    return bool(cfg.decoder.kind == "kbest_files")
+
+
+def open_task(cfg: DictConfig, parts: Parts) -> Task:
+    """Return the configured task; a model that is missing is built."""
+    task = _with_lists(cfg) if has_stored_lists(cfg) else _with_model(cfg, parts)
+    return task._replace(tuning=_sample(task.tuning, cfg.tuner.sentences, cfg.seed))
+
+
+def _with_lists(cfg: DictConfig) -> Task:
+    """Return what there is to tune on stored k-best lists."""
+    decoder = open_lists(cfg.decoder, tune_on=cfg.tuner.tune_on)
+    weights = list_weights(cfg.init, decoder)
+    found = {name: list_sentences(decoder, name, cfg.data) for name in decoder.sets}
+    sets = {name: sentences for name, sentences in found.items() if sentences is not None}
+    tuning = sets[cfg.tuner.tune_on]
+    evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
+    return Task(decoder, weights, evaluated, tuning)
+
+
+def _with_model(cfg: DictConfig, parts: Parts) -> Task:
+    """Return what there is to tune with grammar and language model, built if need be."""
+    sets = {"dev": _sentences(require_split(cfg.data, "dev"))}
+    test = read_split(cfg.data, "test")
+    if test is not None:
+        sets["test"] = _sentences(test)
+    on_train = cfg.tuner.tune_on == "train"
+    bitext: Corpus | None = None
+
+    def read_bitext() -> Corpus:
+        nonlocal bitext
+        bitext = require_split(cfg.data, "train", training=True)
+        print(f"training bitext: {bitext.summary()}")
+        return bitext
+
+    grammar, model, folds = open_model(
+        cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
+    )
+    decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
+    weights = initial_weights(cfg.init, decoder)
+    tuning = sets["dev"]
+    if on_train and bitext is not None:
+        tuning = Sentences.of(bitext.source, bitext.references, training=True)
+    return Task(decoder, weights, sets, tuning)
+
+
+def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMetric:
+    """Return the metric for the sentences that are tuned on."""
+    if isinstance(decoder, KBestFiles):
+        return list_metric(decoder, metric, tuning)
+    return metric.bind(tuning.references, decoder.target_words)
+
+
+def _sentences(corpus: Corpus) -> Sentences:
+    return Sentences.of(corpus.source, corpus.references)
+
+
+def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
+    """Return a seeded random sample, numbered anew."""
+    if size is None or size >= len(sentences):
+        return sentences
+    chosen = np.sort(np.random.default_rng(seed).choice(len(sentences), size, replace=False))
+    return sentences.subset(chosen.tolist())
+
+
+def evaluate(decoder: Decoder, weights: Weights, sentences: Sentences) -> Scored:
+    """Return corpus BLEU and the translations under the weights as they are."""
+    if isinstance(decoder, KBestFiles):
+        return evaluate_lists(decoder, weights, sentences)
+    lines = translate(decoder, weights, sentences.sources)
+    return score_corpus(lines, sentences), lines
