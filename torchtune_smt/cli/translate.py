@@ -29,6 +29,11 @@ BATCH = 64
 def _translate(cfg: DictConfig) -> None:
     """Translate the configured input."""
     torch.set_num_threads(1)
+    if cfg.decoder.kind != "hiero":
+        raise InputError(
+            f"these weights are of a run with decoder={cfg.decoder.kind}, which translates nothing: "
+            "apply them to a list with scripts/rerank.py, or give decoder=hiero"
+        )
     sources = _read_sources(cfg)
     grammar, model, _ = open_model(
         cfg.model,
