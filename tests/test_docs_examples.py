@@ -1,4 +1,4 @@
-"""The user's classes that the documentation shows: each runs as it says there."""
+"""The documentation: its examples run as it says, and it names every choice that there is."""
 
 import json
 import os
@@ -157,6 +157,34 @@ def test_outputs_of_a_run(tuned: Tuned, folder: Path) -> None:
     assert {"step", "bleu/dev", "train/loss", "train/gain", "active/rule_id"} <= names
     assert lines[0]["step"] == 0
     assert lines[-1]["step"] == 40
+
+
+def test_tuning_from_python(tuned: Tuned, folder: Path, repository: Path) -> None:
+    assert tuned("default")
+    here = folder / "python"
+    (here / "outputs" / "models").mkdir(parents=True)
+    (here / "outputs" / "models" / "example").symlink_to(folder / "model")
+    script = repository / "docs" / "examples" / "python_api.py"
+    environment = os.environ | {"PYTHONPATH": str(repository)}
+    subprocess.run([sys.executable, script], cwd=here, env=environment, check=True, timeout=300)
+    names, _ = read_weights(here / "weights.txt.gz")
+    assert "LanguageModel" in names
+
+
+def test_examples_in_the_text_are_the_files(repository: Path) -> None:
+    text = (repository / "docs" / "extending.md").read_text("utf-8")
+    examples = repository / "docs" / "examples"
+    for path in examples.glob("*.py"):
+        assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name
+    assert f"```yaml\n{(examples / 'conf/features/rule_length.yaml').read_text().rstrip()}" in text
+
+
+def test_every_choice_is_described(repository: Path) -> None:
+    page = repository / "docs" / "tuning.md"
+    text = page.read_text("utf-8")
+    for path in (repository / "conf").glob("*/*.yaml"):
+        shown = f"`{path.stem}`" in text or f"{path.parent.name}={path.stem}" in text
+        assert shown, f"{path} is not described in {page}"
 
 
 def test_plot_of_a_run(tuned: Tuned, folder: Path, repository: Path) -> None:

@@ -1,0 +1,46 @@
+"""Tuning from Python: online, on dev, three epochs."""
+
+from torchtune_smt.data.bitext import find_files, read_corpus
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.losses import Logistic
+from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.model_folder import load_model
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.pairs import ProSampler
+from torchtune_smt.regularizers import L1
+from torchtune_smt.resources import example_folder
+from torchtune_smt.tuners.epochs import EpochSettings, tune
+from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import save_weights
+
+source, references = find_files(example_folder(), "dev", "de", "en")
+corpus = read_corpus(source, references)
+dev = Sentences.of(corpus.source, corpus.references)
+
+grammar, language_model, _ = load_model("outputs/models/example")
+templates = [RuleId(), SourceNgram(), RuleShape()]
+decoder = HieroDecoder(grammar, language_model, templates=templates, pop_limit=50)
+weights = Weights(decoder.dense_names)
+weights.set(decoder.dense_names, [0.1] * weights.n_dense)
+
+tuner = OnlineTuner(
+    decoder,
+    weights,
+    BleuPlusOne().bind(dev.references, decoder.target_words),
+    ProSampler(),
+    Logistic(),
+    AdaGrad([weights.parameter], lr=0.02, regularizer=L1(0.1), unregularized=weights.n_dense),
+)
+
+
+def bleu():
+    """Return dev BLEU with the weights as they are."""
+    return score_corpus(translate(decoder, weights, dev.sources), dev).score
+
+
+progress = tune(tuner, dev, EpochSettings(epochs=3), bleu)
+print("best epoch", progress.best.epoch, "with dev BLEU", progress.best.score)
+save_weights("weights.txt.gz", weights)
