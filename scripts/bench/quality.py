@@ -1,4 +1,4 @@
-"""Translation quality after tuning, by sacrebleu: python scripts/bench/quality.py [--only NAME ...].
+"""Translation quality after tuning: python scripts/bench/quality.py [--only NAME ...].
 
 Runs train.py for each setting and seed, one after the other, each in a folder of its own below
 --folder; runs that are finished are not repeated. Prints a table of means over the seeds. Needs the
@@ -49,11 +49,16 @@ def run(folder: Path, overrides: list[str], seed: int) -> dict[str, float]:
     metrics = folder / "metrics.jsonl"
     if not (folder / "weights.txt.gz").exists():
         metrics.unlink(missing_ok=True)
-        command = [sys.executable, "train.py", *overrides, f"seed={seed}", f"hydra.run.dir={folder}"]
+        command = [
+            sys.executable,
+            "train.py",
+            *overrides,
+            f"seed={seed}",
+            f"hydra.run.dir={folder}",
+        ]
         print(" ".join(command[1:]), flush=True)
-        subprocess.run(
-            command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, cwd=REPOSITORY, check=True, stdout=quiet, stderr=quiet)
     lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
     result: dict[str, float] = {}
     for line in lines:

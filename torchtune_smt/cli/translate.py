@@ -31,8 +31,8 @@ def _translate(cfg: DictConfig) -> None:
     torch.set_num_threads(1)
     if cfg.decoder.kind != "hiero":
         raise InputError(
-            f"these weights are of a run with decoder={cfg.decoder.kind}, which translates nothing: "
-            "apply them to a list with scripts/rerank.py, or give decoder=hiero"
+            f"these weights are of a run with decoder={cfg.decoder.kind}, which translates "
+            "nothing: apply them to a list with scripts/rerank.py, or give decoder=hiero"
         )
     sources = _read_sources(cfg)
     grammar, model, _ = open_model(
