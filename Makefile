@@ -1,7 +1,7 @@
 # make demo | test | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
 #     make PYTHON=python3.12 demo
-# On a machine without a GPU, torch's CPU build saves some gigabytes:
-#     make TORCH_OPTIONS="--index-url https://download.pytorch.org/whl/cpu" demo
+# On a machine without a GPU, torch's CPU build saves some gigabytes: TORCH_OPTIONS takes options of
+# pip for torch, such as the --index-url that pytorch.org names for it.
 # Arguments pass through: make demo ARGS="seed=2", make test ARGS="-k decoder".
 
 PYTHON ?= python3
