@@ -84,7 +84,7 @@ def test_faulty_lines_are_skipped_if_asked(
         ("other 1\n", "n_best=1", "weights: has no weight for any feature of list"),
         ("LM0_0 x\n", "n_best=1", "weights:1: has a value that is no finite number"),
         ("LM0_0 1\n", "n_best=0", "n_best must be"),
-        ("LM0_0 1\n", "format=joshua", "format must be one of cdec, moses"),
+        ("LM0_0 1\n", "format=joshua", "format must be moses or cdec"),
         ("LM0_0 1\n", "on_error=ignore", "on_error must be"),
         ("LM0_0 1\n", "input=none", "none: no such file"),
     ],

@@ -46,7 +46,7 @@ def undisturbed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 SETTINGS = [
-    "tuner.epochs=4",
+    "tuner.epochs=8",
     "tuner.batch_size=5",
     "tuner.checkpoint_minutes=0",
     "decoder.pop_limit=20",
@@ -63,7 +63,7 @@ def test_ten_kills_at_random_moments(repository: Path, undisturbed: Path) -> Non
     overrides = [*SETTINGS, "hydra.run.dir=killed"]
     kills = 0
     while kills < KILLS:
-        # 80 mini-batches in all: a kill every few of them, at any moment of one.
+        # 160 mini-batches in all: a kill every few of them, at any moment of one.
         wanted = lines(folder) + draw.randint(1, 6)
         process = subprocess.Popen(
             command(repository, *overrides),
