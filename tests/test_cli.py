@@ -293,7 +293,7 @@ def test_recorded_overrides_and_those_given(tmp_path: Path) -> None:
     recorded(tmp_path, "- decoder.k=3\n- features=dense\n- +x.y=1\n- hydra.job.name=z\n")
     assert with_recorded(tmp_path, []) == ["decoder.k=3", "features=dense", "+x.y=1"]
     given = ["decoder.k=4", "x.y=2"]
-    assert with_recorded(tmp_path, given) == ["features=dense", *given]
+    assert with_recorded(tmp_path, given) == [*given, "features=dense"]
     recorded(tmp_path, "- model.folder=models/${data.name}\n")
     assert with_recorded(tmp_path, []) == ["model.folder=models/${data.name}"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
@@ -15,6 +17,8 @@ from torchtune_smt.textio import read_lines
 @hydra_main("evaluate")
 def main(cfg: DictConfig) -> None:
     """Print the scores of each system, and tests against the first one."""
+    # It tells of each step of the tests otherwise.
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     paths = _paths(cfg.systems)
     if len(set(paths)) < len(paths):
         raise InputError(f"systems names a file twice: {', '.join(paths)}")

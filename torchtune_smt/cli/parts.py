@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.run_folder import override_key
 from torchtune_smt.cli.setup import check_part, make_templates
 from torchtune_smt.tuners.epochs import EpochSettings
 
@@ -16,21 +20,12 @@ class Parts:
 
     def __init__(self, cfg: DictConfig) -> None:
         self.templates = make_templates(cfg.features)
-        with option_errors("metric", cfg.metric):
-            self.metric = instantiate(cfg.metric)
-        with option_errors("sampler", cfg.sampler):
-            self.sampler = instantiate(cfg.sampler)
-        with option_errors("loss", cfg.loss):
-            self.loss = instantiate(cfg.loss)
-        with option_errors("regularizer", cfg.regularizer):
-            regularizer = instantiate(cfg.regularizer)
-        check_part("metric", self.metric, "bind")
-        check_part("sampler", self.sampler, "sample")
-        check_part("loss", self.loss, "__call__")
-        check_part("regularizer", regularizer, "prox")
-        settings = {
-            name: value for name, value in cfg.optimizer.items() if name != "regularize_dense"
-        }
+        self.metric = _make(cfg, "metric", "bind")
+        self.sampler = _make(cfg, "sampler", "sample")
+        self.loss = _make(cfg, "loss", "__call__", "reduction")
+        regularizer = _make(cfg, "regularizer", "prox")
+        settings = _arguments(cfg, "optimizer")
+        settings.pop("regularize_dense", None)
         self.optimizer = instantiate(
             settings, _partial_=True, _convert_="object", regularizer=regularizer
         )
@@ -38,3 +33,30 @@ class Parts:
             self.optimizer([torch.nn.Parameter(torch.zeros(1))])
         with option_errors("tuner"):
             self.epochs = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
+
+
+def _make(cfg: DictConfig, group: str, *methods: str) -> Any:
+    """Return the part that a group of the configuration describes."""
+    with option_errors(group, cfg[group]):
+        part = instantiate(_arguments(cfg, group))
+    check_part(group, part, *methods)
+    return part
+
+
+def _arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
+    """Return a group's class and arguments.
+
+    Where an override names another class, the arguments that the group's file has for its own one
+    are left out: the other takes those given beside it.
+    """
+    arguments: dict[str, Any] = {str(name): value for name, value in cfg[group].items()}
+    if not HydraConfig.initialized():
+        return arguments
+    given = {override_key(override) for override in HydraConfig.get().overrides.task}
+    if f"{group}._target_" not in given:
+        return arguments
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name == "_target_" or f"{group}.{name}" in given
+    }

@@ -21,7 +21,7 @@ def override_key(override: str) -> str:
 
 
 def with_recorded(folder: Path, given: Sequence[str]) -> list[str]:
-    """Return the overrides that a run recorded, then those given now, which replace them.
+    """Return the overrides given now, then those that a run recorded and that they do not replace.
 
     The configuration is composed anew from ``conf/`` and these overrides. Nothing that a folder
     says is instantiated: classes come from the user's own command line or configuration alone.
@@ -54,4 +54,5 @@ def with_recorded(folder: Path, given: Sequence[str]) -> list[str]:
                 "override again",
                 path=path,
             )
-    return [*kept, *given]
+    # Flags such as --config-dir stand before all overrides.
+    return [*given, *kept]

@@ -175,7 +175,11 @@ def check_part(option: str, part: object, *methods: str) -> None:
 
 def thread_count(threads: int | None) -> int:
     """Return the number of threads: as configured, or one for each core there is to use."""
-    return len(os.sched_getaffinity(0)) if threads is None else threads
+    if threads is not None:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def initial_weights(init: DictConfig, decoder: HieroDecoder) -> Weights:

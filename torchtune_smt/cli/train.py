@@ -66,6 +66,9 @@ def _train(cfg: DictConfig) -> float:
         progress = load_checkpoint(folder / CHECKPOINT, weights, optimizer, fingerprint)
         print(f"resuming in epoch {progress.epoch}, after {progress.sentences:,} sentences")
     else:
+        print(
+            "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
+        )
         scores = {name: evaluate(decoder, weights, s)[0].score for name, s in sets.items()}
         before = scores
         parts_before = ", ".join(f"{name} BLEU {score:.2f}" for name, score in scores.items())
@@ -74,7 +77,7 @@ def _train(cfg: DictConfig) -> float:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
     print(
         f"tuning on {len(tuning):,} sentences of {'the bitext' if on_train else 'dev'}, "
-        f"{cfg.tuner.epochs} epochs",
+        f"{cfg.tuner.epochs} epoch{'s' if cfg.tuner.epochs > 1 else ''}",
         flush=True,
     )
 
