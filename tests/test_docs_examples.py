@@ -23,6 +23,8 @@ RUNS = {
     "sampler": ["sampler=best_worst"],
     "loss": ["loss=squared_hinge"],
     "loss_by_target": ["loss._target_=squared_hinge.SquaredHinge"],
+    # Not with the arguments of sampler=pro, which this class does not have.
+    "sampler_by_target": ["sampler._target_=best_worst.BestWorst", "sampler.pairs=3"],
     "regulariser": ["regularizer=negative_l1", "regularizer.strength=1000"],
 }
 SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
