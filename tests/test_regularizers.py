@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from torchtune_smt.regularizers import L1, NoRegularizer
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 
-REGULARIZERS = [L1(0.3), L1(0.0), NoRegularizer()]
+SEPARABLE = [L1(0.3), L1(0.0), L2(0.4), ElasticNet(0.2, 0.7), ElasticNet(0, 0), NoRegularizer()]
+REGULARIZERS = [*SEPARABLE, Oscar(0.02, 0.1), Oscar(0.0, 0.3, 9), Oscar(0.2, 0.0)]
 number = st.floats(-3, 3)
 
 
-@pytest.mark.parametrize("regularizer", REGULARIZERS, ids=repr)
+@pytest.mark.parametrize("regularizer", SEPARABLE, ids=repr)
 @given(weights=st.lists(number, min_size=1, max_size=4), step=st.floats(0, 3))
 def test_prox_minimises(regularizer, weights, step):
     result = regularizer.prox(torch.tensor(weights, dtype=torch.float64), step)
@@ -41,6 +42,14 @@ def test_capability_flags_hold(regularizer, weights, a, b):
         assert together == alone
 
 
+@pytest.mark.parametrize("regularizer", [r for r in SEPARABLE if r.elastic != (0, 0)], ids=repr)
+def test_elastic_strengths_say_what_the_value_is(regularizer):
+    w = torch.tensor([0.5, -2.0, 0.0])
+    lambda1, lambda2 = regularizer.elastic
+    expected = lambda1 * w.abs().sum() + lambda2 / 2 * w.square().sum()
+    assert regularizer.value(w) == pytest.approx(expected)
+
+
 def test_l1_by_hand():
     w = torch.tensor([3.0, -0.5, 0.0, -2.0])
     assert L1(2.0).value(w) == 11.0
@@ -49,6 +58,17 @@ def test_l1_by_hand():
 
 
 @pytest.mark.parametrize("strength", [-0.1, np.nan, np.inf])
-def test_strength_is_checked(strength):
-    with pytest.raises(ValueError, match="strength"):
-        L1(strength)
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [
+        (L1, "strength"),
+        (L2, "strength"),
+        (ElasticNet, "lambda1"),
+        (ElasticNet, "lambda2"),
+        (Oscar, "lambda1"),
+        (Oscar, "lambda2"),
+    ],
+)
+def test_strengths_are_checked(kind, argument, strength):
+    with pytest.raises(ValueError, match=f"{argument} must be a finite number, 0 or more"):
+        kind(**{argument: strength})

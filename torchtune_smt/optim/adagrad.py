@@ -169,13 +169,16 @@ def _regularized(
         return weight
     free = (accumulated == 0) | (indices < settings["unregularized"])
     step = (settings["lr"] / accumulated.sqrt()).masked_fill_(free, 0)
+    if times is not None:
+        free |= times == 0
     if times is None:
-        result: Tensor = regularizer.prox(weight, step)
+        result = regularizer.prox(weight, step)
     elif regularizer.lazy:
         result = regularizer.prox(weight, step * times)
     else:
         result = _elastic_repeated(weight, step, times, regularizer)
-    return result
+    # A step of size 0 could still move weights into a permitted region.
+    return torch.where(free, weight, result)
 
 
 def _elastic_repeated(

@@ -128,8 +128,10 @@ class FOBOS(SparseOptimizer):
         indices = indices[indices >= settings["unregularized"]]
         weight = parameter.index_select(0, indices)
         if "C" in state:
-            since = state["since"].index_select(0, indices)
-            weight = settings["regularizer"].prox(weight, state["C"] - since)
+            missed = state["C"] - state["since"].index_select(0, indices)
+            # A step of size 0 could still move weights into a permitted region.
+            moved = settings["regularizer"].prox(weight, missed)
+            weight = torch.where(missed > 0, moved, weight)
             state["since"].index_fill_(0, indices, state["C"])
         else:
             weight = self._elastic(weight, state, indices)

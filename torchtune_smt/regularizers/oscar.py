@@ -47,7 +47,7 @@ class Oscar:
         magnitudes = values.abs().sort(descending=True).values
         dimension = self._dimension(weights)
         _check_dimension(dimension, int(magnitudes.count_nonzero()))
-        below = dimension - 1 - torch.arange(magnitudes.numel(), device=magnitudes.device)
+        below = dimension - 1 - torch.arange(magnitudes.numel()).to(magnitudes)
         return ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:

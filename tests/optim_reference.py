@@ -1,0 +1,140 @@
+"""The optimizers by the book: every coordinate at every step, on plain arrays."""
+
+import numpy as np
+import torch
+
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+
+
+def parameter_of(values, device="cpu"):
+    return torch.nn.Parameter(torch.tensor(values, dtype=torch.float64, device=device))
+
+
+def set_gradient(parameter, entries):
+    """Give a parameter a sparse gradient; `entries`: list of (index, value)."""
+    indices = torch.tensor([[i for i, _ in entries]], dtype=torch.int64).reshape(1, -1)
+    values = torch.tensor([v for _, v in entries], dtype=parameter.dtype)
+    gradient = torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=True)
+    parameter.grad = gradient.to(parameter.device)
+
+
+def soft(w, amount):
+    return np.sign(w) * np.maximum(np.abs(w) - amount, 0)
+
+
+def prox(regularizer, w, step):
+    """Return the prox of one step (a number, or one a coordinate), from its definition."""
+    if regularizer is None or isinstance(regularizer, NoRegularizer):
+        return w
+    if isinstance(regularizer, L1):
+        return soft(w, step * regularizer.strength)
+    if isinstance(regularizer, L2):
+        return w / (1 + step * regularizer.strength)
+    if isinstance(regularizer, ElasticNet):
+        return soft(w, step * regularizer.lambda1) / (1 + step * regularizer.lambda2)
+    if isinstance(regularizer, Oscar):
+        return oscar_prox(w, step * regularizer.lambda1, step * regularizer.lambda2)
+    return regularizer.prox(torch.from_numpy(w), step).numpy()
+
+
+def oscar_prox(a, lambda1, lambda2, dimension=None):
+    """Return the prox of a sorted l1 norm, by scikit-learn's isotonic regression."""
+    from sklearn.isotonic import isotonic_regression
+
+    d = a.size if dimension is None else dimension
+    order = np.argsort(-np.abs(a), kind="stable")
+    z = np.abs(a)[order] - (lambda1 + lambda2 * (d - 1 - np.arange(a.size)))
+    result = np.zeros(a.size)
+    if a.size:
+        result[order] = np.maximum(isotonic_regression(z, increasing=False), 0)
+    return np.sign(a) * result
+
+
+class Twin:
+    """Weights, a gradient step and a regularisation of all coordinates."""
+
+    def __init__(self, start, lr, regularizer=None, unregularized=0, schedule="constant", **other):
+        self.w = np.array(start, float)
+        self.lr, self.regularizer, self.unregularized = lr, regularizer, unregularized
+        self.power = {"constant": 0, "1/sqrt(t)": 0.5, "1/t": 1}[schedule]
+        self.t = 0
+        self.other = other
+        self.extra = {}  # arrays that grow with w: name -> value of new coordinates
+        self.begin()
+
+    def begin(self):
+        pass
+
+    def rate(self, t):
+        return self.lr / t**self.power
+
+    def grow(self, n):
+        self.w = np.append(self.w, np.zeros(n))
+        for name, new in self.extra.items():
+            setattr(self, name, np.append(getattr(self, name), np.full(n, new)))
+
+    def step(self, entries):
+        g = np.zeros(self.w.size)
+        np.add.at(g, [i for i, _ in entries], [v for _, v in entries])
+        self.t += 1
+        self.update(g)
+
+
+class EagerAdaGrad(Twin):
+    def begin(self):
+        self.G = np.full(self.w.size, self.other.get("initial_accumulator", 0.0))
+        self.extra = {"G": self.other.get("initial_accumulator", 0.0)}
+
+    def update(self, g):
+        self.G += g**2
+        on = self.G > 0
+        rate = np.zeros(self.w.size)
+        rate[on] = self.lr / np.sqrt(self.G[on])
+        self.w = self.w - rate * g
+        on[: self.unregularized] = False
+        self.w[on] = prox(self.regularizer, self.w[on], torch.from_numpy(rate[on]).numpy())
+
+
+class EagerFobos(Twin):
+    def update(self, g):
+        self.w = self.w - self.rate(self.t) * g
+        rest = self.w[self.unregularized :]
+        self.w[self.unregularized :] = prox(self.regularizer, rest, self.rate(self.t + 1))
+
+
+class EagerSGD(Twin):
+    def begin(self):
+        self.total, self.count = np.zeros(self.w.size), 0
+        self.extra = {"total": 0.0}
+
+    def update(self, g):
+        self.w = self.w - self.lr * g
+        if self.other.get("average") == "step":
+            self.add()
+
+    def end_epoch(self):
+        if self.other.get("average") == "epoch":
+            self.add()
+
+    def add(self):
+        self.total += self.w
+        self.count += 1
+
+
+class EagerCumulativeL1(Twin):
+    """Tsuruoka et al. (2009), Figure 2, with the penalty on all weights at each step."""
+
+    def begin(self):
+        self.u, self.q = 0.0, np.zeros(self.w.size)
+        self.extra = {"q": 0.0}
+
+    def update(self, g):
+        self.u += self.rate(self.t) * self.regularizer.strength
+        self.w = self.w - self.rate(self.t) * g
+        for i in range(self.unregularized, self.w.size):
+            z = self.w[i]
+            if z > 0:
+                self.w[i] = max(0, z - (self.u + self.q[i]))
+            elif z < 0:
+                self.w[i] = min(0, z + (self.u - self.q[i]))
+            self.q[i] += self.w[i] - z

@@ -1,0 +1,438 @@
+"""The lazy optimizers against their eager twins on replayed gradient sequences."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim_reference import (
+    EagerAdaGrad,
+    EagerCumulativeL1,
+    EagerFobos,
+    EagerSGD,
+    parameter_of,
+    set_gradient,
+)
+
+from torchtune_smt.errors import DivergenceError
+from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+class NonNegative:
+    """A regulariser of a user's own: weights below 0 become 0. Two steps are as one."""
+
+    separable = lazy = True
+
+    def value(self, weights):
+        return torch.where((weights < 0).any(), float("inf"), 0.0)
+
+    def prox(self, weights, step):
+        return weights.clamp_min(0)
+
+
+class Cubic:
+    """Another one, which nobody knows how to put off: the prox of Σ |w| + |w|³."""
+
+    separable, lazy = True, False
+
+    def value(self, weights):
+        return weights.abs().sum() + weights.abs().pow(3).sum()
+
+    def prox(self, weights, step):
+        s = torch.as_tensor(step, dtype=torch.float64)
+        a = (weights.abs() - s).clamp_min(0)
+        return weights.sign() * 2 * a / (1 + (1 + 12 * s * a).sqrt())
+
+
+CASES = {
+    "fobos": [
+        (FOBOS, EagerFobos, regularizer, {"schedule": schedule})
+        for schedule in ("1/t", "1/sqrt(t)", "constant")
+        for regularizer in (
+            None,
+            L1(0.3),
+            L2(0.5),
+            ElasticNet(0.2, 0.7),
+            Oscar(0.02, 0.05),
+            NonNegative(),
+            Cubic(),
+        )
+    ],
+    "adagrad": [
+        (AdaGrad, EagerAdaGrad, regularizer, {"initial_accumulator": start})
+        for start in (0.0, 0.5)
+        for regularizer in (
+            L1(0.3),
+            L2(0.5),
+            ElasticNet(0.2, 0.7),
+            ElasticNet(0.2, 0.0),
+            NonNegative(),
+        )
+    ],
+    "cumulative": [
+        (CumulativeL1, EagerCumulativeL1, L1(strength), {"schedule": schedule})
+        for schedule in ("1/t", "constant")
+        for strength in (0.0, 0.3)
+    ],
+    "sgd": [
+        (SGD, EagerSGD, regularizer, {"average": average})
+        for regularizer, average in ((None, "epoch"), (NoRegularizer(), "step"))
+    ],
+}
+cases = st.sampled_from([case for group in CASES.values() for case in group])
+gradients = st.lists(
+    st.tuples(st.integers(0, 7), st.sampled_from([-2.0, -1.0, -0.3, 0.0, 0.5, 1.0, 1.7])),
+    max_size=6,
+)
+actions = st.lists(
+    st.one_of(
+        gradients.map(lambda g: ("step", g)),
+        gradients.map(lambda g: ("step", g)),
+        st.lists(st.integers(0, 7), max_size=5).map(lambda i: ("catch_up", i)),
+        st.just(("flush", None)),
+        st.just(("reload", None)),
+        st.just(("end_epoch", None)),
+        st.integers(1, 3).map(lambda n: ("grow", n)),
+        st.sampled_from([0.02, 0.5]).map(lambda lr: ("lr", lr)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def close(parameter, expected):
+    return np.allclose(parameter.detach().cpu().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=400)
+@given(
+    case=cases,
+    start=st.lists(st.sampled_from([-1.0, 0.0, 0.05, 0.7]), min_size=8, max_size=8),
+    actions=actions,
+    unregularized=st.sampled_from([0, 2]),
+    device=st.sampled_from(DEVICES),
+)
+def test_lazy_equals_eager(case, start, actions, unregularized, device):
+    kind, twin, regularizer, options = case
+    eager = twin(start, 0.1, regularizer, unregularized, **options)
+    parameter = parameter_of(start, device)
+
+    def build(lr):
+        return kind([parameter], lr, regularizer, unregularized=unregularized, **options)
+
+    lazy = build(0.1)
+    for action, argument in actions:
+        if action == "step":
+            set_gradient(parameter, argument)
+            lazy.step()
+            eager.step(argument)
+        elif action == "catch_up":
+            lazy.catch_up(torch.tensor(argument, dtype=torch.int64, device=device))
+            assert close(parameter[argument], eager.w[argument])
+        elif action == "flush":
+            lazy.flush()
+            assert close(parameter, eager.w)
+        elif action == "reload":
+            state = io.BytesIO()
+            torch.save(lazy.state_dict(), state)
+            state.seek(0)
+            parameter = torch.nn.Parameter(parameter.detach().clone())
+            lazy = build(0.3)
+            lazy.load_state_dict(torch.load(state, weights_only=True))
+        elif action == "end_epoch":
+            lazy.end_epoch()
+            if twin is EagerSGD:
+                eager.end_epoch()
+        elif action == "grow":
+            eager.grow(argument)
+            parameter.data = torch.cat([parameter.data, parameter.data.new_zeros(argument)])
+        elif action == "lr":
+            lazy.param_groups[0]["lr"] = eager.lr = argument
+    lazy.flush()
+    assert close(parameter, eager.w)
+    if twin is EagerSGD:
+        assert close(lazy.averaged(), eager.total / eager.count if eager.count else eager.w)
+
+
+SLOPES = {
+    HINGE: lambda z: float(z < 1),
+    PERCEPTRON: lambda z: float(z <= 0),
+    LOGISTIC: lambda z: 1 / (1 + np.exp(z)),
+}
+
+
+@settings(max_examples=150)
+@given(
+    case=cases.filter(lambda case: getattr(case[2], "elastic", None) or case[2] is None),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from([HINGE, LOGISTIC, PERCEPTRON]),
+    unregularized=st.sampled_from([0, 3]),
+)
+def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized):
+    optimizer, twin, regularizer, options = case
+    generator = np.random.default_rng(seed)
+    start = generator.choice([-0.3, 0.0, 0.4], 8)
+    eager = twin(start, 0.1, regularizer, unregularized, **options)
+    parameter = parameter_of(start)
+    lazy = optimizer([parameter], 0.1, regularizer, unregularized=unregularized, **options)
+    for _ in range(3):  # batches of rows, an ordinary step and an epoch's end between them
+        rows = [
+            (np.sort(generator.choice(8, n, replace=False)), generator.normal(size=n))
+            for n in generator.integers(0, 5, 6)
+        ]
+        begin = np.cumsum([0, *(ids.size for ids, _ in rows)])
+        margins = lazy.step_rows(
+            begin, np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows]), kind
+        )
+        for (ids, values), margin in zip(rows, margins, strict=True):
+            z = float(eager.w[ids] @ values)
+            assert abs(z - margin) < 1e-12
+            eager.step([(int(i), -SLOPES[kind](z) * v) for i, v in zip(ids, values, strict=True)])
+        entries = [(int(generator.integers(8)), 1.0)]
+        set_gradient(parameter, entries)
+        lazy.step()
+        eager.step(entries)
+        lazy.end_epoch()
+        if twin is EagerSGD:
+            eager.end_epoch()
+    lazy.flush()
+    assert close(parameter, eager.w)
+    if twin is EagerSGD:
+        assert close(lazy.averaged(), eager.total / eager.count)
+
+
+def test_the_scale_of_l2_does_not_underflow():
+    """P falls by a factor of 101 a step: after 155 of them no float64 could hold it."""
+    for regularizer in (L2(1000.0), ElasticNet(0.01, 1000.0)):
+        start = np.array([1.0, -1.0, 0.5, 0.2])
+        parameter, twin = parameter_of(start), EagerFobos(start, 0.1, regularizer, 1)
+        lazy = FOBOS([parameter], 0.1, regularizer, schedule="constant", unregularized=1)
+        generator = np.random.default_rng(0)
+        for _ in range(200):
+            entries = [(int(generator.integers(4)), float(generator.normal()))]
+            set_gradient(parameter, entries)
+            lazy.step()
+            twin.step(entries)
+        n = 400  # and in a compiled loop
+        lazy.step_rows(np.arange(n + 1), np.full(n, 2), np.ones(n), LOGISTIC)
+        for _ in range(n):
+            twin.step([(2, -1 / (1 + np.exp(twin.w[2])))])
+        lazy.flush()
+        assert close(parameter, twin.w)
+
+
+def test_a_regularizer_may_change_between_steps():
+    start = [0.9, -0.8, 0.7]
+    parameter, twin = parameter_of(start), EagerFobos(start, 0.1, L1(0.3))
+    lazy = FOBOS([parameter], 0.1, L1(0.3), schedule="constant")
+    sequence = [L1(0.3), ElasticNet(0.1, 0.4), Oscar(0.01, 0.1), L2(0.2), NonNegative(), L1(0.1)]
+    for regularizer in sequence:
+        lazy.param_groups[0]["regularizer"] = twin.regularizer = regularizer
+        for entries in ([(0, 1.0)], [], [(2, -1.0)]):
+            set_gradient(parameter, entries)
+            lazy.step()
+            twin.step(entries)
+    lazy.flush()
+    assert close(parameter, twin.w)
+
+
+def test_oscar_step_costs_nothing_in_the_number_of_zeros():
+    """The weights that are not 0 are found once; afterwards a list of them is kept."""
+    parameter = parameter_of(np.zeros(50))
+    lazy = FOBOS([parameter], 0.1, Oscar(0.001, 0.0001), schedule="constant")
+    twin = EagerFobos(np.zeros(50), 0.1, Oscar(0.001, 0.0001))
+    generator = np.random.default_rng(3)
+    for _ in range(60):
+        entries = [(int(i), float(generator.normal())) for i in generator.choice(50, 3)]
+        set_gradient(parameter, entries)
+        lazy.step()
+        twin.step(entries)
+        active = lazy._active[parameter]
+        assert active.tolist() == sorted(active.tolist())
+        assert active.tolist() == parameter.nonzero()[:, 0].tolist()
+    assert close(parameter, twin.w)
+
+
+def test_oscar_takes_the_dimension_from_the_regularised_part():
+    start = [1.0, 0.9, 0.8]
+    given, found = parameter_of(start), parameter_of(start)
+    for parameter, regularizer in ((given, Oscar(0.0, 0.1, 2)), (found, Oscar(0.0, 0.1))):
+        lazy = FOBOS([parameter], 1.0, regularizer, schedule="constant", unregularized=1)
+        set_gradient(parameter, [])
+        lazy.step()
+    assert given.tolist() == found.tolist() == pytest.approx([1.0, 0.8, 0.8])
+    larger = parameter_of(start)
+    lazy = FOBOS([larger], 1.0, Oscar(0.0, 0.1, 4), schedule="constant", unregularized=1)
+    set_gradient(larger, [])
+    lazy.step()
+    # Larger by 2, d shifts lambda1 by 2 lambda2.
+    assert larger.tolist() == pytest.approx([1.0, 0.6, 0.6])
+
+
+def test_weights_may_be_changed_after_a_flush():
+    for regularizer in (L1(0.1), L2(0.1), Oscar(0.01, 0.01), NonNegative()):
+        parameter = parameter_of([1.0, 0.0, 0.0])
+        lazy = FOBOS([parameter], 0.1, regularizer, schedule="constant")
+        for _ in range(5):
+            set_gradient(parameter, [(0, 0.1)])
+            lazy.step()
+        lazy.flush()
+        with torch.no_grad():
+            parameter.copy_(torch.tensor([0.0, 0.5, 0.5]))
+        twin = EagerFobos([0, 0.5, 0.5], 0.1, regularizer)
+        set_gradient(parameter, [(2, 0.1)])
+        lazy.step()
+        twin.step([(2, 0.1)])
+        lazy.flush()
+        assert close(parameter, twin.w)
+
+
+def test_debts_of_the_cumulative_penalty_are_kept():
+    """FOBOS forgives what a weight at 0 could not pay; the cumulative penalty does not."""
+    weights = []
+    for kind in (CumulativeL1, FOBOS):
+        parameter = parameter_of([0.1])
+        optimizer = kind([parameter], 1.0, L1(0.3), schedule="constant")
+        for entries in ([], [], [(0, -1.0)]):
+            set_gradient(parameter, entries)
+            optimizer.step()
+        optimizer.flush()
+        weights.append(parameter.item())
+    assert weights == pytest.approx([0.1 + 1 - 3 * 0.3, 1 - 0.3])
+
+
+def test_averages_by_hand():
+    parameter = parameter_of([0.0, 0.0])
+    by_epoch, by_step = (
+        SGD([parameter], 1.0, average="epoch"),
+        SGD([parameter], 1.0, average="step"),
+    )
+    assert by_epoch.averaged().tolist() == [0, 0]
+    for epoch in ([[(0, -1.0)], [(0, -1.0)]], [[(1, -4.0)]]):
+        for entries in epoch:
+            set_gradient(parameter, entries)
+            before = parameter.detach().clone()
+            by_epoch.step()
+            with torch.no_grad():
+                parameter.copy_(before)
+            by_step.step()
+        by_epoch.end_epoch()
+        by_step.end_epoch()
+    assert parameter.tolist() == [2, 4]
+    assert by_epoch.averaged().tolist() == [2, 2]  # of (2, 0) and (2, 4)
+    assert by_step.averaged().tolist() == pytest.approx([5 / 3, 4 / 3])  # (1, 0), (2, 0), (2, 4)
+    with pytest.raises(ValueError, match="average=epoch"):
+        SGD([parameter], 1.0, average="none").averaged()
+
+
+def test_schedules_by_hand():
+    for schedule, steps, prox in (
+        ("constant", [1, 1, 1], 1),
+        ("1/sqrt(t)", [1, 2**-0.5, 3**-0.5], 4**-0.5),
+        ("1/t", [1, 1 / 2, 1 / 3], 1 / 4),
+    ):
+        parameter = parameter_of([0.0])
+        lazy = FOBOS([parameter], 2.0, schedule=schedule)
+        for step in steps:
+            before = parameter.item()
+            set_gradient(parameter, [(0, 1.0)])
+            lazy.step()
+            assert before - parameter.item() == pytest.approx(2 * step)
+        # The proximal step has the rate of the step to come.
+        parameter = parameter_of([9.0])
+        lazy = FOBOS([parameter], 2.0, L1(0.1), schedule=schedule)
+        for _ in steps:
+            set_gradient(parameter, [])
+            lazy.step()
+        lazy.flush()
+        assert 9 - parameter.item() == pytest.approx(0.1 * 2 * (sum(steps) - 1 + prox))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda p: AdaGrad(p, regularizer=Oscar()), "not sort and pool.*use FOBOS"),
+        (lambda p: AdaGrad(p, regularizer=Cubic()), "Cubic is not lazy.*use FOBOS"),
+        (lambda p: SGD(p, regularizer=L1(0.1)), "L1 would have no effect.*use regularizer=none"),
+        (lambda p: CumulativeL1(p), "got no regularizer: use regularizer=l1"),
+        (lambda p: CumulativeL1(p, regularizer=L2()), "got L2: use regularizer=l1, or FOBOS"),
+        (lambda p: CumulativeL1(p, regularizer=Oscar()), "got Oscar: use regularizer=l1, or FOBOS"),
+        (lambda p: FOBOS(p, schedule="linear"), "1/sqrt\\(t\\).*not 'linear'"),
+        (lambda p: FOBOS(p, lr=-1.0), "lr must be finite and above 0, not -1"),
+        (lambda p: FOBOS(p, unregularized=-1), "unregularized must be 0 or more"),
+        (lambda p: SGD(p, average="week"), "average must be one of.*'week'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build([parameter_of([0.0])])
+
+
+def test_a_class_without_the_needed_method_is_named():
+    class Half:
+        separable = lazy = True
+
+        def value(self, weights):
+            return 0
+
+    with pytest.raises(TypeError, match="Half lacks the method prox"):
+        FOBOS([parameter_of([0.0])], regularizer=Half())
+    Half.prox = lambda self, weights, step: weights.clone()
+    del Half.lazy
+    with pytest.raises(TypeError, match="Half lacks the attribute lazy"):
+        FOBOS([parameter_of([0.0])], regularizer=Half())
+
+
+@pytest.mark.parametrize("kind", [FOBOS, SGD, AdaGrad, CumulativeL1])
+def test_states_of_others_are_refused(kind):
+    def build(cls, parameter):
+        return cls([parameter], regularizer=L1(0.1) if cls is not SGD else None)
+
+    parameter = parameter_of([0.5, 0.0])
+    optimizer = build(kind, parameter)
+    set_gradient(parameter, [(0, 1.0)])
+    optimizer.step()
+    state = optimizer.state_dict()
+    other = AdaGrad if kind is not AdaGrad else SGD
+    with pytest.raises(ValueError, match=f"of the optimizer {kind.__name__}, and this is"):
+        build(other, parameter).load_state_dict(state)
+    if kind is not SGD:
+        with pytest.raises(ValueError, match=re.escape("regularizer L1(strength=0.1)")):
+            kind([parameter], regularizer=L1(0.2)).load_state_dict(state)
+    del state["state"][0]["step"]
+    with pytest.raises(ValueError, match="lacks \\['step'\\]"):
+        build(kind, parameter).load_state_dict(state)
+
+
+def test_a_state_of_a_plain_users_class_can_be_resumed():
+    parameter = parameter_of([0.5])
+    optimizer = FOBOS([parameter], regularizer=NonNegative())
+    set_gradient(parameter, [(0, 1.0)])
+    optimizer.step()
+    FOBOS([parameter], regularizer=NonNegative()).load_state_dict(optimizer.state_dict())
+
+
+def test_rows_that_are_not_finite_stop():
+    for optimizer in (
+        FOBOS([parameter_of([0.5, 0.5])], regularizer=L1(0.1)),
+        SGD([parameter_of([0.5, 0.5])]),
+        AdaGrad([parameter_of([0.5, 0.5])]),
+        CumulativeL1([parameter_of([0.5, 0.5])], regularizer=L1(0.1)),
+    ):
+        with pytest.raises(DivergenceError, match="margin of pair 1 of the mini-batch is nan"):
+            optimizer.step_rows(
+                np.array([0, 1, 2]), np.array([0, 1]), np.array([1.0, np.nan]), HINGE
+            )
+
+
+def test_what_compiled_loops_cannot_do_is_known():
+    assert FOBOS([parameter_of([0.0])], regularizer=L2()).compiled()
+    assert not FOBOS([parameter_of([0.0])], regularizer=Oscar()).compiled()
+    assert not FOBOS([torch.nn.Parameter(torch.zeros(1))]).compiled()
