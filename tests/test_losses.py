@@ -1,0 +1,244 @@
+"""Losses against their definitions, gradients against finite differences, steps by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.kbest import KBest
+from torchtune_smt.losses import (
+    ExpectedGain,
+    Hinge,
+    HopeFear,
+    Logistic,
+    Perceptron,
+    Ramp,
+    Softmax,
+    reduce,
+)
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad
+from torchtune_smt.regularizers import L1, NoRegularizer
+from torchtune_smt.tuners.objective import list_losses, listwise_step, pairwise_step
+from torchtune_smt.weights import Weights
+
+# Slow, obvious definitions.
+PAIRWISE = {
+    Hinge: (lambda z: max(0.0, 1 - z), lambda z: -1.0 if z < 1 else 0.0),
+    Logistic: (lambda z: math.log1p(math.exp(-z)), lambda z: -1 / (1 + math.exp(z))),
+    Perceptron: (lambda z: max(0.0, -z), lambda z: -1.0 if z <= 0 else 0.0),
+}
+LISTWISE = [
+    Softmax(),
+    ExpectedGain(),
+    ExpectedGain(temperature=0.3, entropy=0.2),
+    Ramp(1),
+    Ramp(2),
+    Ramp(3, cost=2.0),
+    HopeFear(cost=3.0),
+]
+
+
+def reference(loss, s: list[float], g: list[float]) -> float:
+    """A listwise loss from its formula, one hypothesis at a time."""
+    n = range(len(s))
+    if isinstance(loss, Softmax):
+        best = [i for i in n if g[i] == max(g)]
+        return -math.log(sum(math.exp(s[i]) for i in best) / sum(map(math.exp, s)))
+    if isinstance(loss, ExpectedGain):
+        e = [math.exp(x / loss.temperature) for x in s]
+        p = [x / sum(e) for x in e]
+        entropy = -sum(x * math.log(x) for x in p)
+        return -sum(p[i] * g[i] for i in n) - loss.entropy * entropy
+    if isinstance(loss, Ramp):
+        c = [loss.cost * (max(g) - x) for x in g]
+        fear, hope = max(s[i] + c[i] for i in n), max(s[i] - c[i] for i in n)
+        return {1: fear - max(s), 2: max(s) - hope, 3: fear - hope}[loss.variant]
+    hope = max(n, key=lambda i: s[i] + loss.cost * g[i])
+    fear = max(n, key=lambda i: s[i] - loss.cost * g[i])
+    return max(0.0, loss.cost * (g[hope] - g[fear]) - (s[hope] - s[fear]))
+
+
+@pytest.mark.parametrize("kind", PAIRWISE)
+@given(z=st.lists(st.floats(-30, 30) | st.sampled_from([0.0, 1.0, -1.0]), min_size=1, max_size=5))
+def test_pairwise_losses_and_their_slopes(kind, z):
+    value, slope = PAIRWISE[kind]
+    margins = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+    losses = kind()(margins)
+    assert losses.tolist() == pytest.approx([value(x) for x in z], abs=1e-12)
+    losses.sum().backward()
+    assert margins.grad.tolist() == pytest.approx([slope(x) for x in z], abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", PAIRWISE)
+def test_large_margins_do_not_overflow(kind):
+    assert kind()(torch.tensor([-1e4, 1e4], dtype=torch.float64)).isfinite().all()
+
+
+@pytest.mark.parametrize("loss", LISTWISE, ids=repr)
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 1)), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    shift=st.floats(-50, 50),
+)
+def test_listwise_losses_equal_their_formulas(loss, rows, shift):
+    scores = torch.tensor([[s for s, _ in row] for row in rows], dtype=torch.float64)
+    gains = torch.tensor([[g for _, g in row] for row in rows], dtype=torch.float64)
+    expected = [reference(loss, s, g) for s, g in zip(scores.tolist(), gains.tolist(), strict=True)]
+    assert loss(scores, gains).tolist() == pytest.approx(expected, abs=1e-9)
+    # A constant added to all scores of a list changes nothing.
+    if not isinstance(loss, HopeFear | Ramp):
+        assert loss(scores + shift, gains).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", [*LISTWISE, Hinge(), Logistic(), Perceptron()], ids=repr)
+def test_gradcheck(loss):
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn((2, 5), dtype=torch.float64, generator=generator).requires_grad_()
+    gains = torch.rand((2, 5), dtype=torch.float64, generator=generator)
+    if getattr(loss, "listwise", False):
+        assert torch.autograd.gradcheck(lambda s: loss(s, gains), scores)
+    else:
+        assert torch.autograd.gradcheck(loss, scores)
+
+
+def test_equal_gains_leave_nothing_to_learn():
+    scores = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    gains = torch.full((1, 3), 0.4)
+    for loss in LISTWISE:
+        if isinstance(loss, Ramp | HopeFear | Softmax) or loss.entropy == 0:
+            (gradient,) = torch.autograd.grad(loss(scores, gains).sum(), scores)
+            assert gradient.abs().max() < 1e-7, loss
+
+
+def test_reductions():
+    losses = torch.tensor([1.0, 2.0, 6.0])
+    assert (reduce(losses, "sum"), reduce(losses, "mean")) == (9.0, 3.0)
+    assert reduce(torch.empty(0), "mean") == 0
+    assert (Hinge().reduction, Perceptron().reduction, Logistic().reduction) == (
+        "each",
+        "each",
+        "sum",
+    )
+    for kind in (Hinge, Softmax):
+        with pytest.raises(ValueError, match="reduction must be"):
+            kind(reduction="max")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ExpectedGain(temperature=0), "temperature must be finite and above 0"),
+        (lambda: ExpectedGain(entropy=-1), "entropy must be"),
+        (lambda: Ramp(4), "variant must be 1, 2 or 3"),
+        (lambda: HopeFear(cost=float("inf")), "cost must be finite"),
+    ],
+)
+def test_arguments_are_checked(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def kbest(rows: list[dict[int, float]], gains: list[float], index: int = 0) -> KBest:
+    lengths = [len(row) for row in rows]
+    return KBest(
+        index,
+        np.arange(len(rows) + 1, dtype=np.int64),
+        np.arange(len(rows), dtype=np.int32),
+        np.append(0, np.cumsum(lengths)).astype(np.int64),
+        np.array([f for row in rows for f in row], np.int64),
+        np.array([v for row in rows for v in row.values()]),
+        np.zeros(len(rows)),
+        np.array(gains),
+    )
+
+
+LISTS = [
+    kbest([{0: 1.0, 2: 1.0}, {0: 2.0, 3: 1.0}, {0: 0.5}], [0.9, 0.1, 0.5]),
+    kbest([{0: 1.0, 3: 1.0}, {1: 2.0, 2: 1.0}], [0.2, 0.8], 1),
+]
+PAIRS = [np.array([[0, 1], [0, 2], [2, 1]]), np.array([[1, 0]])]
+
+
+def fresh() -> Weights:
+    weights = Weights(["a", "b"])
+    weights.set(["x", "y"], [0.1, -0.2])
+    return weights
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Perceptron(), Logistic("each")], ids=repr)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_step_after_each_pair(loss, compiled):
+    """Both ways of taking many small steps equal the loop over pairs written out."""
+    kind = type(loss)
+    if not compiled:
+        # The same loss without the note that compiled loops know it.
+        loss = type("Own", (), {"reduction": "each", "__call__": lambda self, z: kind()(z)})()
+    weights = fresh()
+    optimizer = SGD([weights.parameter], lr=0.5, average="none")
+    mean, count = pairwise_step(weights, optimizer, loss, LISTS, PAIRS)
+    w = np.array([0.0, 0.0, 0.1, -0.2])
+    total = 0.0
+    for lists, pairs in zip(LISTS, PAIRS, strict=True):
+        for better, worse in pairs:
+            x = np.zeros(4)
+            for sign, h in ((1, better), (-1, worse)):
+                ids, values = lists.row(h)
+                x[ids] += sign * values
+            z = float(w @ x)
+            total += PAIRWISE[kind][0](z)
+            w -= 0.5 * PAIRWISE[kind][1](z) * x
+    assert count == 4
+    assert mean == pytest.approx(total / 4)
+    assert weights.parameter.tolist() == pytest.approx(w.tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", LISTWISE, ids=repr)
+def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
+    weights = fresh()
+    losses = list_losses(weights, loss, LISTS)
+    losses.sum().backward()
+    gradient = weights.parameter.grad
+    assert gradient.is_sparse
+    dense = weights.parameter.detach().clone().requires_grad_()
+    expected = []
+    for lists in sorted(LISTS, key=len):
+        scores = lists.rows(4).to_dense() @ dense
+        expected.append(loss(scores[None], torch.from_numpy(lists.gain)[None])[0])
+    assert losses.tolist() == pytest.approx([float(x) for x in expected])
+    sum(expected).backward()
+    assert gradient.to_dense().tolist() == pytest.approx(dense.grad.tolist(), abs=1e-12)
+
+
+def test_lists_of_one_hypothesis_are_left_out():
+    weights = fresh()
+    optimizer = FOBOS([weights.parameter], lr=1.0, regularizer=NoRegularizer())
+    before = weights.parameter.detach().clone()
+    single = kbest([{0: 1.0}], [0.5])
+    assert listwise_step(weights, optimizer, Softmax(), [single]) == (0.0, 0)
+    assert torch.equal(before, weights.parameter)
+    assert listwise_step(weights, optimizer, Softmax(), [single, LISTS[0]])[1] == 1
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(), HopeFear(), Hinge()], ids=repr)
+def test_every_optimizer_takes_a_step(loss):
+    for build in (
+        lambda p: AdaGrad([p], lr=0.1, regularizer=L1(0.01)),
+        lambda p: FOBOS([p], lr=0.1, regularizer=L1(0.01)),
+        lambda p: SGD([p], lr=0.1),
+    ):
+        weights = fresh()
+        optimizer = build(weights.parameter)
+        if getattr(loss, "listwise", False):
+            _, count = listwise_step(weights, optimizer, loss, LISTS)
+        else:
+            _, count = pairwise_step(weights, optimizer, loss, LISTS, PAIRS)
+        optimizer.flush()
+        assert count
+        assert weights.parameter.isfinite().all()
+        assert weights.parameter.tolist() != fresh().parameter.tolist()
