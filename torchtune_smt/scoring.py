@@ -47,6 +47,15 @@ class SparseRows:
         return cls(*(torch.from_numpy(array) for array in arrays))
 
     @classmethod
+    def of_lists(cls, kbests: Sequence[KBest]) -> SparseRows:
+        """Return the rows of some k-best lists (one at least), list after list."""
+        lengths = np.concatenate([np.diff(kbest.row_begin) for kbest in kbests])
+        row_begin = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=row_begin[1:])
+        features = np.concatenate([kbest.feature for kbest in kbests])
+        return cls.from_csr(row_begin, features, np.concatenate([k.value for k in kbests]))
+
+    @classmethod
     def differences(cls, kbests: Sequence[KBest], pairs: Sequence[Offsets]) -> SparseRows:
         """Return x = H(better) - H(worse), one row a pair, list after list.
 
@@ -97,9 +106,9 @@ class SparseRows:
         Parameters
         ----------
         weight : float tensor [D]
-            Its gradient is sparse (COO): the features that occur, each once, ascending.
+            Its gradient is sparse (COO): features that occur, each once, ascending.
         drop_noise : bool
-            Let the gradient of a feature be 0 where rows cancel but for rounding, which AdaGrad
+            Leave a feature out of the gradient where rows cancel but for rounding, which AdaGrad
             would blow up to a step of full size.
 
         Returns
@@ -198,7 +207,8 @@ class _SparseScores(torch.autograd.Function):
         summed = value.new_zeros(feature.numel()).index_add_(0, column, parts)
         if ctx.drop_noise:
             size = value.new_zeros(feature.numel()).index_add_(0, column, parts.abs_())
-            summed.masked_fill_(summed.abs() <= kernels.NOISE * size, 0)
+            kept = (summed.abs() > kernels.NOISE * size).nonzero().squeeze(1)
+            feature, summed = feature[kept], summed[kept]
         gradient = torch.sparse_coo_tensor(
             feature.unsqueeze(0),
             summed,

@@ -17,6 +17,7 @@ from torchtune_smt.cli.lists import (
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import Scored
 from torchtune_smt.cli.setup import (
+    check_part,
     initial_weights,
     make_decoder,
     open_model,
@@ -103,7 +104,9 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
     """Return the metric for the sentences that are tuned on."""
     if isinstance(decoder, KBestFiles):
         return list_metric(decoder, metric, tuning)
-    return metric.bind(tuning.references, decoder.target_words)
+    bound = metric.bind(tuning.references, decoder.target_words)
+    check_part("metric", bound, "gains")
+    return bound
 
 
 def _sentences(corpus: Corpus) -> Sentences:

@@ -139,8 +139,7 @@ def listwise_step(
 def list_losses(weights: Weights, loss: ListwiseLoss, kbests: Sequence[KBest]) -> Tensor:
     """Return the losses of some k-best lists, connected to ``weights.parameter``.
 
-    Scores are those of differences to the hypothesis of the largest gain: what all hypotheses of a
-    list share has no gradient then, not even by rounding.
+    What all hypotheses of a list share has no gradient, not even by rounding.
 
     Parameters
     ----------
@@ -154,7 +153,7 @@ def list_losses(weights: Weights, loss: ListwiseLoss, kbests: Sequence[KBest]) -
     """
     kbests = sorted(kbests, key=len)
     gains = [finite_gains(kbest) for kbest in kbests]
-    rows = SparseRows.differences(kbests, [_against(int(gain.argmax()), gain) for gain in gains])
+    rows = SparseRows.of_lists(kbests)
     bring_up_to_date(weights, rows)
     scores = rows.scores(weights.parameter, drop_noise=True)
     return torch.cat(
@@ -173,13 +172,6 @@ def _by_length(scores: Tensor, gains: list[Reals]) -> Iterator[tuple[Tensor, Ten
         some_gains = torch.from_numpy(np.stack(gains[first:last]))
         yield scores[begin:end].view(-1, length), some_gains.to(scores)
         first, begin = last, end
-
-
-def _against(reference: int, gain: Reals) -> Offsets:
-    """Return the pairs of each hypothesis with one of them."""
-    pairs = np.full((gain.size, 2), reference)
-    pairs[:, 0] = np.arange(gain.size)
-    return pairs
 
 
 def _step(optimizer: LazyOptimizer, total: Tensor) -> None:
