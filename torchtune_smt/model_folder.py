@@ -182,9 +182,12 @@ def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
 
 
 def check_model(
-    folder: str | os.PathLike[str], bitext: Corpus, settings: ModelSettings
+    folder: str | os.PathLike[str], bitext: Corpus | None, settings: ModelSettings
 ) -> str | None:
-    """Return why a folder is not the model of this bitext and these settings, None if it is."""
+    """Return why a folder is not the model of this bitext and these settings, None if it is.
+
+    Without a bitext, the settings alone are compared: the model may have moved away from its text.
+    """
     path = Path(folder) / _MANIFEST
     if not path.is_file():
         return "there is no whole model"
@@ -199,9 +202,9 @@ def check_model(
     for name, value in json.loads(json.dumps(asdict(settings))).items():
         if built.get(name) != value:
             return f"it was built with {name}={built.get(name)}, not {value}"
-    if digests[0] != _digest(bitext):
+    if bitext is not None and digests[0] != _digest(bitext):
         return "it was built from another bitext"
-    if digests[1] != _alignment_digest(settings):
+    if bitext is not None and digests[1] != _alignment_digest(settings):
         return "it was built from another alignment"
     for part in ("grammar", _LM, *["folds"] * (settings.folds > 0)):
         if not (path.parent / part).exists():

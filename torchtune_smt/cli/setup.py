@@ -103,7 +103,12 @@ def model_settings(model: DictConfig) -> ModelSettings:
 
 
 def open_model(
-    model: DictConfig, bitext: Callable[[], Corpus], *, folds: bool, report: Callable[[str], None]
+    model: DictConfig,
+    bitext: Callable[[], Corpus],
+    *,
+    folds: bool,
+    report: Callable[[str], None],
+    compare_bitext: bool = True,
 ) -> tuple[Grammar, NgramModel, Sequence[NgramModel]]:
     """Return grammar, language model and cross-fitted language models, building what is missing.
 
@@ -113,15 +118,19 @@ def open_model(
         Reads the training bitext; asked only if the model is made from it.
     folds : bool
         Whether cross-fitted language models are wanted.
+    compare_bitext : bool
+        Whether a model of another bitext is built anew; if not, the bitext is only read to build a
+        model that is missing.
     """
     if model.kind == "files":
         grammar = read_grammar(model.grammar, model.format)
         return grammar, NgramModel.load(model.language_model), []
-    corpus, settings = bitext(), model_settings(model)
+    settings = model_settings(model)
+    corpus = bitext() if compare_bitext else None
     reason = check_model(model.folder, corpus, settings)
     if reason is not None:
         report(f"building the model in {model.folder}: {reason}")
-        build_model(model.folder, corpus, settings, lambda step: report(f"  {step}"))
+        build_model(model.folder, corpus or bitext(), settings, lambda step: report(f"  {step}"))
     return load_model(model.folder, folds=folds)
 
 

@@ -40,6 +40,7 @@ def _translate(cfg: DictConfig) -> None:
         lambda: require_split(cfg.data, "train", training=True),
         folds=False,
         report=lambda line: print(line, file=sys.stderr),
+        compare_bitext=False,
     )
     decoder = make_decoder(cfg, grammar, model, [], make_templates(cfg.features))
     weights = Weights(decoder.dense_names)
