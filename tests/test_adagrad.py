@@ -251,7 +251,7 @@ def test_arguments_are_checked(arguments, message):
 
 
 def test_regularizers_that_cannot_be_lazy_are_refused():
-    with pytest.raises(ValueError, match="Oscar is not separable.*use FOBOS instead"):
+    with pytest.raises(ValueError, match="Oscar is not separable.*use FOBOS"):
         AdaGrad([parameter_of([0.0])], regularizer=Oscar())
 
 

@@ -313,7 +313,8 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
 OPTIONS = {
     "nonsense=1": "there is no option nonsense; --cfg job shows all that there are",
     "tuner.nonsense=1": "there is no option tuner.nonsense; --cfg job shows all that there are",
-    "loss=nonsense": "there is no loss=nonsense; choose of logistic",
+    "loss=nonsense": "there is no loss=nonsense; choose of expected_gain, hinge, hope_fear, "
+    "logistic, perceptron, ramp, softmax",
     "data=nonsense": "there is no data=nonsense; choose of example, files, fisher, multi30k",
     "nonsense": "missing EQUAL",
     "init=file": "init.file is missing; give it with init.file=VALUE",

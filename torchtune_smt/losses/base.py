@@ -79,7 +79,14 @@ def is_listwise(loss: Loss) -> TypeGuard[ListwiseLoss]:
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Return the sum (also for "each") or the mean of some losses; 0 where there are none."""
+    """Return the sum (also for "each") or the mean of some losses; 0 where there are none.
+
+    Raises
+    ------
+    ValueError
+        The reduction is not known.
+    """
+    check_reduction(reduction)
     total = losses.sum()
     return total / losses.numel() if reduction == "mean" and losses.numel() else total
 
@@ -88,16 +95,3 @@ def check_reduction(reduction: str) -> None:
     """Raise ValueError if `reduction` is none of those known."""
     if reduction not in ("sum", "mean", "each"):
         raise ValueError(f'reduction must be "sum", "mean" or "each", not {reduction!r}')
-
-
-def check_loss(loss: object) -> None:
-    """Raise ValueError or TypeError if an object, perhaps of a user's class, is no loss."""
-    name = type(loss).__name__
-    if not callable(loss):
-        raise TypeError(
-            f"the loss {name} lacks the method __call__: write __call__(self, margins), or, with "
-            "listwise = True, __call__(self, scores, gains)"
-        )
-    if not hasattr(loss, "reduction"):
-        raise TypeError(f'the loss {name} lacks the attribute reduction: "sum", "mean" or "each"')
-    check_reduction(loss.reduction)

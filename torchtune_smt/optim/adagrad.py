@@ -80,12 +80,14 @@ class AdaGrad(SparseOptimizer):
             raise ValueError(
                 f"AdaGrad has a step of its own for each coordinate, and {name} is not separable: "
                 "its prox under such steps is not the one that is known (for OSCAR, not sort and "
-                "pool); use FOBOS instead of AdaGrad, or L1, L2 or ElasticNet as regularizer"
+                "pool); use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet "
+                "as regularizer"
             )
         if not regularizer.lazy and elastic_strengths(regularizer) is None:
             raise ValueError(
                 f"AdaGrad puts regularisation off until a weight is needed, and {name} is not "
-                "lazy: use FOBOS instead of AdaGrad, or L1, L2 or ElasticNet as regularizer"
+                "lazy: use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet as "
+                "regularizer"
             )
 
     def puts_off(self, group: Group) -> bool:

@@ -67,7 +67,8 @@ class CumulativeL1(SparseOptimizer):
             name = "no regularizer" if given is None else type(given).__name__
             raise ValueError(
                 "CumulativeL1 accumulates the penalty of the l1 norm, which has one rate for all "
-                f"weights, and got {name}: use regularizer=l1, or FOBOS instead of CumulativeL1"
+                f"weights, and got {name}: use regularizer=l1, or FOBOS "
+                "(optimizer=fobos) instead of CumulativeL1"
             )
 
     def puts_off(self, group: Group) -> bool:

@@ -72,8 +72,9 @@ class SGD(SparseOptimizer):
         if elastic_strengths(group["regularizer"]) != (0, 0):
             raise ValueError(
                 f"SGD takes gradient steps alone and {type(group['regularizer']).__name__} would "
-                "have no effect: use regularizer=none, or FOBOS with schedule=constant instead of "
-                "SGD (CumulativeL1 for the l1 norm)"
+                "have no effect: use regularizer=none, or FOBOS (optimizer=fobos "
+                "optimizer.schedule=constant) instead of SGD, for L1 also CumulativeL1 "
+                "(optimizer=cumulative_l1)"
             )
 
     def end_epoch(self) -> None:
