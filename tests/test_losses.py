@@ -299,6 +299,30 @@ def test_rounding_noise_is_not_learnt_from(loss):
         assert weights.parameter[3].item() == before
 
 
+@pytest.mark.parametrize("loss", [Softmax(), ExpectedGain()], ids=repr)
+@pytest.mark.parametrize("gap", [1.0, 10.0, 20.0, 30.0, 40.0, 60.0])
+def test_what_a_list_shares_is_not_learnt_from(loss, gap):
+    """However sure the model is of the best: 1 - p is then a number of few or no digits."""
+    rows = [{0: gap, 1: 0.3, 3: 1.0}, {0: 0.1, 1: 0.3, 3: 1.0}, {0: 0.2, 1: 0.3, 3: 1.0}]
+    rows += [{0: 0.01 * i, 1: 0.3, 3: 1.0} for i in range(97)]
+    weights = Weights(["a", "b"])
+    weights.set(["a", "b", "x", "y"], [1.0, 0.7, 0.1, 5.0])
+    losses = list_losses(weights, loss, [kbest(rows, [0.9, 0.2, *[0.1] * 98])])
+    losses.sum().backward()
+    gradient = weights.parameter.grad.to_dense().tolist()
+    assert gradient[1] == gradient[3] == 0
+    # The gradient that is left is right to many digits.
+    p = np.exp([row[0] - gap for row in rows])
+    p /= p.sum()
+    if isinstance(loss, Softmax):
+        others = p[1:]
+    else:
+        g = np.array([0.7, *[0.8] * 98])  # the best gain minus that of the others
+        others = p[1:] * (g - p[1:] @ g)
+    x = np.array([row[0] - gap for row in rows[1:]])
+    assert gradient[0] == pytest.approx(others @ x, rel=1e-9)
+
+
 def test_noise_of_a_sum_over_rows_is_no_gradient():
     noisy, sum_ = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
     lists = [kbest([{0: noisy, 1: 1.0}, {0: sum_}, {}], [0, 0, 0])]
@@ -321,7 +345,7 @@ def test_numbers_that_are_not_finite_are_refused(bad):
     broken = [kbest([{0: 1.0, 2: bad}, {1: 1.0}], [0.1, 0.2])]
     with pytest.raises(DivergenceError, match="gradient of feature id"):
         listwise_step(weights, optimizer, Softmax(), broken)
-    with pytest.raises(DivergenceError, match="gradient of feature id 2"):
+    with pytest.raises(DivergenceError, match="gradient of feature id"):
         pairwise_step(weights, optimizer, Logistic(), broken, [np.array([[1, 0]])])
     with pytest.raises(DivergenceError, match="margin of pair 0 of the mini-batch"):
         pairwise_step(weights, optimizer, Hinge(), broken, [np.array([[1, 0]])])

@@ -207,7 +207,9 @@ class _SparseScores(torch.autograd.Function):
         summed = value.new_zeros(feature.numel()).index_add_(0, column, parts)
         if ctx.drop_noise:
             size = value.new_zeros(feature.numel()).index_add_(0, column, parts.abs_())
-            kept = (summed.abs() > kernels.NOISE * size).nonzero().squeeze(1)
+            # What is not finite has to reach the optimizer, which says so.
+            real = (summed.abs() > kernels.NOISE * size) | size.isfinite().logical_not_()
+            kept = real.nonzero().squeeze(1)
             feature, summed = feature[kept], summed[kept]
         gradient = torch.sparse_coo_tensor(
             feature.unsqueeze(0),

@@ -169,8 +169,12 @@ def _by_length(scores: Tensor, gains: list[Reals]) -> Iterator[tuple[Tensor, Ten
         while last < len(gains) and gains[last].size == length:
             last += 1
         end = begin + (last - first) * length
+        some_scores = scores[begin:end].view(-1, length)
+        # As differences to the best score. Where its probability is next to 1, the derivative of
+        # its own score is lost in rounding; now it is minus the sum of the others.
+        best = some_scores.detach().argmax(1, keepdim=True)
         some_gains = torch.from_numpy(np.stack(gains[first:last]))
-        yield scores[begin:end].view(-1, length), some_gains.to(scores)
+        yield some_scores - some_scores.gather(1, best), some_gains.to(scores)
         first, begin = last, end
 
 
