@@ -142,11 +142,6 @@ def make_decoder(
     templates: Sequence[Any],
 ) -> HieroDecoder:
     """Return the configured decoder."""
-    if cfg.decoder.kind != "hiero":
-        raise InputError(
-            f"decoder={cfg.decoder.kind} cannot translate; apply weights to k-best lists with "
-            "scripts/rerank.py, or choose decoder=hiero"
-        )
     with option_errors("decoder"):
         return HieroDecoder(
             grammar,

@@ -69,10 +69,9 @@ def _train(cfg: DictConfig) -> float:
         print(
             "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
         )
-        scores = {name: evaluate(decoder, weights, s)[0].score for name, s in sets.items()}
-        before = scores
-        parts_before = ", ".join(f"{name} BLEU {score:.2f}" for name, score in scores.items())
-        print(f"before tuning: {parts_before}", flush=True)
+        before = {name: evaluate(decoder, weights, s)[0].score for name, s in sets.items()}
+        scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
+        print(f"before tuning: {scores}", flush=True)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
     print(

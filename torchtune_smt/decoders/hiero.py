@@ -17,6 +17,7 @@ from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.grammar.base import Grammar, SentenceGrammar
 from torchtune_smt.kbest import KBest, Source
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.weights import Weights
 
@@ -59,7 +60,8 @@ class HieroDecoder:
     grammar : Grammar
     model : NgramModel
     folds : sequence of NgramModel
-        Cross-fitted models: a source with ``train_index`` t is decoded with ``folds[t % n]``.
+        Cross-fitted models: a source of the training bitext is decoded with that of its fold
+        (`torchtune_smt.lm.folds.fold_of`).
     templates : sequence of RuleTemplate
         Sparse features.
     k : int
@@ -151,7 +153,7 @@ class HieroDecoder:
         """Collect the rules of a sentence, with everything that does not depend on weights."""
         m = 0
         if source.train_index >= 0 and len(self.models) > 1:
-            m = 1 + source.train_index % (len(self.models) - 1)
+            m = 1 + fold_of(source.train_index, len(self.models) - 1)
         words = self.grammar.source_words.lookup(source.words)
         copies = self.target_words.intern(source.words)
         lm_words = self._extended_lm_words(m)

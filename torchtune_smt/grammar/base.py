@@ -72,8 +72,6 @@ class Grammar(ABC):
         The source side that ends in a node, or -1.
     table_limit : int
         At most so many rules of one source side go into a `SentenceGrammar`.
-    supports_leave_one_out : bool
-        Whether `sentence_grammar` takes a `train_index`.
     """
 
     source_words: Vocabulary
@@ -88,7 +86,6 @@ class Grammar(ABC):
     trie: Trie
     node_source: Ids
     table_limit: int
-    supports_leave_one_out: bool = False
 
     def __len__(self) -> int:
         return self.rule_source.size

@@ -39,8 +39,6 @@ class ExtractedGrammar(Grammar):
     table_limit : int
     """
 
-    supports_leave_one_out = True
-
     ARRAYS = (
         "trie_symbol",
         "trie_child_begin",

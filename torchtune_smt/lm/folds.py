@@ -24,6 +24,11 @@ from torchtune_smt.textio import atomic_writer, read_bytes
 _MANIFEST = "folds.json"
 
 
+def fold_of(train_index: int, n_folds: int) -> int:
+    """Return the fold of a training sentence, whose model has not seen it."""
+    return train_index % n_folds
+
+
 def estimate_folds(
     sentences: Sequence[Sequence[str]],
     n_folds: int = 10,
@@ -59,7 +64,7 @@ def estimate_folds(
     # For all sentences at once, so that errors name the right line.
     read_tokens(sentences, path)
     for fold in range(n_folds):
-        others = [words for i, words in enumerate(sentences) if i % n_folds != fold]
+        others = [words for i, words in enumerate(sentences) if fold_of(i, n_folds) != fold]
         yield estimate(others, order, discount_fallback, path)
 
 
@@ -135,7 +140,7 @@ class FoldModels:
         """
         if not 0 <= train_index < self.n_sentences:
             raise IndexError(f"train_index {train_index} is not in 0..{self.n_sentences - 1}")
-        return train_index % len(self.models)
+        return fold_of(train_index, len(self.models))
 
     def model(self, train_index: int) -> NgramModel:
         """Return the model that has not seen a training sentence."""
