@@ -174,8 +174,10 @@ SLOPES = {
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from([HINGE, LOGISTIC, PERCEPTRON]),
     unregularized=st.sampled_from([0, 3]),
+    ids=st.sampled_from([np.int32, np.int64]),
+    reordered=st.booleans(),
 )
-def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized):
+def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized, ids, reordered):
     optimizer, twin, regularizer, options = case
     generator = np.random.default_rng(seed)
     start = generator.choice([-0.3, 0.0, 0.4], 8)
@@ -187,14 +189,19 @@ def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregulariz
             (np.sort(generator.choice(8, n, replace=False)), generator.normal(size=n))
             for n in generator.integers(0, 5, 6)
         ]
-        begin = np.cumsum([0, *(ids.size for ids, _ in rows)])
+        begin = np.cumsum([0, *(r[0].size for r in rows)])
+        feature = np.concatenate([r[0] for r in rows]).astype(ids)
+        order = generator.integers(0, len(rows), 9) if reordered else None
         margins = lazy.step_rows(
-            begin, np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows]), kind
+            begin, feature, np.concatenate([r[1] for r in rows]), kind, order=order
         )
-        for (ids, values), margin in zip(rows, margins, strict=True):
-            z = float(eager.w[ids] @ values)
+        taken = range(len(rows)) if order is None else order
+        for row, margin in zip(taken, margins, strict=True):
+            features, values = rows[row]
+            z = float(eager.w[features] @ values)
             assert abs(z - margin) < 1e-12
-            eager.step([(int(i), -SLOPES[kind](z) * v) for i, v in zip(ids, values, strict=True)])
+            factor = -SLOPES[kind](z)
+            eager.step([(int(j), factor * v) for j, v in zip(features, values, strict=True)])
         entries = [(int(generator.integers(8)), 1.0)]
         set_gradient(parameter, entries)
         lazy.step()
@@ -426,10 +433,19 @@ def test_rows_that_are_not_finite_stop():
         AdaGrad([parameter_of([0.5, 0.5])]),
         CumulativeL1([parameter_of([0.5, 0.5])], regularizer=L1(0.1)),
     ):
-        with pytest.raises(DivergenceError, match="margin of pair 1 of the mini-batch is nan"):
+        with pytest.raises(DivergenceError, match="margin of pair 1 is nan"):
             optimizer.step_rows(
                 np.array([0, 1, 2]), np.array([0, 1]), np.array([1.0, np.nan]), HINGE
             )
+
+
+def test_an_order_with_other_rows_is_refused():
+    optimizer = SGD([parameter_of([0.5])])
+    rows = np.array([0, 1]), np.array([0]), np.array([1.0])
+    assert optimizer.step_rows(*rows, HINGE, order=np.zeros(0, np.int64)).size == 0
+    for order in ([0, 1], [-1, 0]):
+        with pytest.raises(ValueError, match="and there are 1 rows"):
+            optimizer.step_rows(*rows, HINGE, order=np.array(order))
 
 
 def test_what_compiled_loops_cannot_do_is_known():

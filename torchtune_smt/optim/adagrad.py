@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
@@ -137,8 +137,9 @@ class AdaGrad(SparseOptimizer):
         weight: Reals,
         state: State,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
+        order: Offsets,
         slope: int,
         margins: Reals,
         first: int,
@@ -152,6 +153,7 @@ class AdaGrad(SparseOptimizer):
             row_begin,
             feature,
             value,
+            order,
             slope,
             (float(group["lr"]), float(lambda1), float(lambda2)),
             group["unregularized"],

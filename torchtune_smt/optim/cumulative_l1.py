@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
@@ -104,8 +104,9 @@ class CumulativeL1(SparseOptimizer):
         weight: Reals,
         state: State,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
+        order: Offsets,
         slope: int,
         margins: Reals,
         first: int,
@@ -118,6 +119,7 @@ class CumulativeL1(SparseOptimizer):
             row_begin,
             feature,
             value,
+            order,
             slope,
             (
                 float(group["lr"]),

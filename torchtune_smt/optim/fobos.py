@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
@@ -207,8 +207,9 @@ class FOBOS(SparseOptimizer):
         weight: Reals,
         state: State,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
+        order: Offsets,
         slope: int,
         margins: Reals,
         first: int,
@@ -224,6 +225,7 @@ class FOBOS(SparseOptimizer):
             row_begin,
             feature,
             value,
+            order,
             slope,
             (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
             group["unregularized"],

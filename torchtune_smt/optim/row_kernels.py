@@ -2,22 +2,24 @@
 
 Each row does what the optimizer's `step` does with the gradient -slope(margin) · row, margin by
 margin: bring the row's weights up to date, take the margin, step. All of them work in place and
-return, first of all, the row they stopped before: the number of rows, or one whose margin is not
+return, first of all, the step they stopped before: the number of steps, or one whose margin is not
 finite (it is then in `margins`), or one to be taken after some housekeeping.
 
 Arguments that they share:
 
     weight : float64 [D]
-    row_begin, feature, value : int64 [rows + 1], int64 array, float64 array
+    row_begin, feature, value : int64 [rows + 1], int64 or int32 array, float64 array
         CSR rows; no feature twice in one.
+    order : int64 [steps]
+        The row that each step takes.
     kind : int
         Of the loss; see `torchtune_smt.losses.slope_kernels`.
     unregularized : int
         Features below it are exempt from regularisation.
-    margins : float64 [rows]
+    margins : float64 [steps]
         Written.
     begin : int
-        The first row to take.
+        The first step to take.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import math
 from numba import njit
 
 from torchtune_smt.compiled import inner
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.kernel_types import Features, Ids, Offsets, Reals
 from torchtune_smt.losses.slope_kernels import slope
 
 
@@ -63,8 +65,9 @@ def adagrad(
     last: Ids,
     step: int,
     row_begin: Offsets,
-    feature: Offsets,
+    feature: Features,
     value: Reals,
+    order: Offsets,
     kind: int,
     strengths: tuple[float, float, float],
     unregularized: int,
@@ -77,7 +80,8 @@ def adagrad(
     λ1, λ2).
     """
     lr, lambda1, lambda2 = strengths
-    for row in range(begin, margins.size):
+    for taken in range(begin, margins.size):
+        row = order[taken]
         z = 0.0
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
@@ -87,9 +91,9 @@ def adagrad(
                 weight[j] = w
             last[j] = step
             z += w * value[p]
-        margins[row] = z
+        margins[taken] = z
         if not math.isfinite(z):
-            return row
+            return taken
         step += 1
         factor = -slope(kind, z)
         if factor == 0.0:
@@ -116,8 +120,9 @@ def fobos(
     totals: tuple[float, float, float],
     step: int,
     row_begin: Offsets,
-    feature: Offsets,
+    feature: Features,
     value: Reals,
+    order: Offsets,
     kind: int,
     strengths: tuple[float, float, float, float],
     unregularized: int,
@@ -128,13 +133,14 @@ def fobos(
 
     `shrink` and `scale` are S0 and P0 of each coordinate (float64 [D], or [0] where λ1 or λ2 is
     0); `totals` are (S, P, the P at which to stop); `step` counts steps; `strengths` are (lr, the
-    power of the schedule, λ1, λ2). Returns (row, S, P).
+    power of the schedule, λ1, λ2). Returns (step stopped before, S, P).
     """
     S, P, smallest = totals
     lr, power, lambda1, lambda2 = strengths
-    for row in range(begin, margins.size):
+    for taken in range(begin, margins.size):
+        row = order[taken]
         if P < smallest:
-            return row, S, P
+            return taken, S, P
         z = 0.0
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
@@ -149,9 +155,9 @@ def fobos(
                     scale[j] = P
                 weight[j] = w
             z += w * value[p]
-        margins[row] = z
+        margins[taken] = z
         if not math.isfinite(z):
-            return row, S, P
+            return taken, S, P
         step += 1
         factor = slope(kind, z) * (lr / step**power)
         if factor != 0.0:
@@ -172,8 +178,9 @@ def sgd(
     clock: int,
     by_step: bool,
     row_begin: Offsets,
-    feature: Offsets,
+    feature: Features,
     value: Reals,
+    order: Offsets,
     kind: int,
     lr: float,
     margins: Reals,
@@ -186,13 +193,14 @@ def sgd(
     each step if `by_step`.
     """
     averaging = total.size > 0
-    for row in range(begin, margins.size):
+    for taken in range(begin, margins.size):
+        row = order[taken]
         z = 0.0
         for p in range(row_begin[row], row_begin[row + 1]):
             z += weight[feature[p]] * value[p]
-        margins[row] = z
+        margins[taken] = z
         if not math.isfinite(z):
-            return row
+            return taken
         factor = lr * slope(kind, z)
         if factor != 0.0:
             for p in range(row_begin[row], row_begin[row + 1]):
@@ -213,8 +221,9 @@ def cumulative_l1(
     penalty: float,
     step: int,
     row_begin: Offsets,
-    feature: Offsets,
+    feature: Features,
     value: Reals,
+    order: Offsets,
     kind: int,
     strengths: tuple[float, float, float],
     unregularized: int,
@@ -224,10 +233,11 @@ def cumulative_l1(
     """`CumulativeL1` row by row.
 
     `received` is q of each coordinate (float64 [D]), `penalty` is u; `step` counts steps;
-    `strengths` are (lr, the power of the schedule, λ). Returns (row, u).
+    `strengths` are (lr, the power of the schedule, λ). Returns (step stopped before, u).
     """
     lr, power, lambda1 = strengths
-    for row in range(begin, margins.size):
+    for taken in range(begin, margins.size):
+        row = order[taken]
         z = 0.0
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
@@ -236,9 +246,9 @@ def cumulative_l1(
                 weight[j] = shrunk(free, penalty)
                 received[j] = weight[j] - free
             z += weight[j] * value[p]
-        margins[row] = z
+        margins[taken] = z
         if not math.isfinite(z):
-            return row, penalty
+            return taken, penalty
         step += 1
         rate = lr / step**power
         penalty += rate * lambda1

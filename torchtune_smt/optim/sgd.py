@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
@@ -155,8 +155,9 @@ class SGD(SparseOptimizer):
         weight: Reals,
         state: State,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
+        order: Offsets,
         slope: int,
         margins: Reals,
         first: int,
@@ -171,6 +172,7 @@ class SGD(SparseOptimizer):
             row_begin,
             feature,
             value,
+            order,
             slope,
             float(group["lr"]),
             margins,

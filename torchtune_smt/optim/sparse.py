@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.errors import DivergenceError
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
@@ -129,47 +129,59 @@ class SparseOptimizer(torch.optim.Optimizer):
     def step_rows(
         self,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
         slope: int,
         parameter: Tensor | None = None,
+        order: Offsets | None = None,
     ) -> Reals:
-        """Take a step on each row of features in turn, in a compiled loop.
+        """Take a step on each of some rows of features in turn, in a compiled loop.
 
         The same as `step` along -slope(z) · row for each row, with the margin z = W·row under the
         weights that the row before has left.
 
         Parameters
         ----------
-        row_begin, feature, value : int64 [rows + 1], int64 array, float64 array
+        row_begin, feature, value : int64 [rows + 1], int64 or int32 array, float64 array
             CSR rows, no feature twice in one.
         slope : int
             Of the loss; see `torchtune_smt.losses.slope_kernels`.
         parameter : tensor, optional
             May be left out where there is only one; `compiled` holds of it.
+        order : int64 [steps], optional
+            The row that each step takes; by default, all rows in turn.
 
         Returns
         -------
-        float64 [rows]
+        float64 [steps]
             Margins.
 
         Raises
         ------
+        ValueError
+            `order` names a row that there is not.
         DivergenceError
-            A margin is not finite; the rows before it have been taken.
+            A margin is not finite; the steps before it have been taken.
         """
         group, parameter = self._find(parameter)
         state = self._prepared(group, parameter)
         weight = parameter.detach().numpy()
-        margins = np.zeros(row_begin.size - 1)
+        rows = row_begin.size - 1
+        if order is None:
+            order = np.arange(rows)
+        elif order.size and not 0 <= order.min() <= order.max() < rows:
+            raise ValueError(
+                f"order goes from row {order.min()} to row {order.max()}, and there are {rows} rows"
+            )
+        margins = np.zeros(order.size)
         done = 0
         while done < margins.size:
             done = self._update_rows(
-                group, weight, state, row_begin, feature, value, slope, margins, done
+                group, weight, state, row_begin, feature, value, order, slope, margins, done
             )
             if done < margins.size and not -float("inf") < margins[done] < float("inf"):
                 raise DivergenceError(
-                    f"the margin of pair {done} of the mini-batch is {margins[done]}: lower the "
+                    f"the margin of pair {order[done]} is {margins[done]}: lower the "
                     "learning rate, and check the feature values of the k-best lists"
                 )
             self._after_rows(group, parameter, state)
@@ -277,13 +289,14 @@ class SparseOptimizer(torch.optim.Optimizer):
         weight: Reals,
         state: State,
         row_begin: Offsets,
-        feature: Offsets,
+        feature: Features,
         value: Reals,
+        order: Offsets,
         slope: int,
         margins: Reals,
         first: int,
     ) -> int:
-        """Take the steps of `step_rows` from row `first` on; return the row it stopped before."""
+        """Take the steps of `step_rows` from `first` on; return the one it stopped before."""
         raise NotImplementedError
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
