@@ -1,0 +1,6 @@
+"""k-best lists of several iterations, kept compactly, and what batch tuners take from them."""
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.pair_rows import PairRows
+
+__all__ = ["FlatLists", "PairRows"]

@@ -1,0 +1,95 @@
+"""Kernels over k-best lists that lie one behind the other."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.kernel_types import Features, Ids, Offsets, Reals
+from torchtune_smt.scoring_kernels import NOISE
+
+
+@inner
+def score_rows(
+    row_begin: Offsets, feature: Features, value: Reals, weights: Reals, out: Reals
+) -> None:
+    """Write the score of each row, summed in the order of its features."""
+    for row in range(out.size):
+        total = 0.0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            total += value[p] * weights[feature[p]]
+        out[row] = total
+
+
+@inner
+def best_rows(list_begin: Offsets, scores: Reals, out: Offsets) -> None:
+    """Write for each list the number of the row with the largest score, the first of ties."""
+    for s in range(out.size):
+        best = list_begin[s]
+        for row in range(best + 1, list_begin[s + 1]):
+            if scores[row] > scores[best]:
+                best = row
+        out[s] = best
+
+
+@inner
+def dense_columns(row_begin: Offsets, feature: Features, value: Reals, out: Reals) -> None:
+    """Write the values of features ``0 .. out.shape[1] - 1`` into a matrix of zeros."""
+    for row in range(out.shape[0]):
+        for p in range(row_begin[row], row_begin[row + 1]):
+            # Ids ascend: what follows is sparse.
+            if feature[p] >= out.shape[1]:
+                break
+            out[row, feature[p]] = value[p]
+
+
+@njit(cache=True, nogil=True)
+def rename_rows(
+    row_begin: Offsets, feature: Features, value: Reals, rename: Offsets, dimension: int
+) -> tuple[Offsets, Ids, Reals]:
+    """Return rows with renamed features, those that get one name added up.
+
+    Parameters
+    ----------
+    row_begin, feature, value : int64 [n + 1], int32 or int64 array, float64 array
+    rename : int64 [D]
+        New ids, below `dimension`; -1 leaves the feature out.
+
+    Returns
+    -------
+    row_begin, feature, value : int64 [n + 1], int32 array, float64 array
+        Ids ascend within a row. What adds up to 0, but for rounding, is left out.
+    """
+    total = np.zeros(dimension)
+    size = np.zeros(dimension)
+    met = np.zeros(dimension, np.bool_)
+    longest = 0
+    for row in range(row_begin.size - 1):
+        longest = max(longest, row_begin[row + 1] - row_begin[row])
+    names = np.empty(longest, np.int64)
+    out_begin = np.zeros(row_begin.size, np.int64)
+    out_feature = np.empty(feature.size, np.int32)
+    out_value = np.empty(feature.size)
+    n = 0
+    for row in range(row_begin.size - 1):
+        count = 0
+        for p in range(row_begin[row], row_begin[row + 1]):
+            new = rename[feature[p]]
+            if new < 0:
+                continue
+            if not met[new]:
+                met[new] = True
+                names[count] = new
+                count += 1
+            total[new] += value[p]
+            size[new] += abs(value[p])
+        names[:count].sort()
+        for j in range(count):
+            new = names[j]
+            if abs(total[new]) > NOISE * size[new]:
+                out_feature[n], out_value[n] = new, total[new]
+                n += 1
+            total[new], size[new], met[new] = 0.0, 0.0, False
+        out_begin[row + 1] = n
+    return out_begin, out_feature[:n].copy(), out_value[:n].copy()
