@@ -1,0 +1,230 @@
+"""Groups of features: numbers, projections, and the file that lists them."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
+from torchtune_smt.tuners.group_picture import HEIGHT, WIDTH, draw_groups
+from torchtune_smt.vocabulary import Vocabulary
+
+
+@st.composite
+def grouped(draw):
+    """Groups as OSCAR's structure names them, with some dense features in front."""
+    n_dense = draw(st.integers(0, 3))
+    blocks = draw(hnp.arrays(np.int64, st.integers(n_dense, 12), elements=st.integers(-1, 9)))
+    keep = draw(st.none() | hnp.arrays(bool, blocks.size))
+    return blocks, n_dense, keep
+
+
+@given(grouped())
+def test_groups_are_those_of_equal_numbers(case):
+    blocks, n_dense, keep = case
+    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+    of = groups.group.tolist()
+    assert of[:n_dense] == list(range(n_dense))
+    assert sorted(set(of) - {-1}) == list(range(len(groups)))
+    assert groups.sizes.tolist() == [of.count(g) for g in range(len(groups))]
+    assert groups.n_sparse == len(groups) - n_dense
+    for i in range(n_dense, blocks.size):
+        kept = keep is not None and bool(keep[i])
+        assert (of[i] >= 0) == (blocks[i] >= 0 or kept)
+        for j in range(n_dense, blocks.size):
+            if of[i] >= 0 and of[j] >= 0:
+                assert (of[i] == of[j]) == (blocks[i] == blocks[j])
+            if blocks[i] > blocks[j] >= 0:
+                assert of[i] > of[j]
+    assert all(of.count(g) == 1 for g in range(n_dense))
+
+
+@given(grouped(), st.integers(0, 4), st.randoms(use_true_random=False))
+def test_unpacking_and_means(case, later, random):
+    blocks, n_dense, keep = case
+    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+    dimension = blocks.size + later
+    weights = np.array([random.choice([-1.5, 0.25, 3.0]) for _ in range(len(groups))])
+    unpacked = groups.unpack(weights, dimension)
+    for j, g in enumerate([*groups.group.tolist(), *[-1] * later]):
+        assert unpacked[j] == (0 if g < 0 else weights[g])
+    assert np.allclose(groups.mean(unpacked), weights, rtol=1e-15, atol=0)
+    atomic = np.array([random.uniform(-1, 1) for _ in range(dimension)])
+    for g, mean in enumerate(groups.mean(atomic).tolist()):
+        assert mean == pytest.approx(np.mean(atomic[: blocks.size][groups.group == g]))
+    # Weights of fewer features than the groups know: the others have 0.
+    short = atomic[: blocks.size // 2]
+    padded = np.append(short, np.zeros(dimension - short.size))
+    assert np.array_equal(groups.mean(short), groups.mean(padded))
+
+
+@given(grouped(), st.integers(0, 3), st.data())
+def test_projected_lists_have_the_scores_of_unpacked_weights(case, later, data):
+    blocks, n_dense, keep = case
+    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+    dimension = blocks.size + later
+    values = data.draw(
+        hnp.arrays(np.float64, (5, dimension), elements=st.integers(-3, 3).map(float))
+    )
+    lists = FlatLists.of_kbests([kbest(0, values[:2]), kbest(4, values[2:])], dimension)
+    projected = lists.projected(groups.rename(dimension), len(groups))
+    weights = data.draw(hnp.arrays(np.float64, len(groups), elements=st.floats(-2, 2)))
+    unpacked = groups.unpack(weights, dimension)
+    assert np.allclose(projected.scores(weights), values @ unpacked, rtol=0, atol=1e-12)
+    assert projected.dimension == len(groups)
+    for h in range(5):
+        row = projected.value[projected.row_begin[h] : projected.row_begin[h + 1]]
+        assert (row != 0).all()
+
+
+def kbest(sentence, values):
+    """A k-best list with rows of features."""
+    k = len(values)
+    rows, columns = np.nonzero(values)
+    return KBest(
+        sentence,
+        np.arange(k + 1),
+        np.arange(k, dtype=np.int32),
+        np.append(0, np.cumsum(np.bincount(rows, minlength=k))).astype(np.int64),
+        columns.astype(np.int64),
+        values[rows, columns],
+        np.zeros(k),
+        np.arange(k) / k,
+    )
+
+
+def test_impossible_groups_are_refused():
+    with pytest.raises(ValueError, match="group 1 of 3 has no features"):
+        FeatureGroups(np.array([0, 2, 2]), 1)
+    with pytest.raises(ValueError, match="the first 2 features must each be a group"):
+        FeatureGroups(np.array([0, 1, 1]), 2)
+    with pytest.raises(ValueError, match="the first 2 features must each be a group"):
+        FeatureGroups(np.array([1, 0]), 2)
+    with pytest.raises(ValueError, match="5 features are known, and 4 were asked for"):
+        FeatureGroups.of(np.zeros(5, np.int64), 1).rename(4)
+
+
+def test_no_features_and_no_groups():
+    assert len(FeatureGroups.of(np.zeros(0, np.int64), 0)) == 0
+    none = FeatureGroups.of(np.full(4, -1), 1)
+    assert len(none) == 1 and none.n_sparse == 0
+    assert none.unpack(np.array([2.0]), 4).tolist() == [2, 0, 0, 0]
+
+
+# The file
+
+
+NAMES = ["lm", "penalty", "rule:b", "rule:a", "rule:c d", "rule:e", "never"]
+
+
+def example():
+    blocks = np.array([-1, -1, 7, 2, 7, 2, -1])
+    return FeatureGroups.of(blocks, 2), np.array([0.5, -1.0, 0.1, -0.2]), Vocabulary(NAMES)
+
+
+def test_the_file_by_hand(tmp_path: Path):
+    save_groups(tmp_path / "groups.tsv", *example())
+    assert (tmp_path / "groups.tsv").read_text() == (
+        "group\tweight\tsize\tfeature\n"
+        "0\t0.5\t1\tlm\n"
+        "1\t-1.0\t1\tpenalty\n"
+        "3\t-0.2\t2\trule:b\n"
+        "3\t-0.2\t2\trule:c d\n"
+        "2\t0.1\t2\trule:a\n"
+        "2\t0.1\t2\trule:e\n"
+    )
+
+
+@given(grouped(), st.randoms(use_true_random=False))
+def test_the_file_is_read_back(tmp_path_factory, case, random):
+    path = tmp_path_factory.getbasetemp() / "groups.tsv.gz"
+    blocks, n_dense, keep = case
+    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+    weights = np.array([random.gauss(0, 1) for _ in range(len(groups))])
+    features = Vocabulary([f"f {i}" for i in range(blocks.size)])
+    save_groups(path, groups, weights, features)
+    found, values = read_groups(path, features, n_dense)
+    assert np.array_equal(found.group, groups.group)
+    assert np.array_equal(values, weights)
+    # Equal groups give equal bytes, and names that are not known yet are added.
+    first = path.read_bytes()
+    save_groups(path, found, values, features)
+    assert path.read_bytes() == first
+    fresh = Vocabulary([f"f {i}" for i in range(n_dense)])
+    again, _ = read_groups(path, fresh, n_dense)
+    assert np.array_equal(np.sort(again.sizes), np.sort(groups.sizes))
+
+
+GOOD = "group\tweight\tsize\tfeature\n0\t0.5\t1\tlm\n1\t0.1\t2\ta\n1\t0.1\t2\tb\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("group\tweight", "group weight", 1, "does not begin with the columns group weight size"),
+        (GOOD, "", 1, "is it a file of groups?"),
+        ("0.5\t1\tlm", "0.5\tlm", 2, "is no row of group weight size feature"),
+        ("0.5\t1\tlm", "0.5\t1\t", 2, "is no row of"),
+        ("0.5\t1\tlm", "nan\t1\tlm", 2, "a finite number"),
+        ("0\t0.5", "-1\t0.5", 2, "a number from 0"),
+        ("2\tb", "0\tb", 4, "is no row of"),
+        ("1\t0.1\t2\tb", "1\t0.3\t2\tb", 4, "says weight 0.3 and size 2 of group 1, and line 3"),
+        ("\tb\n", "\ta\n", 4, "'a' is in a group already, in line 3; remove one of them"),
+        ("1\t0.1\t2\tb\n", "", 3, "says that group 1 has 2 features, and 1 are there; is the file"),
+        ("0\t0.5\t1\tlm\n", "", 2, "has group 1 and no group 0: groups count from 0"),
+    ],
+)
+def test_bad_files(tmp_path: Path, old, new, line, message):
+    path = tmp_path / "groups.tsv"
+    path.write_text(GOOD)
+    read_groups(path, Vocabulary(["lm"]), 1)
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(InputError) as error:
+        read_groups(path, Vocabulary(["lm"]), 1)
+    assert error.value.line == line
+    assert str(error.value).startswith(f"{path}:{line}: ")
+    assert message in str(error.value)
+
+
+def test_files_of_another_model(tmp_path: Path):
+    path = tmp_path / "groups.tsv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write(GOOD)
+    for dense in (["a", "lm"], ["lm", "a", "other"]):
+        with pytest.raises(InputError, match=f"does not fit a model with {len(dense)} dense"):
+            read_groups(path, Vocabulary(dense), len(dense))
+    with pytest.raises(InputError, match="no such file"):
+        read_groups(tmp_path / "nowhere", Vocabulary(), 0)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="no whole gzip file"):
+        read_groups(path, Vocabulary(), 0)
+
+
+def test_names_that_cannot_be_written(tmp_path: Path):
+    groups = FeatureGroups.of(np.array([0]), 0)
+    for name in ("a\nb", "a\r"):
+        with pytest.raises(ValueError, match="cannot be written to a groups file"):
+            save_groups(tmp_path / "groups.tsv", groups, np.ones(1), Vocabulary([name]))
+    assert list(tmp_path.iterdir()) == []
+
+
+# The picture
+
+
+@pytest.mark.parametrize(
+    ("weights", "sizes"),
+    [([], []), ([0.0], [1]), ([1e-300, -1e300], [1, 10**7]), ([0.1, -0.2, 0.0], [5, 1, 300])],
+)
+def test_pictures_show_each_group(weights, sizes):
+    picture = draw_groups(np.array(weights), np.array(sizes, np.int64), "title")
+    assert picture.shape == (HEIGHT, WIDTH, 3) and picture.dtype == np.uint8
+    blue = (picture == (31, 119, 180)).all(axis=2).any()
+    assert blue == any(w > 0 for w in weights)
+    assert (picture == (230, 110, 20)).all(axis=2).any() == any(w < 0 for w in weights)

@@ -1,0 +1,295 @@
+"""Groups of features that share one weight, and the file that lists them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Flags, Offsets, Reals
+from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.vocabulary import Vocabulary
+
+ZeroGroup = Literal["drop", "keep"]
+
+_COLUMNS = ("group", "weight", "size", "feature")
+
+
+@dataclass(frozen=True)
+class FeatureGroups:
+    """Disjoint groups of features (Liu et al., 2013, section 2): each is one feature to a tuner.
+
+    G_k = Σ_{j in g_k} H_j takes the place of the features in g_k, and W_j = W^G_k afterwards. Each
+    dense feature is a group of its own, with its own number. No group is empty.
+
+    Attributes
+    ----------
+    group : int64 [D]
+        The group of each feature; -1: in none, and with weight 0. Features that came later are in
+        none.
+    n_dense : int
+        Ids below it are dense features.
+
+    Raises
+    ------
+    ValueError
+        A number is missing among those of the groups, or a dense feature is not alone.
+    """
+
+    group: Offsets
+    n_dense: int
+
+    def __post_init__(self) -> None:
+        sizes = self.sizes
+        dense = np.arange(self.n_dense)
+        if not np.array_equal(self.group[: self.n_dense], dense) or (sizes[dense] > 1).any():
+            raise ValueError(f"the first {self.n_dense} features must each be a group of their own")
+        if (sizes == 0).any():
+            raise ValueError(f"group {int(np.argmin(sizes))} of {sizes.size} has no features")
+
+    @classmethod
+    def of(cls, blocks: Offsets, n_dense: int, *, keep_zeros: Flags | None = None) -> FeatureGroups:
+        """Return the groups of weights that OSCAR has made equal.
+
+        Parameters
+        ----------
+        blocks : int64 [D]
+            Equal for equal weights, -1 for those that are 0 (see `Oscar.groups`); what it has for
+            dense features is not looked at. Groups are numbered in ascending order of it.
+        n_dense : int
+        keep_zeros : bool [D], optional
+            Sparse features without a group that form one more, all together.
+        """
+        group = np.full(blocks.size, -1, np.int64)
+        group[:n_dense] = np.arange(n_dense)
+        sparse = np.flatnonzero(blocks[n_dense:] >= 0) + n_dense
+        numbers, inverse = np.unique(blocks[sparse], return_inverse=True)
+        group[sparse] = n_dense + inverse
+        if keep_zeros is not None:
+            group[keep_zeros & (group < 0)] = n_dense + numbers.size
+        return cls(group, n_dense)
+
+    def __len__(self) -> int:
+        return int(self.group.max(initial=-1)) + 1
+
+    @property
+    def n_sparse(self) -> int:
+        """The number of groups of sparse features."""
+        return len(self) - self.n_dense
+
+    @property
+    def sizes(self) -> Offsets:
+        """The number of features in each group."""
+        counts: Offsets = np.bincount(self.group[self.group >= 0], minlength=len(self))
+        return counts
+
+    def rename(self, dimension: int) -> Offsets:
+        """Return the group of each of `dimension` features, as `FlatLists.projected` takes it."""
+        if dimension < self.group.size:
+            raise ValueError(
+                f"{self.group.size} features are known, and {dimension} were asked for"
+            )
+        result = np.full(dimension, -1, np.int64)
+        result[: self.group.size] = self.group
+        return result
+
+    def mean(self, weights: Reals) -> Reals:
+        """Return the mean weight of each group.
+
+        Parameters
+        ----------
+        weights : float64 [any number of features]
+            Those that are missing are 0.
+
+        Returns
+        -------
+        float64 [groups]
+        """
+        n = min(weights.size, self.group.size)
+        inside = np.flatnonzero(self.group[:n] >= 0)
+        totals = np.bincount(self.group[inside], weights[inside], minlength=len(self))
+        result: Reals = totals / self.sizes
+        return result
+
+    def unpack(self, weights: Reals, dimension: int) -> Reals:
+        """Return the weight of each of `dimension` features from those of the groups.
+
+        Parameters
+        ----------
+        weights : float64 [groups]
+        dimension : int
+            At least the number of features known to the groups.
+        """
+        rename = self.rename(dimension)
+        # The last one is for features in no group, whose number is -1.
+        result: Reals = np.append(weights, 0.0)[rename]
+        return result
+
+
+def check_zero_group(zero_group: str) -> None:
+    """Raise ValueError if what becomes of features of weight 0 is not known."""
+    if zero_group not in get_args(ZeroGroup):
+        raise ValueError(f"zero_group must be drop or keep, not {zero_group!r}")
+
+
+def save_groups(
+    path: str | os.PathLike[str], groups: FeatureGroups, weights: Reals, features: Vocabulary
+) -> None:
+    """Write groups as a table: number, weight and size of the group, and one of its features.
+
+    A feature a line, separated by tabs: groups of dense features first, then by descending |weight|
+    and size; the features of a group by name.
+
+    Parameters
+    ----------
+    path : path
+        Packed with gzip if it ends in ``.gz``.
+    groups : FeatureGroups
+    weights : float64 [groups]
+    features : Vocabulary
+        Their names.
+
+    Raises
+    ------
+    ValueError
+        A name has a line break.
+    InputError
+        The folder cannot be written to.
+    """
+    sizes = groups.sizes
+    numbers = np.arange(len(groups))
+    order = np.lexsort((numbers, -sizes, -np.abs(weights), numbers >= groups.n_dense))
+    order[: groups.n_dense] = np.arange(groups.n_dense)
+    inside = np.flatnonzero(groups.group >= 0)
+    members = inside[np.argsort(groups.group[inside], kind="stable")]
+    end = np.cumsum(sizes)
+    with atomic_writer(path) as file:
+        file.write("\t".join(_COLUMNS) + "\n")
+        for g in order.tolist():
+            names = sorted(features.names(members[end[g] - sizes[g] : end[g]]))
+            for name in names:
+                if "\n" in name or name.endswith("\r"):
+                    raise ValueError(
+                        f"the feature name {name!r} cannot be written to a groups file"
+                    )
+            head = f"{g}\t{float(weights[g])!r}\t{sizes[g]}\t"
+            file.writelines(f"{head}{name}\n" for name in names)
+
+
+def read_groups(
+    path: str | os.PathLike[str], features: Vocabulary, n_dense: int
+) -> tuple[FeatureGroups, Reals]:
+    """Read a file of `save_groups`.
+
+    Parameters
+    ----------
+    path : path
+    features : Vocabulary
+        Names that are new are added.
+    n_dense : int
+        Dense features; they are groups 0 .. n_dense - 1 of the file.
+
+    Returns
+    -------
+    groups : FeatureGroups
+    weights : float64 [groups]
+
+    Raises
+    ------
+    InputError
+        The file is missing or not UTF-8; a line is no row of the table, or contradicts an earlier
+        one; a group is not whole. Names file and line.
+    """
+    lines = read_lines(path)
+    if not lines or tuple(lines[0].split("\t")) != _COLUMNS:
+        raise InputError(
+            f"does not begin with the columns {' '.join(_COLUMNS)}, separated by tabs; is it a "
+            "file of groups?",
+            path=path,
+            line=1,
+        )
+    names: list[str] = []
+    numbers: list[int] = []
+    heads: dict[int, tuple[float, int, int]] = {}
+    for line, text in enumerate(lines[1:], start=2):
+        number, weight, size, name = _row(text, path, line)
+        known = heads.setdefault(number, (weight, size, line))
+        if known[:2] != (weight, size):
+            raise InputError(
+                f"says weight {weight!r} and size {size} of group {number}, and line {known[2]} "
+                f"weight {known[0]!r} and size {known[1]}; make them equal",
+                path=path,
+                line=line,
+            )
+        numbers.append(number)
+        names.append(name)
+    _check_names(names, path)
+    _check_sizes(numbers, heads, path)
+    ids = features.intern(names)
+    group = np.full(len(features), -1, np.int64)
+    group[ids] = numbers
+    try:
+        groups = FeatureGroups(group, n_dense)
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"does not fit a model with {n_dense} dense features: {error}", path=path
+        ) from None
+    return groups, np.array([heads[g][0] for g in range(len(groups))])
+
+
+def _row(text: str, path: str | os.PathLike[str], line: int) -> tuple[int, float, int, str]:
+    """Return group, weight, size and name of a line."""
+    fields = text.split("\t", 3)
+    try:
+        number, weight, size, name = int(fields[0]), float(fields[1]), int(fields[2]), fields[3]
+    except (ValueError, IndexError):
+        number, weight, size, name = -1, 0.0, 0, ""
+    if number < 0 or size < 1 or not math.isfinite(weight) or not name:
+        raise InputError(
+            f"is no row of {' '.join(_COLUMNS)}, separated by tabs: a number from 0, a finite "
+            "number, a number from 1, and a name",
+            path=path,
+            line=line,
+        )
+    return number, weight, size, name
+
+
+def _check_names(names: Sequence[str], path: str | os.PathLike[str]) -> None:
+    """Raise InputError if a feature comes twice."""
+    first: dict[str, int] = {}
+    for line, name in enumerate(names, start=2):
+        if first.setdefault(name, line) != line:
+            raise InputError(
+                f"{name!r} is in a group already, in line {first[name]}; remove one of them",
+                path=path,
+                line=line,
+            )
+
+
+def _check_sizes(
+    numbers: Sequence[int],
+    heads: dict[int, tuple[float, int, int]],
+    path: str | os.PathLike[str],
+) -> None:
+    """Raise InputError if a group is missing, or has not as many features as it says."""
+    for expected, number in enumerate(sorted(heads)):
+        if number != expected:
+            raise InputError(
+                f"has group {number} and no group {expected}: groups count from 0",
+                path=path,
+                line=heads[number][2],
+            )
+    found = np.bincount(np.array(numbers, np.int64), minlength=len(heads))
+    for number, (_, size, line) in heads.items():
+        if found[number] != size:
+            raise InputError(
+                f"says that group {number} has {size} features, and {found[number]} are there; is "
+                "the file whole?",
+                path=path,
+                line=line,
+            )

@@ -1,0 +1,75 @@
+"""A picture of groups of features: the weight and the size of each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from torchtune_smt.kernel_types import Bytes, Offsets, Reals
+
+WIDTH, HEIGHT = 800, 560
+# The corners of the plot within the picture.
+LEFT, TOP, RIGHT, BOTTOM = 90, 60, 770, 490
+
+_GREY, _LIGHT, _BLUE, _ORANGE = (70, 70, 70), (225, 225, 225), (31, 119, 180), (230, 110, 20)
+
+
+def draw_groups(weights: Reals, sizes: Offsets, title: str) -> Bytes:
+    """Draw a point a group: its weight to the right, its number of features upwards.
+
+    The scale of weights is linear, that of sizes logarithmic. Positive weights are blue, negative
+    ones orange. It is drawn with Pillow, which TensorBoard needs for pictures anyhow.
+
+    Parameters
+    ----------
+    weights, sizes : float64 [groups], int64 [groups]
+        Those of the groups of sparse features; there may be none.
+    title : str
+
+    Returns
+    -------
+    uint8 [height, width, 3]
+    """
+    image = Image.new("RGB", (WIDTH, HEIGHT), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(15)
+    draw.text((LEFT, 12), title, _GREY, font)
+    if weights.size == 0:
+        draw.text((WIDTH // 2, HEIGHT // 2), "no groups", _GREY, font, anchor="mm")
+        return np.asarray(image)
+    step = _nice(float(np.abs(weights).max()) / 3)
+    last = max(math.ceil(float(np.abs(weights).max()) / step), 1)
+    decades = max(math.ceil(math.log10(float(sizes.max()))), 1)
+    x = _scaled(weights / (last * step) / 2 + 0.5, LEFT, RIGHT)
+    y = _scaled(np.log10(sizes) / decades, BOTTOM, TOP)
+    for i in range(-last, last + 1):
+        place = LEFT + (RIGHT - LEFT) * (i + last) / (2 * last)
+        draw.line((place, TOP, place, BOTTOM), _GREY if i == 0 else _LIGHT)
+        draw.text((place, BOTTOM + 8), f"{i * step:.4g}", _GREY, font, anchor="mt")
+    for i in range(decades + 1):
+        place = BOTTOM + (TOP - BOTTOM) * i / decades
+        draw.line((LEFT, place, RIGHT, place), _LIGHT)
+        draw.text((LEFT - 8, place), f"{10**i:,}", _GREY, font, anchor="rm")
+    draw.rectangle((LEFT, TOP, RIGHT, BOTTOM), outline=_GREY)
+    draw.text((LEFT - 70, TOP - 22), "features in the group", _GREY, font)
+    middle = (LEFT + RIGHT) // 2
+    draw.text((middle, HEIGHT - 25), "weight of the group", _GREY, font, anchor="mm")
+    for px, py, weight in zip(x.tolist(), y.tolist(), weights.tolist(), strict=True):
+        colour = _BLUE if weight > 0 else _ORANGE if weight < 0 else _GREY
+        draw.ellipse((px - 3, py - 3, px + 3, py + 3), outline=colour, width=2)
+    return np.asarray(image)
+
+
+def _nice(value: float) -> float:
+    """Return the smallest of 1, 2, 5 times a power of ten that is not below a value."""
+    if not 0 < value < float("inf"):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))
+
+
+def _scaled(share: NDArray[np.float64], begin: int, end: int) -> NDArray[np.float64]:
+    return begin + (end - begin) * share
