@@ -151,7 +151,7 @@ class FlatLists:
     def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> PairRows:
         """Return pairs of each list, drawn with ``(*seed, sentence)``, list after list."""
         kbests = (self.kbest(s) for s in range(len(self)))
-        return PairRows.sampled(kbests, sampler, seed, self.dimension)
+        return PairRows.sampled(kbests, sampler, seed)
 
     def dense_matrix(self, n_dense: int) -> Reals:
         """Return the values of the features below `n_dense` as a matrix, float64 [n, n_dense]."""

@@ -25,24 +25,17 @@ class PairRows:
     ----------
     row_begin : int64 [N + 1]
     feature : int32 [non-zeros]
-        Ascending within a row, below `dimension`.
+        Ascending within a row.
     value : float64 [non-zeros]
-    dimension : int
-        Number of features.
     """
 
     row_begin: Offsets
     feature: Ids
     value: Reals
-    dimension: int
 
     @classmethod
     def sampled(
-        cls,
-        kbests: Iterable[KBest],
-        sampler: PairSampler,
-        seed: Sequence[int],
-        dimension: int,
+        cls, kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
     ) -> PairRows:
         """Return the pairs of some k-best lists with gains, list after list.
 
@@ -64,18 +57,12 @@ class PairRows:
             # A copy: what the kernel returns keeps room for all that might have been there.
             values.append(value.copy())
         row_begin = np.append(np.int64(0), np.cumsum(np.concatenate(lengths)))
-        return cls(row_begin, np.concatenate(features), np.concatenate(values), dimension)
+        return cls(row_begin, np.concatenate(features), np.concatenate(values))
 
     def __len__(self) -> int:
         return self.row_begin.size - 1
 
-    def scores(self, weights: Reals) -> Reals:
-        """Return the margin W·x (float64 [N]) of each pair; `weights`: float64 [D]."""
-        out = np.empty(len(self))
-        kernels.score_rows(self.row_begin, self.feature, self.value, weights, out)
-        return out
-
     def projected(self, rename: Offsets, dimension: int) -> PairRows:
         """Return the pairs over other features; see `FlatLists.projected`."""
         rows = kernels.rename_rows(self.row_begin, self.feature, self.value, rename, dimension)
-        return PairRows(*rows, dimension)
+        return PairRows(*rows)
