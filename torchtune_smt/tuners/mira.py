@@ -1,0 +1,146 @@
+"""k-best batch MIRA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.metrics import bleu_kernels
+from torchtune_smt.tuners import mira_kernels as kernels
+from torchtune_smt.tuners.batch import Fit
+
+GainScale = Literal["reference", "none"]
+
+
+@dataclass(frozen=True)
+class KBestMira:
+    """k-best batch MIRA: Cherry and Foster (2012), Algorithm 2.
+
+    For each list, in random order, the hope h maximises score + gain, the fear f score - gain,
+    and W += min(C, loss / ‖x‖²) · x, where x = H(h) - H(f) and loss = gain(h) - gain(f) - W·x.
+    The gain is BLEU of a pseudo-document with the hypothesis added. The document starts with
+    all statistics at 1; after each list whose hope has a larger gain than its fear, they are
+    multiplied by `decay`, and the hope's are added (Chiang et al. 2008, as Moses's kbmira has
+    it). The weights are averaged over all steps from the first pass on, and those after the pass
+    with the best BLEU on the lists are the result.
+
+    It needs the statistics of BLEU, whatever the gains of the lists are. Lists of one hypothesis
+    take part in that BLEU alone.
+
+    Parameters
+    ----------
+    C : float
+        The largest step, above 0. It takes effect in proportion to `scale`.
+    passes : int
+        How often each list is seen.
+    decay : float
+        Of the pseudo-document, above 0 and up to 1 (which never forgets).
+    scale : "reference" or "none"
+        What BLEU (0..1) is multiplied by: the length of the reference, of the document and the
+        hypothesis together, as kbmira has it (Chiang et al. took the source's); or nothing.
+        The document grows to some 1 / (1 - decay) sentences, and a hypothesis changes its BLEU
+        by so much less than its own: without the length, gains hardly count beside the scores.
+    """
+
+    C: float = 0.01
+    passes: int = 60
+    decay: float = 0.999
+    scale: GainScale = "reference"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.C < math.inf:
+            raise ValueError(f"C must be finite and above 0, not {self.C}")
+        if self.passes < 1:
+            raise ValueError(f"passes must be at least 1, not {self.passes}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+        if self.scale not in get_args(GainScale):
+            raise ValueError(
+                f"scale must be one of {', '.join(get_args(GainScale))}, not {self.scale!r}"
+            )
+
+    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return averaged weights.
+
+        Parameters
+        ----------
+        lists : FlatLists
+            With statistics.
+        start : float64 [D]
+        seed : sequence of int
+            Decides the order in which the lists are seen.
+
+        Returns
+        -------
+        Fit
+            Its report has, of the pass that was chosen, its number (``pass``, from 1), corpus
+            ``bleu`` on the lists (0..1), the lists with a loss (``violations``), and their mean
+            ``loss``.
+
+        Raises
+        ------
+        InputError
+            The lists have no statistics.
+        ValueError
+            There are not D start weights, or not all are finite.
+        """
+        if not lists.has_statistics:
+            raise InputError(
+                "MIRA computes BLEU, and these lists have no statistics of it; give references "
+                "or Moses's scores.dat, or tune with tuner=pro"
+            )
+        if start.shape != (lists.dimension,):
+            raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
+        if not np.isfinite(start).all():
+            raise ValueError("a start weight is not finite")
+        generator = np.random.default_rng(seed)
+        usable: Offsets = np.flatnonzero(np.diff(lists.list_begin) > 1)
+        widest = int(np.diff(lists.row_begin).max(initial=0))
+        x_feature, x_value = np.empty(2 * widest, np.int64), np.empty(2 * widest)
+        weights: Reals = start.astype(np.float64)
+        late: Reals = np.zeros(lists.dimension)
+        background: Reals = np.ones(lists.statistics.shape[1])
+        best = Fit(weights, {"bleu": -1.0})
+        for number in range(1, self.passes + 1):
+            violations, loss = kernels.one_pass(
+                generator.permutation(usable),
+                lists.list_begin,
+                lists.row_begin,
+                lists.feature,
+                lists.value,
+                lists.statistics,
+                background,
+                self.decay,
+                self.scale == "reference",
+                self.C,
+                weights,
+                late,
+                (number - 1) * usable.size,
+                x_feature,
+                x_value,
+            )
+            average = weights - late / max(number * usable.size, 1)
+            bleu = bleu_on(lists, average)
+            if bleu > best.report["bleu"]:
+                report = {
+                    "bleu": bleu,
+                    "pass": number,
+                    "violations": violations,
+                    "loss": loss / max(violations, 1),
+                }
+                best = Fit(average, report)
+        return best
+
+
+def bleu_on(lists: FlatLists, weights: Reals) -> float:
+    """Return corpus BLEU (0..1, as sacrebleu computes it) of the hypotheses that W ranks first."""
+    totals = lists.statistics[lists.best(weights)].sum(axis=0, dtype=np.int64)
+    bleu: Reals = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
+    return float(bleu[0])

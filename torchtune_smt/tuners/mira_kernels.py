@@ -1,0 +1,185 @@
+"""Kernels of k-best MIRA: background BLEU, hope and fear, and the steps of a pass."""
+
+from __future__ import annotations
+
+import math
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.metrics.bleu_kernels import ORDER
+
+# The pseudo-document's statistics of long n-grams must not vanish where all hypotheses are short.
+LEAST = 1e-60
+
+
+@inner
+def background_bleu(statistics: Ids, h: int, background: Reals, by_reference: bool) -> float:
+    """Return BLEU of a pseudo-document with hypothesis `h` added.
+
+    Parameters
+    ----------
+    statistics : int32 [n, 10]
+        As from `BleuReferences.statistics`.
+    background : float64 [10]
+        Those of the pseudo-document, above 0.
+    by_reference : bool
+        Multiply by the length of the reference, of hypothesis and document together.
+    """
+    matches, counts = 1.0, 1.0
+    for n in range(ORDER):
+        matches *= statistics[h, n] + background[n]
+        counts *= statistics[h, ORDER + n] + background[ORDER + n]
+    c = statistics[h, 2 * ORDER] + background[2 * ORDER]
+    r = statistics[h, 2 * ORDER + 1] + background[2 * ORDER + 1]
+    bleu = math.sqrt(math.sqrt(matches / counts))
+    if c < r:
+        bleu *= math.exp(1.0 - r / c)
+    return bleu * r if by_reference else bleu
+
+
+@inner
+def hope_and_fear(
+    first: int,
+    last: int,
+    row_begin: Offsets,
+    feature: Ids,
+    value: Reals,
+    statistics: Ids,
+    background: Reals,
+    by_reference: bool,
+    weight: Reals,
+) -> tuple[int, int, float, float]:
+    """Return hope and fear of the list ``first .. last - 1``.
+
+    The hope has the largest score + gain, the fear the largest score - gain; of equal ones the
+    first.
+
+    Returns
+    -------
+    hope, fear : int
+        Hypotheses.
+    gap : float
+        The hope's gain minus the fear's.
+    margin : float
+        The hope's score minus the fear's.
+    """
+    hope, fear = first, first
+    hope_gain, hope_score, fear_gain, fear_score = 0.0, -math.inf, 0.0, -math.inf
+    for h in range(first, last):
+        score = 0.0
+        for p in range(row_begin[h], row_begin[h + 1]):
+            score += value[p] * weight[feature[p]]
+        gain = background_bleu(statistics, h, background, by_reference)
+        if score + gain > hope_score + hope_gain:
+            hope, hope_gain, hope_score = h, gain, score
+        if score - gain > fear_score - fear_gain:
+            fear, fear_gain, fear_score = h, gain, score
+    return hope, fear, hope_gain - fear_gain, hope_score - fear_score
+
+
+@inner
+def difference(
+    a: int,
+    b: int,
+    row_begin: Offsets,
+    feature: Ids,
+    value: Reals,
+    out_feature: Offsets,
+    out_value: Reals,
+) -> tuple[int, float]:
+    """Write row `a` minus row `b`, without zeros; return the number of values and ‖·‖².
+
+    Parameters
+    ----------
+    out_feature, out_value : int64, float64
+        Room for two rows.
+    """
+    p, q, n, square = row_begin[a], row_begin[b], 0, 0.0
+    p_end, q_end = row_begin[a + 1], row_begin[b + 1]
+    while p < p_end or q < q_end:
+        if q == q_end or (p < p_end and feature[p] < feature[q]):
+            f, x = feature[p], value[p]
+            p += 1
+        elif p == p_end or feature[q] < feature[p]:
+            f, x = feature[q], -value[q]
+            q += 1
+        else:
+            f, x = feature[p], value[p] - value[q]
+            p += 1
+            q += 1
+        if x != 0.0:
+            out_feature[n], out_value[n] = f, x
+            n += 1
+            square += x * x
+    return n, square
+
+
+@inner
+def one_pass(
+    order: Offsets,
+    list_begin: Offsets,
+    row_begin: Offsets,
+    feature: Ids,
+    value: Reals,
+    statistics: Ids,
+    background: Reals,
+    decay: float,
+    by_reference: bool,
+    C: float,
+    weight: Reals,
+    late: Reals,
+    step: int,
+    x_feature: Offsets,
+    x_value: Reals,
+) -> tuple[int, float]:
+    """Take a step for each list in this order.
+
+    Parameters
+    ----------
+    order : int64
+        Numbers of lists.
+    list_begin, row_begin, feature, value, statistics
+        As in `FlatLists`.
+    background : float64 [10]
+        Statistics of the pseudo-document; written to.
+    decay, by_reference, C
+        As in `KBestMira`.
+    weight : float64 [D]
+        Written to.
+    late : float64 [D]
+        Sum of all changes, each times the steps before it; written to. The mean of the weights
+        after the steps 1..T is ``weight - late / T``.
+    step : int
+        Steps taken before.
+    x_feature, x_value : int64, float64
+        Room for two rows.
+
+    Returns
+    -------
+    violations : int
+        Steps with a loss above 0.
+    loss : float
+        Their sum.
+    """
+    violations, total = 0, 0.0
+    for s in order:
+        hope, fear, gap, margin = hope_and_fear(
+            list_begin[s], list_begin[s + 1], row_begin, feature, value, statistics, background,
+            by_reference, weight,
+        )  # fmt: skip
+        if gap > 0.0:
+            loss = gap - margin
+            if loss > 0.0:
+                violations += 1
+                total += loss
+                n, square = difference(hope, fear, row_begin, feature, value, x_feature, x_value)
+                if square > 0.0:
+                    rate = min(C, loss / square)
+                    for k in range(n):
+                        change = rate * x_value[k]
+                        weight[x_feature[k]] += change
+                        late[x_feature[k]] += step * change
+            for k in range(background.size):
+                background[k] = max(decay * background[k], LEAST) + statistics[hope, k]
+        step += 1
+    return violations, total
