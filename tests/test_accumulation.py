@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.accumulation import FlatLists, PairRows
+from torchtune_smt.accumulation import AccumulatedLists, FlatLists, PairRows
+from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.pairs import AllPairs, ProSampler
 from torchtune_smt.scoring import SparseRows
@@ -131,3 +132,168 @@ def test_weights_of_another_length():
     assert len(flat) == flat.n_hypotheses == 0
     with pytest.raises(ValueError, match="7 weights were given for 8 features"):
         flat.scores(np.zeros(7))
+
+
+def plain(number):
+    """Return a value as duplicates are told by."""
+    return float(np.float32(number))
+
+
+class Reference:
+    """Accumulation with dictionaries."""
+
+    def __init__(self, unique):
+        self.unique = unique
+        self.seen = {}
+        self.iterations = []
+
+    def key(self, words, features):
+        if self.unique == "string":
+            return tuple(words)
+        return tuple(words), tuple(sorted((f, plain(v)) for f, v in features.items()))
+
+    def add(self, chosen):
+        new = []
+        for index, hypotheses in chosen:
+            for words, features, gain in hypotheses:
+                key = (index, self.key(words, features))
+                if key not in self.seen:
+                    self.seen[key] = len(self.iterations)
+                    new.append((index, features, gain))
+        self.iterations.append(new)
+        return len(new)
+
+    def truncate(self, iterations):
+        del self.iterations[iterations:]
+        self.seen = {k: i for k, i in self.seen.items() if i < iterations}
+
+    def check(self, lists, n_dense):
+        everything = [h for new in self.iterations for h in new]
+        everything.sort(key=lambda h: h[0])
+        assert lists.n_hypotheses == len(everything)
+        assert lists.n_iterations == len(self.iterations)
+        flat = lists.flat(D)
+        owner = np.repeat(flat.sentence, np.diff(flat.list_begin)).tolist()
+        assert owner == [index for index, _, _ in everything]
+        assert flat.gain.tolist() == [gain for _, _, gain in everything]
+        rows = [
+            dict(
+                zip(
+                    flat.feature[a:b].tolist(),
+                    flat.value[a:b].tolist(),
+                    strict=True,
+                )
+            )
+            for a, b in zip(flat.row_begin[:-1], flat.row_begin[1:], strict=True)
+        ]
+        assert rows == [features for _, features, _ in everything]
+        for number in range(flat.n_hypotheses):
+            row = flat.feature[flat.row_begin[number] : flat.row_begin[number + 1]]
+            assert (np.diff(row) > 0).all()
+        sampler = ProSampler(candidates=20, pairs=3, threshold=0.1)
+        ours, theirs = (x.pair_rows(sampler, (1, 2)) for x in (lists, flat))
+        for name in ("row_begin", "feature", "value"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+
+
+batches = st.lists(st.tuples(st.integers(0, 5), lists), max_size=4)
+
+
+@given(
+    st.lists(batches, min_size=1, max_size=4),
+    st.sampled_from(["derivation", "string"]),
+    st.sampled_from([0, 3]),
+    st.booleans(),
+    st.integers(0, 4),
+)
+def test_accumulation(tmp_path_factory, iterations, unique, n_dense, files, kept):
+    folder = tmp_path_factory.mktemp("lists") if files else None
+    lists = AccumulatedLists(n_dense=n_dense, unique=unique, folder=folder)
+    reference = Reference(unique)
+    for chosen in iterations:
+        added = lists.add([kbest_of(index, hypotheses) for index, hypotheses in chosen])
+        assert lists.end_iteration() == added == reference.add(chosen)
+        reference.check(lists, n_dense)
+    if folder is not None:
+        lists = AccumulatedLists.open(folder, unique=unique, n_dense=n_dense)
+        reference.check(lists, n_dense)
+    kept = min(kept, len(iterations))
+    lists.add([kbest_of(0, [([9], {}, 0.0)])])  # an iteration that never ends
+    lists.truncate(kept)
+    reference.truncate(kept)
+    reference.check(lists, n_dense)
+    for chosen in iterations[kept:]:
+        lists.add([kbest_of(index, hypotheses) for index, hypotheses in chosen])
+        assert lists.end_iteration() == reference.add(chosen)
+    reference.check(lists, n_dense)
+
+
+def test_statistics_are_kept():
+    lists = AccumulatedLists(n_dense=1)
+    kbests = [
+        kbest_of(4, [([1], {0: 1.0}, 0.5), ([2], {0: 1.0}, 0.5)]),
+        kbest_of(2, [([1], {}, 0.0)]),
+    ]
+    statistics = [np.arange(20).reshape(2, 10), np.arange(1000, 1010).reshape(1, 10)]
+    assert lists.add(kbests, statistics) == 3
+    lists.end_iteration()
+    assert lists.add(kbests, statistics) == 0
+    lists.end_iteration()
+    flat = lists.flat(1)
+    assert flat.statistics.ravel().tolist() == [*range(1000, 1010), *range(20)]
+    lists.add([kbest_of(2, [([5], {}, 0.0)])])
+    with pytest.raises(ValueError, match="for all lists, or for none"):
+        lists.end_iteration()
+
+
+def test_small_numbers_take_little_room():
+    lists = AccumulatedLists(n_dense=2)
+    rows = {0: 3.0, 1: -0.1} | dict.fromkeys(range(2, 12), 1.0)
+    lists.add([kbest_of(s, [([h], rows, 0.1 * h) for h in range(100)]) for s in range(20)])
+    lists.end_iteration()
+    # hash, gain, length; two dense values; ids and counts of ten sparse features
+    expected = 8 + 8 + 1 + (1 + 8) + 10 * (4 + 1)
+    assert expected <= lists.nbytes / lists.n_hypotheses <= expected + 1
+
+
+def test_a_new_run_forgets_the_lists_of_an_earlier_one(tmp_path):
+    for _ in range(2):
+        lists = AccumulatedLists(folder=tmp_path)
+        lists.add([kbest_of(0, [([1], {0: 1.0}, 0.5)])])
+        assert lists.end_iteration() == 1
+    assert AccumulatedLists.open(tmp_path, n_dense=0).n_iterations == 1
+
+
+def test_damaged_files(tmp_path):
+    lists = AccumulatedLists(folder=tmp_path, n_dense=1)
+    lists.add([kbest_of(0, [([1], {0: 1.0, 3: 1.0}, 0.5)])])
+    lists.end_iteration()
+    with pytest.raises(InputError, match="has 1 dense features, and now there are 2"):
+        AccumulatedLists.open(tmp_path, n_dense=2)
+    path = tmp_path / "iteration-0001" / "value.npy"
+    np.save(path, np.zeros(3))
+    with pytest.raises(InputError, match="iteration-0001: is damaged"):
+        AccumulatedLists.open(tmp_path, n_dense=1)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(InputError, match="is damaged"):
+        AccumulatedLists.open(tmp_path, n_dense=1)
+    path.unlink()
+    with pytest.raises(InputError, match="is damaged"):
+        AccumulatedLists.open(tmp_path, n_dense=1)
+
+
+def test_arguments_out_of_range():
+    with pytest.raises(ValueError, match="unique must be derivation or string"):
+        AccumulatedLists(unique="words")
+    with pytest.raises(ValueError, match="n_dense must be at least 0"):
+        AccumulatedLists(n_dense=-1)
+    lists = AccumulatedLists()
+    with pytest.raises(ValueError, match="there are 0 iterations, not 1"):
+        lists.truncate(1)
+    bad = kbest_of(7, [([1], {0: float("inf")}, 0.5)])
+    with pytest.raises(ValueError, match="sentence 7: a value of its k-best list is not finite"):
+        lists.add([bad])
+    lists.add([kbest_of(0, [([1], {5: 1.0}, 0.5)])])
+    lists.end_iteration()
+    with pytest.raises(ValueError, match="beyond the 5 that were named"):
+        lists.flat(5)

@@ -1,0 +1,252 @@
+"""The hypotheses that one iteration has brought, kept compactly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from torchtune_smt.accumulation import segment_kernels as kernels
+from torchtune_smt.decoders.stored_lists import concatenated, lists_of
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Codes, Ids, Offsets, Reals, Records
+from torchtune_smt.metrics.bleu import Counts
+from torchtune_smt.textio import atomic_folder
+
+# The smallest type that holds all numbers exactly is taken. 64-bit integers are not among them:
+# together with fractions they would have to be rounded.
+_TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some hypotheses of some sentences.
+
+    Attributes
+    ----------
+    sentence : int64 [S]
+        Ascending.
+    list_begin : int64 [S + 1]
+        Hypotheses of list s are ``list_begin[s] .. list_begin[s + 1] - 1``.
+    sparse_begin : int64 [S + 1]
+        Where in `feature` and `value` those of a list begin.
+    hypotheses : record [n]
+        ``hash``, ``gain``, ``length`` (number of sparse features), ``statistics`` (10 numbers, or
+        none), and a field for each dense feature. All fields are as narrow as their numbers allow
+        without rounding.
+    feature : int32 [non-zeros]
+    value : [non-zeros]
+        The sparse features, of a type as narrow.
+    """
+
+    sentence: Offsets
+    list_begin: Offsets
+    sparse_begin: Offsets
+    hypotheses: Records
+    feature: Ids
+    value: NDArray[Any]
+
+    @classmethod
+    def of_list(
+        cls,
+        kbest: KBest,
+        chosen: Offsets,
+        hashes: Codes,
+        statistics: Counts | None,
+        n_dense: int,
+    ) -> Segment:
+        """Return some hypotheses of one k-best list with gains.
+
+        Parameters
+        ----------
+        chosen : int64 [n]
+            Their numbers.
+        hashes : uint64 [k]
+        statistics : int64 [k, 10], optional
+        n_dense : int
+        """
+        assert kbest.gain is not None
+        dense, length, feature, value = kernels.split_rows(
+            kbest.row_begin, kbest.feature, kbest.value, chosen, n_dense
+        )
+        counts = np.empty((chosen.size, 0)) if statistics is None else statistics[chosen]
+        columns = {
+            "hash": hashes[chosen],
+            "gain": _narrow(kbest.gain[chosen]),
+            "length": _narrow(length),
+            "statistics": _narrow(counts),
+            **{_dense(f): _narrow(dense[:, f]) for f in range(n_dense)},
+        }
+        any_at_all = chosen.size > 0
+        return cls(
+            np.full(int(any_at_all), kbest.index, np.int64),
+            np.array([0, chosen.size][: 1 + any_at_all]),
+            np.array([0, feature.size][: 1 + any_at_all]),
+            _records(columns),
+            feature,
+            _narrow(value),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Segment]) -> Segment:
+        """Return the hypotheses of several segments (one at least), by sentence.
+
+        Raises
+        ------
+        ValueError
+            Some have statistics and some have none.
+        """
+        owner = np.concatenate([np.repeat(p.sentence, np.diff(p.list_begin)) for p in parts])
+        filled = [part for part in parts if len(part)] or list(parts[:1])
+        names = filled[0].hypotheses.dtype.names
+        assert names is not None
+        if len({part.has_statistics for part in filled}) > 1:
+            raise ValueError("statistics must be given for all lists, or for none")
+        columns = {name: np.concatenate([p.hypotheses[name] for p in filled]) for name in names}
+        feature = np.concatenate([part.feature for part in parts])
+        value = concatenated([part.value for part in parts if part.value.size], np.uint8)
+        length = columns["length"].astype(np.int64)
+        if (np.diff(owner) < 0).any():
+            order = np.argsort(owner, kind="stable")
+            old = _begins(length)
+            owner, length = owner[order], length[order]
+            columns = {name: column[order] for name, column in columns.items()}
+            places = np.repeat(old[order] - _begins(length)[:-1], length)
+            places += np.arange(feature.size)
+            feature, value = feature[places], value[places]
+        sentence, list_begin = lists_of(owner)
+        begin = _begins(length)
+        return cls(sentence, list_begin, begin[list_begin], _records(columns), feature, value)
+
+    def __len__(self) -> int:
+        """Return the number of hypotheses."""
+        return self.hypotheses.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays."""
+        return sum(array.nbytes for array in self._arrays().values())
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether hypotheses have BLEU's statistics."""
+        return bool(self.hypotheses["statistics"].shape[1])
+
+    @property
+    def n_dense(self) -> int:
+        """The number of dense features."""
+        return len(self.hypotheses.dtype.names or ()) - 4
+
+    def between(self, first: int, last: int) -> Segment:
+        """Return the lists of the sentences ``first .. last - 1``; nothing is copied."""
+        a, b = np.searchsorted(self.sentence, [first, last]).tolist()
+        h, p = self.list_begin[a], self.sparse_begin[a]
+        return Segment(
+            self.sentence[a:b],
+            self.list_begin[a : b + 1] - h,
+            self.sparse_begin[a : b + 1] - p,
+            self.hypotheses[h : self.list_begin[b]],
+            self.feature[p : self.sparse_begin[b]],
+            self.value[p : self.sparse_begin[b]],
+        )
+
+    def hashes(self, sentence: int) -> Codes:
+        """Return the hashes of the hypotheses of a sentence."""
+        s = int(np.searchsorted(self.sentence, sentence))
+        if s == self.sentence.size or self.sentence[s] != sentence:
+            return np.empty(0, np.uint64)
+        found: Codes = self.hypotheses["hash"][self.list_begin[s] : self.list_begin[s + 1]]
+        return found
+
+    def dense(self) -> Reals:
+        """Return the dense features, float64 [n, n_dense]."""
+        matrix = np.empty((len(self), self.n_dense))
+        for f in range(self.n_dense):
+            matrix[:, f] = self.hypotheses[_dense(f)]
+        return matrix
+
+    def save(self, folder: Path) -> None:
+        """Write all arrays to a folder, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            The folder cannot be written to.
+        """
+        with atomic_folder(folder) as beside:
+            for name, array in self._arrays().items():
+                with (beside / f"{name}.npy").open("wb") as file:
+                    np.save(file, array)
+                    file.flush()
+                    os.fsync(file.fileno())
+
+    @classmethod
+    def open(cls, folder: Path) -> Segment:
+        """Return a saved segment, mapped into memory rather than read.
+
+        Raises
+        ------
+        InputError
+            The folder is missing or damaged.
+        """
+        names = cls.__dataclass_fields__
+        try:
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+            segment = cls(**arrays)
+            segment._check()
+        except (OSError, ValueError, KeyError, IndexError, EOFError):
+            raise InputError("is damaged; start the run anew", path=folder) from None
+        return segment
+
+    def _check(self) -> None:
+        """Raise ValueError if the arrays do not fit together."""
+        lengths = self.hypotheses["length"].sum(dtype=np.int64)
+        ends = {
+            "list": (self.list_begin, len(self)),
+            "sparse": (self.sparse_begin, self.feature.size),
+        }
+        for begin, end in ends.values():
+            if begin.size != self.sentence.size + 1 or begin[-1] != end:
+                raise ValueError
+        if self.feature.size != self.value.size or lengths != self.feature.size:
+            raise ValueError
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def _dense(number: int) -> str:
+    """Return the name of the field of a dense feature."""
+    return f"dense {number}"
+
+
+def _records(columns: dict[str, NDArray[Any]]) -> Records:
+    """Return columns of equal length as records."""
+    kinds = [(name, column.dtype, column.shape[1:]) for name, column in columns.items()]
+    records: Records = np.empty(columns["hash"].size, np.dtype(kinds))
+    for name, column in columns.items():
+        records[name] = column
+    return records
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in the narrowest type that holds them exactly."""
+    if numbers.size == 0:
+        return numbers.astype(np.uint8)
+    for kind in _TYPES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow = numbers.astype(kind)
+            if np.array_equal(narrow.astype(np.float64), numbers):
+                return narrow
+    return numbers.astype(np.float64)
+
+
+def _begins(lengths: Offsets) -> Offsets:
+    """Return where each of consecutive pieces begins, and where the last one ends."""
+    return np.append(np.int64(0), np.cumsum(lengths, dtype=np.int64))
