@@ -1,0 +1,405 @@
+"""k-best MIRA against a plain reference, closed forms, and Moses's kbmira."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from scipy.optimize import LinearConstraint, minimize
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.from_stored import flat_of_stored
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.tuners import mira_kernels as kernels
+from torchtune_smt.tuners.mira import KBestMira, bleu_on
+from torchtune_smt.weights import Weights
+
+MOSES = Path(__file__).resolve().parents[2] / "shared" / "oracles" / "moses" / "mira"
+
+
+def flat(lists, dimension):
+    """Lists of hypotheses (row as a dict, statistics) one behind the other."""
+    hypotheses = [hypothesis for one in lists for hypothesis in one]
+    rows = [sorted(row.items()) for row, _ in hypotheses]
+    return FlatLists(
+        np.arange(len(lists), dtype=np.int64),
+        np.cumsum([0, *map(len, lists)]).astype(np.int64),
+        np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        np.array([f for row in rows for f, _ in row], np.int32),
+        np.array([v for row in rows for _, v in row], np.float64),
+        np.zeros(len(hypotheses)),
+        np.array([statistics for _, statistics in hypotheses], np.int32).reshape(-1, 10),
+        dimension,
+    )
+
+
+@st.composite
+def statistics(draw):
+    c = draw(st.integers(1, 8))
+    lengths = [max(c - n, 0) for n in range(4)]
+    matches = [draw(st.integers(0, lengths[0]))]
+    for length in lengths[1:]:
+        matches.append(draw(st.integers(0, min(matches[-1], length))))
+    return [*matches, *lengths, c, draw(st.integers(1, 9))]
+
+
+@st.composite
+def kbest_lists(draw, max_lists=4):
+    """Lists, dense or sparse, their number of features, and start weights."""
+    dimension = draw(st.integers(1, 6))
+    value = st.sampled_from([-2.0, -1.0, 0.5, 1.0, 3.0])
+    if draw(st.booleans()):
+        row = st.fixed_dictionaries(dict.fromkeys(range(dimension), value))
+    else:
+        row = st.dictionaries(st.integers(0, dimension - 1), value)
+    one = st.lists(st.tuples(row, statistics()), min_size=1, max_size=5)
+    lists = draw(st.lists(one, min_size=1, max_size=max_lists))
+    weight = st.floats(-3, 3, allow_subnormal=False)
+    start = draw(st.lists(weight, min_size=dimension, max_size=dimension))
+    return lists, dimension, np.array(start)
+
+
+def dot(w, row):
+    return sum((v * w[f] for f, v in sorted(row.items())), 0.0)
+
+
+def background_bleu(statistics, background, scale):
+    m1, m2, m3, m4, l1, l2, l3, l4, c, r = (
+        a + b for a, b in zip(statistics, background, strict=True)
+    )
+    bleu = math.sqrt(math.sqrt(m1 * m2 * m3 * m4 / (l1 * l2 * l3 * l4)))
+    bleu *= math.exp(min(0.0, 1 - r / c))
+    return bleu * r if scale == "reference" else bleu
+
+
+def corpus_bleu(lists, w):
+    """BLEU of the best of each list; whether different ones are too close to tell."""
+    totals, close = [0] * 10, False
+    for one in lists:
+        scores = [dot(w, row) for row, _ in one]
+        best = scores.index(max(scores))
+        close |= any(
+            score > scores[best] - 1e-9 and row != one[best][0]
+            for score, (row, _) in zip(scores, one, strict=True)
+        )
+        totals = [a + b for a, b in zip(totals, one[best][1], strict=True)]
+    score = BLEU.compute_bleu(totals[:4], totals[4:8], totals[8], totals[9], smooth_method="exp")
+    return score.score / 100, close
+
+
+def reference(lists, start, seed, C=0.01, passes=60, decay=0.999, scale="reference"):
+    """After each pass the average weights, violations, and the sum of losses."""
+    generator = np.random.default_rng(seed)
+    usable = [s for s, one in enumerate(lists) if len(one) > 1]
+    w, background, history, result = list(start), [1.0] * 10, [], []
+    for _ in range(passes):
+        violations, losses = 0, 0.0
+        for s in generator.permutation(np.array(usable, np.int64)).tolist():
+            scores = [dot(w, row) for row, _ in lists[s]]
+            gains = [background_bleu(counts, background, scale) for _, counts in lists[s]]
+            likes = [score + gain for score, gain in zip(scores, gains, strict=True)]
+            fears = [score - gain for score, gain in zip(scores, gains, strict=True)]
+            hope, fear = likes.index(max(likes)), fears.index(max(fears))
+            if gains[hope] > gains[fear]:
+                loss = gains[hope] - gains[fear] - (scores[hope] - scores[fear])
+                if loss > 0:
+                    violations += 1
+                    losses += loss
+                    plus, minus = lists[s][hope][0], lists[s][fear][0]
+                    x = {f: plus.get(f, 0.0) - minus.get(f, 0.0) for f in plus | minus}
+                    square = sum(x[f] ** 2 for f in sorted(x))
+                    for f in x:
+                        w[f] += min(C, loss / square) * x[f] if square else 0.0
+                chosen = lists[s][hope][1]
+                background = [decay * b + n for b, n in zip(background, chosen, strict=True)]
+            history.append(list(w))
+        average = np.mean(history, axis=0) if history else np.array(start)
+        result.append((average, violations, losses))
+    return result
+
+
+def random_lists(seed, n_lists=20, k=10, dimension=30, nonzeros=8):
+    generator = np.random.default_rng(seed)
+    lists = []
+    for _ in range(n_lists):
+        one = []
+        for _ in range(k):
+            features = generator.choice(dimension, nonzeros, replace=False).tolist()
+            c = int(generator.integers(5, 12))
+            lengths = [c - n for n in range(4)]
+            matches = np.sort(generator.integers(0, lengths[-1], 4))[::-1].tolist()
+            values = generator.normal(size=nonzeros).tolist()
+            one.append((dict(zip(features, values, strict=True)), [*matches, *lengths, c, 9]))
+        lists.append(one)
+    return lists, flat(lists, dimension)
+
+
+@settings(deadline=None)
+@given(
+    kbest_lists(),
+    st.integers(0, 9),
+    st.sampled_from([0.001, 0.01, 0.3]),
+    st.sampled_from([0.9, 0.999, 1.0]),
+    st.sampled_from(["reference", "none"]),
+)
+def test_equals_the_reference(case, seed, C, decay, scale):
+    lists, dimension, start = case
+    options = {"C": C, "passes": 4, "decay": decay, "scale": scale}
+    fit = KBestMira(**options).fit(flat(lists, dimension), start, (3, seed))
+    passes = reference(lists, start, (3, seed), **options)
+    weights, violations, losses = passes[fit.report["pass"] - 1]
+    assert fit.weights == pytest.approx(weights, abs=1e-9)
+    assert fit.report["violations"] == violations
+    assert fit.report["loss"] == pytest.approx(losses / max(violations, 1), abs=1e-9)
+    scores = [corpus_bleu(lists, weights) for weights, _, _ in passes]
+    assume(not any(close for _, close in scores))
+    bleus = [bleu for bleu, _ in scores]
+    assert fit.report["bleu"] == pytest.approx(max(bleus), abs=1e-12)
+    assert all(bleu < fit.report["bleu"] + 1e-12 for bleu in bleus[: fit.report["pass"] - 1])
+    assert fit.report["bleu"] == pytest.approx(bleus[fit.report["pass"] - 1], abs=1e-12)
+
+
+def one_step(one, dimension, start, C):
+    """Weights after one list; x, gap and margin of its hope and fear."""
+    lists = flat([one], dimension)
+    hope, fear, gap, margin = kernels.hope_and_fear(
+        0, len(one), lists.row_begin, lists.feature, lists.value, lists.statistics, np.ones(10),
+        True, start,
+    )  # fmt: skip
+    x = lists.dense_matrix(dimension)[hope] - lists.dense_matrix(dimension)[fear]
+    return KBestMira(C=C, passes=1).fit(lists, start, (0,)).weights, x, gap, margin
+
+
+@settings(deadline=None)
+@given(kbest_lists(max_lists=1), st.sampled_from([0.01, 0.1, 10.0]))
+def test_a_step_has_its_closed_form(case, C):
+    (one,), dimension, start = case
+    assume(len(one) > 1)
+    weights, x, gap, margin = one_step(one, dimension, start, C)
+    square = float(x @ x)
+    rate = min(C, max(gap - margin, 0.0) / square) if square else 0.0
+    assert weights == pytest.approx(start + rate * x, abs=1e-12)
+
+
+@pytest.mark.parametrize("C", [0.001, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_solves_its_quadratic_program(seed, C):
+    (one,), _ = random_lists(seed, n_lists=1, dimension=12)
+    start = 0.1 * np.random.default_rng(seed).normal(size=12)
+    weights, x, gap, margin = one_step(one, 12, start, C)
+    assert gap > 0
+    assert x @ start == pytest.approx(margin)
+    # min ½‖w - start‖² + C ξ, so that w·x ≥ gap - ξ and ξ ≥ 0; the last variable is ξ.
+    best = minimize(
+        lambda t: 0.5 * np.sum((t[:-1] - start) ** 2) + C * t[-1],
+        [*start, 2 * gap],
+        jac=lambda t: np.append(t[:-1] - start, C),
+        hess=lambda t: np.diag([1.0] * 12 + [0.0]),
+        method="trust-constr",
+        constraints=[LinearConstraint(np.array([[*x, 1.0], [*np.zeros(12), 1.0]]), [gap, 0.0])],
+        options={"gtol": 1e-9, "barrier_tol": 1e-9, "xtol": 1e-12},
+    )
+    assert best.success
+    assert weights == pytest.approx(best.x[:-1], abs=2e-4)
+
+
+@given(kbest_lists(max_lists=1), st.lists(st.floats(0.1, 99), min_size=10, max_size=10))
+def test_hope_and_fear_are_the_extremes(case, background):
+    (one,), dimension, start = case
+    lists = flat([one], dimension)
+    for scale in ("reference", "none"):
+        hope, fear, gap, margin = kernels.hope_and_fear(
+            0, len(one), lists.row_begin, lists.feature, lists.value, lists.statistics,
+            np.array(background), scale == "reference", start,
+        )  # fmt: skip
+        scores = [dot(start, row) for row, _ in one]
+        gains = [background_bleu(counts, background, scale) for _, counts in one]
+        for h in range(len(one)):
+            # Of equal ones the first.
+            likes = scores[hope] + gains[hope] - scores[h] - gains[h]
+            fears = scores[fear] - gains[fear] - scores[h] + gains[h]
+            assert likes > -1e-9 and (likes > 0 or h >= hope)
+            assert fears > -1e-9 and (fears > 0 or h >= fear)
+        assert gap == pytest.approx(gains[hope] - gains[fear], abs=1e-9)
+        assert margin == pytest.approx(scores[hope] - scores[fear], abs=1e-9)
+        assert -1e-9 <= gap - margin <= 2 * gap + 1e-9
+
+
+@given(*[st.dictionaries(st.integers(0, 9), st.sampled_from([-1.0, 0.5, 2.0])) for _ in range(2)])
+def test_differences_hold_no_zeros(a, b):
+    lists = flat([[(a, [0] * 10), (b, [0] * 10)]], 10)
+    feature, value = np.empty(20, np.int64), np.empty(20)
+    n, square = kernels.difference(
+        0, 1, lists.row_begin, lists.feature, lists.value, feature, value
+    )
+    x = {f: a.get(f, 0) - b.get(f, 0) for f in a | b}
+    expected = {f: v for f, v in x.items() if v}
+    assert dict(zip(feature[:n].tolist(), value[:n].tolist(), strict=True)) == expected
+    assert feature[:n].tolist() == sorted(expected)
+    assert square == pytest.approx(sum(v * v for v in expected.values()))
+
+
+def test_equal_seeds_give_equal_weights():
+    _, lists = random_lists(1)
+    start = np.zeros(30)
+    first = KBestMira(passes=5).fit(lists, start, (7, 1))
+    again = KBestMira(passes=5).fit(lists, start, (7, 1))
+    other = KBestMira(passes=5).fit(lists, start, (7, 2))
+    assert first.weights.tobytes() == again.weights.tobytes()
+    assert first.report == again.report
+    assert first.weights.tobytes() != other.weights.tobytes()
+    assert not start.any()
+
+
+def test_learns_what_can_be_learned():
+    """One feature tells how many words match; the others are noise."""
+    lists, _ = random_lists(2)
+    for one in lists:
+        for row, counts in one:
+            row[30] = sum(counts[:4])
+    together = flat(lists, 31)
+    fit = KBestMira().fit(together, np.zeros(31), (0,))
+    oracle = np.zeros(31)
+    oracle[30] = 1.0
+    assert fit.report["bleu"] > bleu_on(together, np.zeros(31)) + 0.1
+    assert fit.report["bleu"] > 0.97 * bleu_on(together, oracle)
+    assert fit.weights.argmax() == 30
+
+
+def test_copies_change_nothing():
+    lists, _ = random_lists(3)
+    fit = KBestMira(passes=5).fit(flat(lists, 30), np.zeros(30), (0,))
+    doubled = KBestMira(passes=5).fit(flat([one + one for one in lists], 30), np.zeros(30), (0,))
+    assert fit.weights.tobytes() == doubled.weights.tobytes()
+    assert fit.report == doubled.report
+
+
+def test_lists_of_one_hypothesis_are_skipped():
+    lists, together = random_lists(4)
+    single = lists[0][:1]
+    fit = KBestMira(passes=1).fit(together, np.zeros(30), (0,))
+    more = KBestMira(passes=1).fit(flat([*lists, single, single], 30), np.zeros(30), (0,))
+    assert fit.weights.tobytes() == more.weights.tobytes()
+    start = np.arange(30.0)
+    alone = KBestMira(passes=2).fit(flat([single, single], 30), start, (0,))
+    assert alone.weights.tolist() == start.tolist()
+    assert (alone.report["violations"], alone.report["loss"]) == (0, 0.0)
+    nothing = KBestMira(passes=2).fit(flat([], 30), start, (0,))
+    assert nothing.weights.tolist() == start.tolist()
+
+
+def test_equal_gains_and_equal_rows_move_nothing():
+    good, bad = [5, 4, 3, 2, 6, 5, 4, 3, 6, 6], [1, 0, 0, 0, 6, 5, 4, 3, 6, 6]
+    start = np.array([0.5, -0.5])
+    ties = [[({0: 1.0}, good), ({1: 1.0}, good)]]
+    assert KBestMira().fit(flat(ties, 2), start, (0,)).weights.tolist() == start.tolist()
+    equal = [[({0: 1.0}, bad), ({0: 1.0}, good)]]
+    fit = KBestMira(passes=3).fit(flat(equal, 2), start, (0,))
+    assert fit.weights.tolist() == start.tolist()
+    assert fit.report["violations"] == 1
+    assert fit.report["loss"] > 0
+
+
+def test_short_hypotheses_do_not_make_the_background_vanish():
+    one = [({0: 1.0, 1: 1.0}, [1, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
+    one += [({0: -1.0, 2: 1.0}, [0, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
+    lists = flat([one] * 30, 3)
+    with np.errstate(all="raise"):
+        fit = KBestMira(decay=0.01).fit(lists, np.zeros(3), (0,))
+    assert np.isfinite(fit.weights).all()
+    assert fit.weights[0] > 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"C": 0.1}, {"passes": 2}, {"decay": 0.9}, {"scale": "none"}], ids=str
+)
+def test_options_change_the_result(options):
+    _, lists = random_lists(5)
+    default = KBestMira(passes=20).fit(lists, np.zeros(30), (0,))
+    other = replace(KBestMira(passes=20), **options).fit(lists, np.zeros(30), (0,))
+    assert other.weights.tolist() != default.weights.tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"C": 0.0}, {"C": math.inf}, {"C": math.nan}, {"passes": 0}, {"decay": 0.0},
+        {"decay": 1.1}, {"decay": math.nan}, {"scale": "source"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_out_of_range(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        KBestMira(**options)
+
+
+def test_what_it_cannot_work_on():
+    _, lists = random_lists(6)
+    without = replace(lists, statistics=np.empty((lists.n_hypotheses, 0), np.int32))
+    with pytest.raises(InputError, match="no statistics of it; give references"):
+        KBestMira().fit(without, np.zeros(30), (0,))
+    with pytest.raises(ValueError, match="there must be 30 start weights, not 31"):
+        KBestMira().fit(lists, np.zeros(31), (0,))
+    with pytest.raises(ValueError, match="a start weight is not finite"):
+        KBestMira().fit(lists, np.full(30, math.nan), (0,))
+
+
+def test_stored_lists_come_as_they_are(tmp_path):
+    (tmp_path / "features").write_text(
+        "FEATURES_TXT_BEGIN_0 0 3 2 LM0_0 TM0_0\n1 2 x_y=3\n0 0\n4 5 a_b=1 x_y=2\n"
+        "FEATURES_TXT_END_0\nFEATURES_TXT_BEGIN_0 1 2 2 LM0_0 TM0_0\n0 6\n7 8\n"
+        "FEATURES_TXT_END_0\n"
+    )
+    (tmp_path / "scores").write_text(
+        "SCORES_TXT_BEGIN_0 0 3 9 BLEU\n7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n"
+        "1 9 0 8 0 7 0 6 10\nSCORES_TXT_END_0\n"
+        "SCORES_TXT_BEGIN_0 1 2 9 BLEU\n1 1 0 0 0 0 0 0 1\n0 2 0 1 0 0 0 0 1\nSCORES_TXT_END_0\n"
+    )
+    decoder = KBestFiles()
+    stored = decoder.read("dev", [tmp_path / "features"], [tmp_path / "scores"])
+    expected = np.array(
+        [[1, 2, 3, 0], [0, 0, 0, 0], [4, 5, 2, 1], [0, 6, 0, 0], [7, 8, 0, 0]], np.float64
+    )
+    for names in (None, ["x_y", "a_b", "TM0_0", "LM0_0"]):
+        if names is not None:
+            # The decoder sorts its rows by the ids of these weights.
+            decoder.decode(decoder.sources("dev"), Weights(names))
+        lists = flat_of_stored(stored)
+        assert lists.dimension == 4
+        assert lists.dense_matrix(4).tolist() == expected.tolist()
+        for h in range(5):
+            row = lists.feature[lists.row_begin[h] : lists.row_begin[h + 1]]
+            assert (np.diff(row) > 0).all()
+        assert lists.sentence.tolist() == [0, 1]
+        assert lists.list_begin.tolist() == [0, 3, 5]
+        assert lists.statistics[1].tolist() == [8, 5, 3, 1, 9, 8, 7, 6, 9, 10]
+        assert lists.gain.tolist() == [0.0] * 5
+    assert flat_of_stored(stored, np.arange(5.0)).gain.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not MOSES.exists(), reason="needs ../shared")
+def test_at_least_as_good_as_kbmira():
+    runs = range(1, 10)
+    stored = KBestFiles().read(
+        "dev",
+        [MOSES / f"run{run}.features.dat.gz" for run in runs],
+        [MOSES / f"run{run}.scores.dat.gz" for run in runs],
+        for_tuning=True,
+    )
+    lists = flat_of_stored(stored)
+    start = np.zeros(lists.dimension)
+    names = []
+    for line in (MOSES / "run9.dense").read_text().splitlines():
+        label, value = line.split("= ")
+        names.append(label)
+        start[stored.features.id(f"{label}_{names.count(label) - 1}")] = float(value)
+    assert bleu_on(lists, start) == pytest.approx(0.406683, abs=1e-6)  # as in its log
+    fit = KBestMira().fit(lists, start, (0,))
+    assert fit.report["bleu"] >= 0.4063
+    assert fit.report["bleu"] == bleu_on(lists, fit.weights)
