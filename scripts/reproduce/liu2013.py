@@ -1,0 +1,450 @@
+"""Table 1 of Liu et al. (2013): python scripts/reproduce/liu2013.py [--small].
+
+Tunes each row with a run of train.py, tries the weights on devtest and test, and writes table.md,
+table.csv and bleu-by-features.png. Rows that are finished are not run again, and one that was
+stopped is taken up where it was: the same command goes on. Two commands with different --corpora
+may share a --folder and run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import tables
+from runs import LOG, REPOSITORY, Run, complete, read_log, sweep
+from tables import Published, Result, Section
+from tuned import DEVTEST, TEST, Corpus
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import atomic_writer
+
+BASELINE: Final = "pro_dev"
+# A row that tunes on training data then takes less than two hours on one core.
+TRAIN_SENTENCES: Final = 2000
+SMALL_SENTENCES: Final = 200
+SMALL: Final = ("decoder.pop_limit=20", "decoder.k=50")
+TITLE: Final = "Liu et al. (2013), Table 1"
+NOTES: Final = (
+    "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). p: of the difference from "
+    "PRO on dev with default features, by paired bootstrap (1,000 samples); bold below 0.05. "
+    "Active: weights that are not 0, dense ones among them; for OSCAR groups with such a weight. "
+    "Reused: those of them that fire in the 1000 best translations of a sentence of test. "
+    "Iterations: the one with the best BLEU on dev, whose weights were kept, and all. "
+    "Minutes: wall-clock time of tuning, on one core unless the command has `--threads`.",
+    "Training data is decoded with leave-one-out grammars and, as `language models` says, with "
+    "those of the other folds (`folds`) or with the one that has seen it (`full`, as in the "
+    "paper). Where not all of it was tuned on, the sample is drawn with the seed.",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes
+    ----------
+    method, tuning_set, features : str
+        As the paper names them.
+    overrides : tuple of str
+        Of train.py.
+    language_models : str
+        Those that training data is decoded with: ``folds``, ``full``, or none.
+    swept : str
+        The option that is chosen on devtest with --sweep.
+    like : str
+        The row whose choice is taken over.
+    published : Published, optional
+        The paper's figures.
+    """
+
+    method: str
+    tuning_set: str
+    features: str
+    overrides: tuple[str, ...]
+    language_models: str = ""
+    swept: str = ""
+    like: str = ""
+    published: Published | None = None
+
+
+PRO: Final = ("tuner=pro",)
+L1: Final = (
+    "tuner=stochastic",
+    "loss=hinge",
+    "loss.reduction=each",
+    "regularizer=l1",
+    "optimizer=cumulative_l1",
+)
+OSCAR: Final = ("tuner=grouping", "regularizer=oscar")
+DENSE: Final = ("features=dense",)
+RULE_ID: Final = ("features=rule_id",)
+ON_TRAIN: Final = ("tuner.tune_on=train",)
+STRENGTH: Final = "regularizer.strength"
+LAMBDA2: Final = "regularizer.lambda2"
+
+# In the order of the paper; each row with lm=full, as the paper has it, below the one without.
+ROWS: Final = {
+    "mert_dev": Row(
+        "MERT", "dev", "default", ("tuner=mert", *DENSE), published=Published(8, 8, 45.7, 40.6, 15)
+    ),
+    "pro_dev": Row(
+        "PRO", "dev", "default", (*PRO, *DENSE), published=Published(8, 8, 46.3, 41.1, 34)
+    ),
+    "pro_train": Row(
+        "PRO",
+        "train",
+        "default",
+        (*PRO, *DENSE, *ON_TRAIN, "lm=folds"),
+        "folds",
+        published=Published(8, 8, 42.8, 36.8, 834),
+    ),
+    "pro_train_full": Row("PRO", "train", "default", (*PRO, *DENSE, *ON_TRAIN, "lm=full"), "full"),
+    "pro_dev_id": Row(
+        "PRO", "dev", "+id", (*PRO, *RULE_ID), published=Published(11081, 4534, 45.5, 40.2, 47)
+    ),
+    "l1_train_id": Row(
+        "L1",
+        "train",
+        "+id",
+        (*L1, *RULE_ID, *ON_TRAIN, "lm=folds"),
+        "folds",
+        swept=STRENGTH,
+        published=Published(584, 71, 42.7, 36.9, 975),
+    ),
+    "l1_train_id_full": Row(
+        "L1", "train", "+id", (*L1, *RULE_ID, *ON_TRAIN, "lm=full"), "full", like="l1_train_id"
+    ),
+    "l1_dev_id": Row(
+        "L1",
+        "dev",
+        "+id",
+        (*L1, *RULE_ID),
+        swept=STRENGTH,
+        published=Published(443, 248, 46.2, 41.0, 39),
+    ),
+    "oscar": Row(
+        "OSCAR",
+        "train, dev",
+        "+group",
+        (*OSCAR, *RULE_ID, "lm=folds"),
+        "folds",
+        swept=LAMBDA2,
+        published=Published(503, 425, 46.9, 41.8, 1256),
+    ),
+    "oscar_full": Row(
+        "OSCAR", "train, dev", "+group", (*OSCAR, *RULE_ID, "lm=full"), "full", like="oscar"
+    ),
+    "mira_dev": Row("k-best MIRA (not in the paper)", "dev", "default", ("tuner=mira", *DENSE)),
+}
+
+CORPORA: Final = {
+    "multi30k": "Multi30k, German-English, captions of images; devtest is the test set of 2017",
+    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech",
+    "example": "The bundled example, German-English; it has no devtest, and dev stands for it",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about all rows."""
+
+    folder: Path
+    command: str
+    train_sentences: int
+    iterations: int
+    seed: int
+    threads: int
+    grids: dict[str, list[float]]
+    extra: tuple[str, ...]
+
+
+def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
+    """Return the overrides that all rows of a corpus have."""
+    # test is translated when a row is done, and not needed before.
+    return (f"data={name}", f"threads={options.threads}", *options.extra)
+
+
+def row_overrides(name: str, row: Row, options: Options) -> tuple[str, ...]:
+    """Return the overrides of train.py for a row, but for a value that another row chooses."""
+    overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={options.seed}"]
+    overrides += [f"tuner.iterations={options.iterations}", "tuner.patience=3", *row.overrides]
+    if "train" in row.tuning_set and options.train_sentences:
+        overrides.append(f"tuner.sentences={options.train_sentences}")
+    return tuple(overrides)
+
+
+def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | None:
+    """Tune a row, or what is left of it, and try its weights; None if tuning failed."""
+    row = ROWS[key]
+    folder = options.folder / name / key
+    before = Result.load(folder)
+    run = Run(folder, row_overrides(name, row, options))
+    points: list[dict[str, Any]] = []
+    chosen = ""
+    if grid := options.grids.get(row.swept):
+        finished = sweep(row.swept, grid, run)
+        if not finished:
+            return None
+        points = [_point(corpus, point) for point in finished]
+        best = max(range(len(points)), key=lambda i: points[i]["devtest"])
+        run, chosen = finished[best], points[best]["option"]
+    else:
+        if row.like:
+            like = Result.load(options.folder / name / row.like)
+            if like is not None and like.chosen:
+                chosen = like.chosen
+                run = Run(folder, (*run.overrides, chosen))
+        if not complete(run):
+            return None
+    if before is not None and before.overrides == list(run.overrides) and before.points == points:
+        return before
+    devtest = corpus.devtest(run.overrides, run.folder)
+    test = folder / TEST
+    features = corpus.test(run.overrides, run.folder, test)
+    if run.folder != folder:
+        shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
+    sentences = 0
+    if "train" in row.tuning_set:
+        sentences = min(options.train_sentences or corpus.sizes["train"], corpus.sizes["train"])
+    begin, end = run.dates
+    log = read_log(run.folder)
+    result = Result(
+        row=key,
+        corpus=name,
+        method=row.method,
+        tuning_set=row.tuning_set,
+        features=row.features,
+        language_models=row.language_models,
+        training_sentences=sentences,
+        active=features.active,
+        reused=features.reused,
+        atomic=features.atomic,
+        iterations=log.iterations,
+        best=log.best,
+        dev=log.dev,
+        devtest=devtest,
+        test=corpus.bleu("test", test),
+        minutes=run.minutes,
+        begin=begin,
+        end=end,
+        seed=options.seed,
+        chosen=chosen,
+        points=points,
+        command=options.command,
+        overrides=list(run.overrides),
+        versions=versions(),
+    )
+    result.save(folder)
+    return result
+
+
+def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
+    """Return what came out of a value of a sweep."""
+    log = read_log(run.folder)
+    return {
+        "option": run.overrides[-1],
+        "dev": log.dev,
+        "devtest": corpus.devtest(run.overrides, run.folder),
+        "active": log.active,
+        "minutes": run.minutes,
+    }
+
+
+def compare_rows(corpus: Corpus, name: str, options: Options) -> list[Result]:
+    """Return the rows that are done, each compared with the baseline, in the order of the table."""
+    folder = options.folder / name
+    found = {key: result for key in ROWS if (result := Result.load(folder / key)) is not None}
+    for key, result in found.items():
+        if key == BASELINE or BASELINE not in found:
+            continue
+        if result.p_test is None or result.p_devtest is None:
+            for split, file in (("devtest", DEVTEST), ("test", TEST)):
+                p = corpus.p_value(split, folder / BASELINE / file, folder / key / file)
+                setattr(result, f"p_{split}", p)
+            result.save(folder / key)
+    return list(found.values())
+
+
+def write_tables(folder: Path, output: Path) -> None:
+    """Write table.md, table.csv and the plot of all rows that are done."""
+    sections = []
+    for name, about in CORPORA.items():
+        results = [r for key in ROWS if (r := Result.load(folder / name / key)) is not None]
+        if results:
+            sections.append(Section(name, about, results))
+    if not sections:
+        return
+    published = {key: row.published for key, row in ROWS.items() if row.published is not None}
+    text = tables.markdown(TITLE, NOTES, sections, published, BASELINE)
+    with atomic_writer(output / "table.md") as file:
+        file.write(text)
+    tables.write_csv(output / "table.csv", sections)
+    tables.plot(output / "bleu-by-features.png", sections)
+
+
+def versions() -> dict[str, str]:
+    """Return what took part in a row, and its version."""
+    names = ("torch", "numpy", "numba", "sacrebleu")
+    return {
+        "torchtune_smt": _commit() or metadata.version("torchtune_smt"),
+        "Python": platform.python_version(),
+        **{name: metadata.version(name) for name in names},
+    }
+
+
+def _commit() -> str:
+    """Return the commit of this clone; empty where it is none, marked where files differ."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=10"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(
+        description="Runs the rows of Table 1 of Liu et al. (2013), and writes the table. Rows "
+        "that are finished are not run again; the same command goes on after an interruption."
+    )
+    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the bundled example, and little of it: a few minutes",
+    )
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), metavar="ROW", help="these alone")
+    parser.add_argument(
+        "--train-sentences",
+        type=int,
+        metavar="N",
+        help="tune on a sample of the training data; 0: all (default: "
+        f"{TRAIN_SENTENCES:,}; with --small: {SMALL_SENTENCES})",
+    )
+    parser.add_argument(
+        "--iterations", type=int, metavar="T", help="at most (default: 15; with --small: 3)"
+    )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="choose the strengths of L1 and OSCAR on devtest, as the paper did",
+    )
+    parser.add_argument("--strengths", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
+    parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-9, 3e-8, 3e-7])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="OVERRIDE",
+        help="overrides of train.py for all rows, such as decoder.pop_limit=30",
+    )
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "liu2013")
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
+    options = parser.parse_args(arguments)
+    if options.small and options.corpora:
+        parser.error("--small has a corpus of its own: leave --corpora out")
+    for name in ("train_sentences", "iterations", "seed"):
+        if (getattr(options, name) or 0) < 0:
+            parser.error(f"--{name.replace('_', '-')} must be 0 or more")
+    return options
+
+
+def as_command(given: argparse.Namespace) -> str:
+    """Return the command that repeats the results, wherever they are written."""
+    words = ["python scripts/reproduce/liu2013.py"]
+    if given.small:
+        words.append("--small")
+    if given.corpora:
+        words.append(f"--corpora {' '.join(given.corpora)}")
+    if given.train_sentences is not None:
+        words.append(f"--train-sentences {given.train_sentences}")
+    if given.iterations is not None:
+        words.append(f"--iterations {given.iterations}")
+    if given.sweep:
+        words.append("--sweep")
+        for name in ("strengths", "lambda2s"):
+            words.append(f"--{name} {' '.join(f'{v:g}' for v in getattr(given, name))}")
+    if given.seed != 1:
+        words.append(f"--seed {given.seed}")
+    if given.threads != 1:
+        words.append(f"--threads {given.threads}")
+    if given.set:
+        words.append(f"--set {' '.join(given.set)}")
+    return " ".join(words)
+
+
+def as_options(given: argparse.Namespace) -> Options:
+    """Return the options of all rows."""
+    sentences, iterations = given.train_sentences, given.iterations
+    if sentences is None:
+        sentences = SMALL_SENTENCES if given.small else TRAIN_SENTENCES
+    return Options(
+        folder=given.folder.resolve(),
+        command=as_command(given),
+        train_sentences=sentences,
+        iterations=iterations or (3 if given.small else 15),
+        seed=given.seed,
+        threads=given.threads,
+        grids={STRENGTH: given.strengths, LAMBDA2: given.lambda2s} if given.sweep else {},
+        extra=(*(SMALL if given.small else ()), *given.set),
+    )
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    options = as_options(given)
+    # A row's process is then ended with this one, and its time is written down.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
+    failed = []
+    try:
+        for name in ["example"] if given.small else given.corpora or ["multi30k", "fisher"]:
+            splits = {"devtest": "dev" if given.small else "devtest", "test": "test"}
+            corpus = Corpus(corpus_overrides(name, options), splits)
+            for key in keys:
+                print(f"{name}: {key}", flush=True)
+                result = do_row(key, corpus, name, options)
+                if result is None:
+                    failed.append(f"{name}/{key}")
+                    print(f"  failed; see {options.folder / name / key / LOG}", flush=True)
+                    continue
+                compare_rows(corpus, name, options)
+                write_tables(options.folder, options.folder)
+                print(
+                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "
+                    f"active, {result.reused:,} reused, {result.minutes:.1f} minutes",
+                    flush=True,
+                )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if given.publish is not None:
+        write_tables(options.folder, given.publish)
+    print(options.folder / "table.md")
+    if failed:
+        print(f"error: rows that failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

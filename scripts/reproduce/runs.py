@@ -1,0 +1,257 @@
+"""Runs of train.py: their commands, how they are taken up again, the time that they took.
+
+A run's folder holds a record beside what train.py writes: its overrides, and when and how long each
+part of it ran. A run is finished when its weights file is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+from torchtune_smt.cli.train import CHECKPOINT
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.weights_io import read_weights
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WEIGHTS = "weights.txt.gz"
+RECORD = "run.json"
+LOG = "train.log"
+
+
+class Process(Protocol):
+    """What is needed of `subprocess.Popen`."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, or raise `subprocess.TimeoutExpired`."""
+        ...
+
+    def terminate(self) -> None:
+        """End the process."""
+        ...
+
+
+Launch = Callable[[Sequence[str], IO[bytes]], Process]
+"""Starts a command; its output goes to the file."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of train.py: where it writes, and its overrides."""
+
+    folder: Path
+    overrides: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether its weights are there."""
+        return (self.folder / WEIGHTS).is_file()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped, and can be taken up again."""
+        return not self.finished and (self.folder / CHECKPOINT).is_file()
+
+    @property
+    def minutes(self) -> float:
+        """Wall-clock time of all parts."""
+        return sum(part["seconds"] for part in _Record.of(self).parts) / 60
+
+    @property
+    def dates(self) -> tuple[str, str]:
+        """The days of the first begin and the last end."""
+        parts = _Record.of(self).parts
+        return parts[0]["begin"][:10], parts[-1]["end"][:10]
+
+
+@dataclass
+class _Record:
+    """What is kept of a run in its folder."""
+
+    path: Path
+    overrides: list[str]
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: Run) -> _Record:
+        """Return the record of a run, or a new one.
+
+        Raises
+        ------
+        InputError
+            The folder holds a run with other overrides.
+        """
+        path = run.folder / RECORD
+        record = cls(path, list(run.overrides))
+        if path.is_file():
+            found = json.loads(path.read_text("utf-8"))
+            if found["overrides"] != record.overrides:
+                raise InputError(
+                    f"was run with {' '.join(found['overrides'])}, and now it would be "
+                    f"{' '.join(record.overrides)}; give another --folder, or remove this one",
+                    path=run.folder,
+                )
+            record.parts = found["parts"]
+        return record
+
+    def begin(self) -> None:
+        now = _now()
+        self.parts.append({"begin": now, "end": now, "seconds": 0.0})
+        self.save()
+
+    def add(self, seconds: float) -> None:
+        self.parts[-1]["seconds"] += seconds
+        self.parts[-1]["end"] = _now()
+        self.save()
+
+    def save(self) -> None:
+        with atomic_writer(self.path) as file:
+            json.dump({"overrides": self.overrides, "parts": self.parts}, file, indent=1)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def command(run: Run) -> list[str]:
+    """Return the command that does a run, or the rest of it."""
+    if run.stopped:
+        return [sys.executable, "train.py", f"resume={run.folder}"]
+    return [sys.executable, "train.py", *run.overrides, f"hydra.run.dir={run.folder}"]
+
+
+def launch(arguments: Sequence[str], log: IO[bytes]) -> Process:
+    """Start a command in the repository, without a shell."""
+    return subprocess.Popen(arguments, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
+
+
+def complete(run: Run, *, start: Launch = launch, tick: float = 5.0) -> bool:
+    """Do a run, or what is missing of it; returns whether it is finished.
+
+    Time is written down every `tick` seconds, so that little is lost of a run that is killed.
+    """
+    if run.finished:
+        _Record.of(run)
+        return True
+    return _follow([run], command(run), run.folder, start, tick)
+
+
+def sweep(
+    option: str, values: Sequence[float], run: Run, *, start: Launch = launch, tick: float = 5.0
+) -> list[Run]:
+    """Do a run for each value of an option, in one multirun of Hydra; returns those finished.
+
+    The folder of a value is named after it and lies in that of `run`. Those that were stopped are
+    taken up again one by one first.
+    """
+    points = sweep_points(option, values, run)
+    failed: set[Path] = set()
+    for point in points:
+        if point.stopped and not complete(point, start=start, tick=tick):
+            failed.add(point.folder)
+    while todo := [p for p in points if not p.finished and p.folder not in failed]:
+        arguments = [
+            *[sys.executable, "train.py", "-m", *run.overrides],
+            f"{option}={','.join(point.folder.name for point in todo)}",
+            f"hydra.sweep.dir={run.folder}",
+            f"hydra.sweep.subdir=${{{option}}}",
+        ]
+        if not _follow(todo, arguments, run.folder, start, tick):
+            # Hydra stops at the first that fails; the others are tried without it.
+            failed.add(next(p.folder for p in todo if not p.finished))
+    return [point for point in points if point.finished]
+
+
+def sweep_points(option: str, values: Sequence[float], run: Run) -> list[Run]:
+    """Return the runs of a sweep."""
+    return [
+        Run(run.folder / str(float(value)), (*run.overrides, f"{option}={float(value)}"))
+        for value in values
+    ]
+
+
+def _follow(
+    runs: Sequence[Run], arguments: Sequence[str], folder: Path, start: Launch, tick: float
+) -> bool:
+    """Run a command that does some runs in turn, and write down the time of each."""
+    records = {run.folder: _Record.of(run) for run in runs}
+    for run in runs:
+        if not run.stopped:
+            _clear(run.folder)
+            records[run.folder].parts = []
+    folder.mkdir(parents=True, exist_ok=True)
+    current = None
+    with (folder / LOG).open("ab") as log:
+        last = time.monotonic()
+        process = start(arguments, log)
+        try:
+            code = None
+            while code is None:
+                if current is None or (current.finished and current is not runs[-1]):
+                    current = next((run for run in runs if not run.finished), runs[-1])
+                    records[current.folder].begin()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(timeout=tick)
+                now = time.monotonic()
+                records[current.folder].add(now - last)
+                last = now
+        finally:
+            if code is None:
+                process.terminate()
+                process.wait()
+    for run in runs:
+        if run.finished and not records[run.folder].parts:
+            # It took less than a tick.
+            records[run.folder].begin()
+    return code == 0 and all(run.finished for run in runs)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier attempt left that cannot be taken up again."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name in (RECORD, LOG):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+class Log(NamedTuple):
+    """What a finished run wrote down.
+
+    Attributes
+    ----------
+    iterations, best : int
+        Iterations until it stopped, and the one whose weights were kept.
+    dev : float
+        BLEU of these weights on dev.
+    active : int
+        Weights that are not 0.
+    """
+
+    iterations: int
+    best: int
+    dev: float
+    active: int
+
+
+def read_log(folder: Path) -> Log:
+    """Return what a finished run wrote down."""
+    entries = [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
+    dev = {entry["step"]: entry["bleu/dev"] for entry in entries if "bleu/dev" in entry}
+    last = {name: value for entry in entries for name, value in entry.items()}
+    _, values = read_weights(folder / WEIGHTS)
+    active = sum(value != 0 for value in values)
+    return Log(len(dev) - 1, int(last["best_iteration"]), last["bleu/dev_tuned"], active)

@@ -1,0 +1,318 @@
+"""Results of rows, and what is written of them: a table in Markdown, one in CSV, and a plot."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.textio import atomic_path, atomic_writer
+
+RESULT = "result.json"
+SIGNIFICANT = 0.05
+
+
+@dataclass
+class Result:
+    """What came out of a row on a corpus.
+
+    Attributes
+    ----------
+    row, corpus : str
+    method, tuning_set, features, language_models : str
+        The row's place in the table; `language_models` are those that training data is decoded
+        with, empty where none is.
+    training_sentences : int
+        Sentences of the training data that were tuned on.
+    active, reused, atomic : int
+        Features (groups) with a weight; those that fire on test; single features with a weight.
+    iterations : int
+        Of the tuner, until it stopped.
+    best : int
+        The one whose weights were kept.
+    dev, devtest, test : float
+        BLEU.
+    p_devtest, p_test : float, optional
+        Of the difference from the baseline.
+    minutes : float
+        Of tuning, in wall-clock time.
+    chosen : str
+        Value of the option that was chosen on devtest, as an override; empty: nothing was.
+    points : list of dict
+        The values it was chosen from, with ``option``, ``dev``, ``devtest``, ``active`` and
+        ``minutes``.
+    begin, end : str
+        Dates.
+    command : str
+        That did the row.
+    overrides : list of str
+        Of train.py.
+    versions : dict of str to str
+    """
+
+    row: str
+    corpus: str
+    method: str
+    tuning_set: str
+    features: str
+    language_models: str
+    training_sentences: int
+    active: int
+    reused: int
+    atomic: int
+    iterations: int
+    best: int
+    dev: float
+    devtest: float
+    test: float
+    minutes: float
+    begin: str
+    end: str
+    command: str
+    seed: int
+    overrides: list[str]
+    versions: dict[str, str]
+    p_devtest: float | None = None
+    p_test: float | None = None
+    chosen: str = ""
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        """Write the result to the row's folder."""
+        with atomic_writer(folder / RESULT) as file:
+            json.dump(asdict(self), file, indent=1)
+
+    @classmethod
+    def load(cls, folder: Path) -> Result | None:
+        """Return the result in a row's folder; None if there is none.
+
+        Raises
+        ------
+        InputError
+            The file is damaged, or of another version.
+        """
+        path = folder / RESULT
+        if not path.is_file():
+            return None
+        try:
+            return cls(**json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"is no result of a row ({error}); remove it", path=path) from None
+
+
+class Published(NamedTuple):
+    """A row as the paper has it."""
+
+    active: int
+    reused: int
+    devtest: float
+    test: float
+    minutes: int
+
+
+class Section(NamedTuple):
+    """The rows of one corpus.
+
+    Attributes
+    ----------
+    corpus : str
+    about : str
+        What the corpus is, in words.
+    results : list of Result
+        In the order of the table.
+    """
+
+    corpus: str
+    about: str
+    results: list[Result]
+
+
+def markdown(
+    title: str,
+    notes: Sequence[str],
+    sections: Sequence[Section],
+    published: Mapping[str, Published],
+    baseline: str,
+) -> str:
+    """Return the tables as Markdown.
+
+    Parameters
+    ----------
+    title : str
+    notes : sequence of str
+        What is said before the tables, a paragraph each.
+    sections : sequence of Section
+    published : mapping of str to Published
+        The paper's figures, by row.
+    baseline : str
+        The row that others are compared with.
+    """
+    lines = [f"# {title}", ""]
+    for note in notes:
+        lines += [note, ""]
+    for section in sections:
+        lines += [f"## {section.corpus}", "", section.about, ""]
+        lines += _header(section.results)
+        lines += _main_table(section.results, baseline)
+        lines += _points(section.results)
+    lines += ["## The paper's figures", "", *_published_table(sections, published)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _header(results: Sequence[Result]) -> list[str]:
+    """Return what was run, and when."""
+    commands = dict.fromkeys(result.command for result in results)
+    versions: dict[str, list[str]] = {}
+    for result in results:
+        for name, version in result.versions.items():
+            if version not in versions.setdefault(name, []):
+                versions[name].append(version)
+    seeds = sorted({result.seed for result in results})
+    begin, end = min(r.begin for r in results), max(r.end for r in results)
+    when = begin if begin == end else f"{begin} to {end}"
+    return [
+        *[f"    {command}" for command in commands],
+        "",
+        f"Run on {when}; seed {', '.join(map(str, seeds))}; "
+        + ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
+        + ".",
+        "",
+    ]
+
+
+def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
+    lines = [
+        "| method | tuning set | features | language models | active | reused | BLEU devtest | p "
+        "| BLEU test | p | iterations | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        active = f"{r.active:,}"
+        if r.atomic != r.active:
+            active += f" groups of {r.atomic:,} features"
+        cells = [
+            r.method,
+            tuning_set(r),
+            r.features,
+            r.language_models,
+            active,
+            f"{r.reused:,}",
+            f"{r.devtest:.2f}",
+            _p_value(r.p_devtest, r.row == baseline),
+            f"{r.test:.2f}",
+            _p_value(r.p_test, r.row == baseline),
+            f"{r.best} of {r.iterations}",
+            f"{r.minutes:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return [*lines, ""]
+
+
+def tuning_set(result: Result) -> str:
+    """Return what was tuned on, with the number of training sentences."""
+    if not result.training_sentences:
+        return result.tuning_set
+    number = f"{result.training_sentences:,}"
+    return result.tuning_set.replace("train", f"train ({number} sentences)")
+
+
+def _p_value(p: float | None, baseline: bool) -> str:
+    if p is None:
+        return "baseline" if baseline else ""
+    return f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}"
+
+
+def _points(results: Sequence[Result]) -> list[str]:
+    """Return the values that an option was chosen from."""
+    swept = [result for result in results if result.points]
+    if not swept:
+        return []
+    lines = [
+        "Values that were tried, each with a run of its own; the best on devtest was taken:",
+        "",
+        "| row | value | BLEU dev | BLEU devtest | active features | minutes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for result in swept:
+        for point in result.points:
+            value = f"`{point['option']}`"
+            lines.append(
+                f"| {name(result)} | {value + (' *' if point['option'] == result.chosen else '')} "
+                f"| {point['dev']:.2f} | {point['devtest']:.2f} | {point['active']:,} "
+                f"| {point['minutes']:.1f} |"
+            )
+    return [*lines, "", "\\* taken", ""]
+
+
+def _published_table(sections: Sequence[Section], published: Mapping[str, Published]) -> list[str]:
+    """Return the paper's rows, and how far each row is from the paper's baseline and from ours."""
+    lines = [
+        "| row | active | reused | BLEU devtest | BLEU test | minutes |",
+        "|---|---|---|---|---|---|",
+    ]
+    names = {r.row: name(r) for section in sections for r in section.results}
+    for row, p in published.items():
+        if row in names:
+            lines.append(
+                f"| {names[row]} | {p.active:,} | {p.reused:,} | {p.devtest:.1f} | {p.test:.1f} "
+                f"| {p.minutes:,} |"
+            )
+    return lines
+
+
+def name(result: Result) -> str:
+    """Return a row's name in one line."""
+    parts = [result.method, result.tuning_set, result.features]
+    if result.language_models:
+        parts.append(f"lm={result.language_models}")
+    return " ".join(part for part in parts if part)
+
+
+def write_csv(path: Path, sections: Sequence[Section]) -> None:
+    """Write everything that is known of the rows, a line each."""
+    columns = [f.name for f in fields(Result) if f.name != "versions"]
+    with atomic_writer(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for section in sections:
+            for result in section.results:
+                values = asdict(result)
+                values["overrides"] = " ".join(result.overrides)
+                values["points"] = json.dumps(result.points) if result.points else ""
+                writer.writerow(["" if values[c] is None else values[c] for c in columns])
+
+
+def plot(path: Path, sections: Sequence[Section]) -> None:
+    """Draw BLEU on test against the number of active features, a panel a corpus."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(sections), figsize=(5.6 * len(sections), 4.6), layout="constrained", squeeze=False
+    )
+    for section, axis in zip(sections, axes[0], strict=True):
+        for r, result in enumerate(section.results):
+            axis.plot(
+                [max(result.active, 1)],
+                [result.test],
+                linestyle="",
+                marker="os^Dv"[r % 5],
+                markerfacecolor="none" if result.language_models == "full" else None,
+                color=f"C{r % 10}",
+                label=name(result),
+            )
+        axis.set_xscale("log")
+        axis.set_xlabel("active features (groups, for OSCAR)")
+        axis.set_ylabel("BLEU on test")
+        axis.set_title(section.corpus, fontsize="medium")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="x-small")
+    with atomic_path(path) as beside:
+        figure.savefig(beside, format=path.suffix[1:], dpi=110)
+    plt.close(figure)

@@ -1,0 +1,148 @@
+"""What tuned weights are worth: BLEU on devtest and test, features that are active and reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.options import check_options
+from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.evaluation import compare, count_reuse, firing_features
+from torchtune_smt.kbest import KBest
+from torchtune_smt.metrics.corpus import corpus_bleu
+from torchtune_smt.resources import config_folder
+from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.tuners.feature_groups import read_groups
+from torchtune_smt.tuners.sentences import Sentences, translate, words_of
+from torchtune_smt.weights import Weights
+from torchtune_smt.weights_io import load_weights
+
+DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"
+GROUPS = "groups.tsv"
+REUSE_K = 1000
+BATCH = 64
+
+
+class Features(NamedTuple):
+    """Counts of features: active ones (groups, where there are any), reused, and single ones."""
+
+    active: int
+    reused: int
+    atomic: int
+
+
+def configuration(overrides: Sequence[str]) -> DictConfig:
+    """Return the configuration of train.py with some overrides."""
+    with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+        cfg = compose("train", overrides=list(overrides))
+    check_options(cfg)
+    return cfg
+
+
+class Corpus:
+    """A corpus and its model, with which tuned weights are tried out.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        Of train.py; all runs have them.
+    splits : dict of str to str
+        The sets of the data that stand for ``devtest`` and ``test``.
+
+    Attributes
+    ----------
+    sizes : dict of str to int
+        Sentences of ``train``, ``dev``, ``devtest`` and ``test``.
+    n_references : int
+        The most that a sentence of test has.
+    """
+
+    def __init__(self, overrides: Sequence[str], splits: dict[str, str]) -> None:
+        cfg = configuration(overrides)
+        train = require_split(cfg.data, "train", training=True)
+        self.grammar, self.model, _ = open_model(
+            cfg.model, lambda: train, folds=False, report=lambda line: print(line, flush=True)
+        )
+        self.sizes = {"train": len(train.source), "dev": len(require_split(cfg.data, "dev").source)}
+        self._sets: dict[str, Sentences] = {}
+        for name, split in splits.items():
+            corpus = require_split(configuration([*overrides, f"data.test={split}"]).data, "test")
+            self._sets[name] = Sentences.of(corpus.source, corpus.references)
+            self.sizes[name] = len(self._sets[name])
+        self.n_references = max(map(len, self._sets["test"].references))
+
+    def devtest(self, overrides: Sequence[str], folder: Path) -> float:
+        """Return the BLEU of a run's weights on devtest, translating it if that is still to do."""
+        path = folder / DEVTEST
+        if not path.is_file():
+            decoder, weights = self._system(overrides, folder)
+            sources = self._sets["devtest"].sources
+            _write(path, translate(decoder, weights, sources))
+        return self.bleu("devtest", path)
+
+    def test(self, overrides: Sequence[str], folder: Path, output: Path) -> Features:
+        """Translate test with a run's weights, and count the features.
+
+        Reused features are those that fire in the `REUSE_K` best translations of test. Where a run
+        has groups of features, they are counted.
+
+        Parameters
+        ----------
+        output : path
+            File of the translations.
+        """
+        decoder, weights = self._system(overrides, folder)
+        sources = self._sets["test"].sources
+        lines: list[str] = []
+
+        def lists() -> Iterator[KBest]:
+            for begin in range(0, len(sources), BATCH):
+                batch = sources[begin : begin + BATCH]
+                for kbest in decoder.decode(batch, weights, k=REUSE_K):
+                    lines.append(words_of(decoder, kbest))
+                    yield kbest
+
+        fired = firing_features(lists())
+        _write(output, lines)
+        group = None
+        if (folder / GROUPS).is_file():
+            groups, _ = read_groups(folder / GROUPS, weights.features, weights.n_dense)
+            weights.grow()
+            group = groups.rename(len(weights))
+        values = weights.read(np.arange(len(weights)))
+        counts = count_reuse(values, fired, group)
+        return Features(counts.active, counts.reused, int((values != 0).sum()))
+
+    def bleu(self, name: str, path: Path) -> float:
+        """Return the corpus BLEU (not case-sensitive) of translations of devtest or test."""
+        return corpus_bleu(read_lines(path), self._references(name), lowercase=True).score
+
+    def p_value(self, name: str, baseline: Path, path: Path) -> float:
+        """Return the p-value of the difference of two translations of a set (paired bootstrap)."""
+        (comparison,) = compare(
+            {"baseline": read_lines(baseline), "row": read_lines(path)},
+            self._references(name),
+            lowercase=True,
+        )
+        return comparison.p_value
+
+    def _references(self, name: str) -> list[list[str]]:
+        return [[" ".join(words) for words in row] for row in self._sets[name].references]
+
+    def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
+        cfg = configuration(overrides)
+        decoder = make_decoder(cfg, self.grammar, self.model, [], make_templates(cfg.features))
+        weights = Weights(decoder.dense_names)
+        load_weights(folder / "weights.txt.gz", weights)
+        return decoder, weights
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    with atomic_writer(path) as file:
+        file.writelines(f"{line}\n" for line in lines)
