@@ -264,13 +264,16 @@ def compare_rows(corpus: Corpus, name: str, options: Options) -> list[Result]:
     """Return the rows that are done, each compared with the baseline, in the order of the table."""
     folder = options.folder / name
     found = {key: result for key in ROWS if (result := Result.load(folder / key)) is not None}
+    baseline = found.get(BASELINE)
+    if baseline is None:
+        return list(found.values())
+    scores = [baseline.devtest, baseline.test]
     for key, result in found.items():
-        if key == BASELINE or BASELINE not in found:
-            continue
-        if result.p_test is None or result.p_devtest is None:
+        if key != BASELINE and result.compared != scores:
             for split, file in (("devtest", DEVTEST), ("test", TEST)):
                 p = corpus.p_value(split, folder / BASELINE / file, folder / key / file)
                 setattr(result, f"p_{split}", p)
+            result.compared = scores
             result.save(folder / key)
     return list(found.values())
 

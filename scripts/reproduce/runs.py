@@ -65,7 +65,7 @@ class Run:
     @property
     def minutes(self) -> float:
         """Wall-clock time of all parts."""
-        return sum(part["seconds"] for part in _Record.of(self).parts) / 60
+        return float(sum(part["seconds"] for part in _Record.of(self).parts)) / 60
 
     @property
     def dates(self) -> tuple[str, str]:

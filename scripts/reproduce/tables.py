@@ -38,6 +38,8 @@ class Result:
         BLEU.
     p_devtest, p_test : float, optional
         Of the difference from the baseline.
+    compared : list of float
+        BLEU of the baseline on devtest and test when they were computed.
     minutes : float
         Of tuning, in wall-clock time.
     chosen : str
@@ -78,6 +80,7 @@ class Result:
     versions: dict[str, str]
     p_devtest: float | None = None
     p_test: float | None = None
+    compared: list[float] = field(default_factory=list)
     chosen: str = ""
     points: list[dict[str, Any]] = field(default_factory=list)
 
