@@ -260,22 +260,21 @@ def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
     }
 
 
-def compare_rows(corpus: Corpus, name: str, options: Options) -> list[Result]:
-    """Return the rows that are done, each compared with the baseline, in the order of the table."""
-    folder = options.folder / name
-    found = {key: result for key in ROWS if (result := Result.load(folder / key)) is not None}
-    baseline = found.get(BASELINE)
+def compare_rows(corpus: Corpus, folder: Path) -> None:
+    """Compare the rows of a corpus that are done with the baseline, where that is still to do."""
+    baseline = Result.load(folder / BASELINE)
     if baseline is None:
-        return list(found.values())
+        return
     scores = [baseline.devtest, baseline.test]
-    for key, result in found.items():
-        if key != BASELINE and result.compared != scores:
-            for split, file in (("devtest", DEVTEST), ("test", TEST)):
-                p = corpus.p_value(split, folder / BASELINE / file, folder / key / file)
-                setattr(result, f"p_{split}", p)
-            result.compared = scores
-            result.save(folder / key)
-    return list(found.values())
+    for key in ROWS:
+        result = Result.load(folder / key)
+        if key == BASELINE or result is None or result.compared == scores:
+            continue
+        for split, file in (("devtest", DEVTEST), ("test", TEST)):
+            p = corpus.p_value(split, folder / BASELINE / file, folder / key / file)
+            setattr(result, f"p_{split}", p)
+        result.compared = scores
+        result.save(folder / key)
 
 
 def write_tables(folder: Path, output: Path) -> None:
@@ -429,7 +428,7 @@ def main() -> int:
                     failed.append(f"{name}/{key}")
                     print(f"  failed; see {options.folder / name / key / LOG}", flush=True)
                     continue
-                compare_rows(corpus, name, options)
+                compare_rows(corpus, options.folder / name)
                 write_tables(options.folder, options.folder)
                 print(
                     f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "

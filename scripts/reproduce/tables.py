@@ -277,7 +277,7 @@ def name(result: Result) -> str:
 
 def write_csv(path: Path, sections: Sequence[Section]) -> None:
     """Write everything that is known of the rows, a line each."""
-    columns = [f.name for f in fields(Result) if f.name != "versions"]
+    columns = [f.name for f in fields(Result) if f.name not in ("versions", "compared")]
     with atomic_writer(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
