@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,13 +14,25 @@ from torchtune_smt.tuners.epochs import Best, Progress
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
 
-_VERSION = 1
+_VERSION = 2
+
+
+class Stateful(Protocol):
+    """What a tuner has besides weights and progress: its optimizer, say."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return numbers, strings and tensors."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over what `state_dict` gave; raise ValueError or KeyError if it does not fit."""
+        ...
 
 
 def save_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    optimizer: torch.optim.Optimizer,
+    tuner: Stateful,
     progress: Progress,
     fingerprint: dict[str, str],
 ) -> None:
@@ -31,6 +43,8 @@ def save_checkpoint(
 
     Parameters
     ----------
+    tuner : Stateful
+        Its optimizer, say.
     fingerprint : dict of str
         What the run depends on (see `load_checkpoint`).
     """
@@ -42,12 +56,13 @@ def save_checkpoint(
         "features": names,
         "n_dense": weights.n_dense,
         "weights": weights.parameter.detach(),
-        "optimizer": optimizer.state_dict(),
+        "tuner": tuner.state_dict(),
         "epoch": progress.epoch,
         "batches": progress.batches,
         "sentences": progress.sentences,
         "stale_epochs": progress.stale_epochs,
         "records": progress.records,
+        "moved": progress.moved,
         "total": progress.total,
         "best": None if best is None else (best.epoch, best.score, best.weights),
     }
@@ -58,10 +73,10 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    optimizer: torch.optim.Optimizer,
+    tuner: Stateful,
     fingerprint: dict[str, str],
 ) -> Progress:
-    """Restore weights and optimizer from a checkpoint and return where the run was.
+    """Restore weights and tuner from a checkpoint and return where the run was.
 
     Nothing in the file is executed (``weights_only``).
 
@@ -69,8 +84,8 @@ def load_checkpoint(
     ----------
     weights : Weights
         Fresh, with the dense features of the run's decoder.
-    optimizer : torch.optim.Optimizer
-        Of its parameter, with the settings of the run.
+    tuner : Stateful
+        With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
         What this run depends on: what differs from the checkpoint's is an error that names it.
 
@@ -113,9 +128,11 @@ def load_checkpoint(
     with torch.no_grad():
         parameter[: stored.numel()] = stored.to(parameter.device)
     try:
-        optimizer.load_state_dict(content["optimizer"])
+        tuner.load_state_dict(content["tuner"])
+    except InputError:
+        raise
     except (ValueError, KeyError) as error:
-        raise InputError(f"does not fit the optimizer: {error}", path=path) from None
+        raise InputError(f"does not fit the tuner: {error}", path=path) from None
     best = content["best"]
     return Progress(
         epoch=content["epoch"],
@@ -125,4 +142,5 @@ def load_checkpoint(
         total=content["total"],
         stale_epochs=content["stale_epochs"],
         records=content["records"],
+        moved=content["moved"],
     )

@@ -104,6 +104,8 @@ RULES: Final = {
     "decoder.unique": _SWITCH,
     "features.templates": _LIST,
     "optimizer.regularize_dense": _SWITCH,
+    "device": _one_of("cpu", "cuda"),
+    "tuner.kind": _one_of("online", "batch", "grouping"),
     "tuner.epochs": _whole(1),
     "tuner.batch_size": _whole(1),
     "tuner.shuffle": _SWITCH,

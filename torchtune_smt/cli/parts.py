@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.run_folder import override_key
 from torchtune_smt.cli.setup import check_part, make_templates
-from torchtune_smt.tuners.epochs import EpochSettings
+from torchtune_smt.errors import InputError
 
 
 class Parts:
@@ -31,8 +31,20 @@ class Parts:
         )
         with option_errors("optimizer", cfg.optimizer):
             self.optimizer([torch.nn.Parameter(torch.zeros(1))])
-        with option_errors("tuner"):
-            self.epochs = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
+
+
+def averages(cfg: DictConfig) -> bool:
+    """Return whether the optimizer keeps an average of the weights."""
+    return bool(cfg.optimizer.get("average", "none") != "none")
+
+
+def refuse_device(cfg: DictConfig) -> None:
+    """Raise InputError if a device was chosen for a tuner that has no use for one."""
+    if cfg.device != "cpu":
+        raise InputError(
+            f"device={cfg.device}: this tuner works on the CPU alone; leave it out, or take "
+            "tuner=pro or tuner=stochastic"
+        )
 
 
 def _make(cfg: DictConfig, group: str, *methods: str) -> Any:

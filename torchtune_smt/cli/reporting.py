@@ -78,7 +78,7 @@ class Reporter:
 
 
 def summary(
-    before: dict[str, float], after: dict[str, Scored], weights: Weights, best: int, start: float
+    before: dict[str, float], after: dict[str, Scored], weights: Weights, best: str, start: float
 ) -> str:
     """Return what came out as a table and some lines."""
     lines = [f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}"]
@@ -89,7 +89,7 @@ def summary(
     parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
     lines += [
         f"signature: {after['dev'][0].signature}",
-        f"best epoch: {best}",
+        best,
         f"active features: {sum(active.values()):,} ({parts})",
         f"time: {time.perf_counter() - start:.0f} s",
     ]

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.reporting import Reporter, contents, summary
+from torchtune_smt.cli.reporting import contents, summary
 from torchtune_smt.cli.run_folder import override_key, with_recorded
-from torchtune_smt.cli.task import bind_metric, evaluate, has_stored_lists, open_task
+from torchtune_smt.cli.task import evaluate, has_stored_lists, open_task
+from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.errors import InputError
 from torchtune_smt.run_log import RunLog
 from torchtune_smt.textio import atomic_writer
-from torchtune_smt.tuners.epochs import Progress, tune
-from torchtune_smt.tuners.online import BatchReport, OnlineTuner
+from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.weights_io import save_weights
 
 CHECKPOINT = "checkpoint.pt"
+
+# What each tuner.kind is done by.
+KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {"online": OnlineRun}
 
 
 @hydra_main("train")
@@ -40,31 +45,16 @@ def _train(cfg: DictConfig) -> float:
     require_all(cfg)
     _check(cfg)
     parts = Parts(cfg)
-    on_train = cfg.tuner.tune_on == "train"
-    decoder, weights, sets, tuning = open_task(cfg, parts)
-    with option_errors("optimizer", cfg.optimizer):
-        optimizer = parts.optimizer(
-            [weights.parameter],
-            unregularized=0 if cfg.optimizer.regularize_dense else weights.n_dense,
-        )
-    with option_errors("tuner"):
-        tuner = OnlineTuner(
-            decoder,
-            weights,
-            bind_metric(parts.metric, decoder, tuning),
-            parts.sampler,
-            parts.loss,
-            optimizer,
-            batch_size=cfg.tuner.batch_size,
-            shuffle=cfg.tuner.shuffle,
-            seed=cfg.seed,
-        )
+    tuning = KINDS[cfg.tuner.kind](cfg, parts)
+    task = open_task(cfg, parts)
+    decoder, weights, sets, sentences = task
+    state = tuning.open(task, folder, resumed=cfg.resume is not None)
     fingerprint = _fingerprint(cfg)
     progress = Progress()
     if cfg.resume is not None:
         before = _scores_before(folder)
-        progress = load_checkpoint(folder / CHECKPOINT, weights, optimizer, fingerprint)
-        print(f"resuming in epoch {progress.epoch}, after {progress.sentences:,} sentences")
+        progress = load_checkpoint(folder / CHECKPOINT, weights, state, fingerprint)
+        print(f"resuming in {tuning.unit} {progress.epoch}, after {progress.sentences:,} sentences")
     else:
         print(
             "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
@@ -74,59 +64,34 @@ def _train(cfg: DictConfig) -> float:
         print(f"before tuning: {scores}", flush=True)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
-    print(
-        f"tuning on {len(tuning):,} sentences of {'the bitext' if on_train else 'dev'}, "
-        f"{cfg.tuner.epochs} epoch{'s' if cfg.tuner.epochs > 1 else ''}",
-        flush=True,
-    )
+    which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
+    print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan()}", flush=True)
 
-    total = parts.epochs.epochs * len(tuning)
-    with (
-        RunLog(folder, progress if cfg.resume is not None else None) as log,
-        closing(Reporter(log, weights, total, progress.sentences)) as reporter,
-    ):
+    with RunLog(folder, progress if cfg.resume is not None else None) as log:
         if cfg.resume is None:
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
             log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
             log.weights(0, weights)
-        saved = time.perf_counter()
-
-        def on_batch(report: BatchReport, progress: Progress) -> None:
-            reporter.batch(report, progress, optimizer.param_groups[0]["lr"])
 
         def save(progress: Progress) -> None:
-            nonlocal saved
-            due = time.perf_counter() - saved >= 60 * cfg.tuner.checkpoint_minutes
-            if due or progress.batches == 0:
-                progress.records = log.records
-                save_checkpoint(folder / CHECKPOINT, weights, optimizer, progress, fingerprint)
-                saved = time.perf_counter()
+            progress.records = log.records
+            save_checkpoint(folder / CHECKPOINT, weights, state, progress, fingerprint)
 
-        progress = tune(
-            tuner,
-            tuning,
-            parts.epochs,
-            lambda: evaluate(decoder, weights, sets["dev"])[0].score,
-            average=optimizer.averaged if _averages(cfg) else None,
-            progress=progress,
-            on_batch=on_batch,
-            on_epoch=reporter.epoch,
-            save=save,
-        )
-        reporter.close()
+        progress = tuning.tune(log, progress, save)
         after = {name: evaluate(decoder, weights, s) for name, s in sets.items()}
         for name, (_, lines) in after.items():
             with atomic_writer(folder / f"{name}.translations.txt") as file:
                 file.writelines(f"{line}\n" for line in lines)
         best = progress.best.epoch if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
-        text = summary(before, after, weights, best, start)
-        log.scalars(progress.sentences, tuned | {"best_epoch": best})
+        text = summary(before, after, weights, f"best {tuning.unit}: {best}", start)
+        log.scalars(progress.sentences, tuned | {f"best_{tuning.unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / "weights.txt.gz", weights)
         (folder / CHECKPOINT).unlink(missing_ok=True)
+        tuning.finish()
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     return after["dev"][0].score
 
@@ -153,11 +118,6 @@ def main() -> int:
 
 def _check(cfg: DictConfig) -> None:
     """Refuse combinations that make no sense, before anything is done."""
-    if _averages(cfg) and cfg.tuner.result != "average":
-        raise InputError(
-            f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
-            f"{cfg.tuner.result}: set tuner.result=average, or optimizer.average=none"
-        )
     if has_stored_lists(cfg):
         return
     if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":
@@ -169,11 +129,6 @@ def _check(cfg: DictConfig) -> None:
         raise InputError(
             "lm=folds needs cross-fitted language models, and model.folds is 0: set model.folds=10"
         )
-
-
-def _averages(cfg: DictConfig) -> bool:
-    """Return whether the optimizer keeps an average of the weights."""
-    return bool(cfg.optimizer.get("average", "none") != "none")
 
 
 # What may differ between a run and the one that resumes it: it does not change the result.

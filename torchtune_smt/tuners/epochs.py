@@ -17,7 +17,7 @@ Result = Literal["best", "last", "average"]
 
 @dataclass
 class Best:
-    """The best epoch so far: its number, its score, its weights [D then]."""
+    """The best epoch or iteration so far: its number, its score, its weights [D then]."""
 
     epoch: int
     score: float
@@ -31,7 +31,7 @@ class Progress:
     Attributes
     ----------
     epoch : int
-        Epoch under way, from 1.
+        Epoch, or iteration of a batch tuner, under way, from 1.
     batches : int
         Mini-batches done in it.
     sentences : int
@@ -43,6 +43,8 @@ class Progress:
         Epochs since the best one.
     records : int
         Lines that the run's log has so far; whoever writes one keeps count here.
+    moved : float
+        Of the last iteration: the largest change of a weight, as a share of the largest weight.
     """
 
     epoch: int = 1
@@ -52,6 +54,18 @@ class Progress:
     total: torch.Tensor | None = None
     stale_epochs: int = 0
     records: int = 0
+    moved: float = float("inf")
+
+    def compare(self, score: float, weights: torch.Tensor) -> None:
+        """Note the score of the epoch under way, and its weights if they are the best so far."""
+        self.stale_epochs += 1
+        if self.best is None or score > self.best.score:
+            self.best = Best(self.epoch, score, weights.clone())
+            self.stale_epochs = 0
+
+    def is_stale(self, patience: int | None) -> bool:
+        """Say whether so many epochs have gone by without a better one."""
+        return patience is not None and self.stale_epochs >= patience
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ def tune(
     progress = progress or Progress()
     weights = tuner.weights
     while progress.epoch <= settings.epochs:
-        if settings.patience is not None and progress.stale_epochs >= settings.patience:
+        if progress.is_stale(settings.patience):
             break
         for report in tuner.epoch(sentences, progress.epoch, progress.batches):
             progress.batches = report.batch
@@ -138,10 +152,7 @@ def tune(
                 "and check the feature values"
             )
         score = evaluate()
-        progress.stale_epochs += 1
-        if progress.best is None or score > progress.best.score:
-            progress.best = Best(progress.epoch, score, now.clone())
-            progress.stale_epochs = 0
+        progress.compare(score, now)
         if settings.result == "average" and average is None:
             total = weights.parameter.detach().clone()
             if progress.total is not None:
@@ -152,17 +163,17 @@ def tune(
         progress.batches = 0
         save(progress)
     if settings.result == "best" and progress.best is not None:
-        _set(weights.parameter, progress.best.weights)
+        set_weights(weights.parameter, progress.best.weights)
     elif settings.result == "average" and average is not None:
-        _set(weights.parameter, average())
+        set_weights(weights.parameter, average())
     elif settings.result == "average" and progress.total is not None:
-        _set(weights.parameter, progress.total / (progress.epoch - 1))
+        set_weights(weights.parameter, progress.total / (progress.epoch - 1))
     # The optimizer is done: nothing is put off for the weights that are read from now on.
     weights.before_read = None
     return progress
 
 
-def _set(parameter: torch.Tensor, values: torch.Tensor) -> None:
+def set_weights(parameter: torch.Tensor, values: torch.Tensor) -> None:
     """Set the first weights to `values`; features that came later have none."""
     with torch.no_grad():
         parameter.zero_()

@@ -1,0 +1,100 @@
+"""``train`` with ``tuner=online``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from torchtune_smt.checkpoint import Stateful
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.parts import Parts, averages, refuse_device
+from torchtune_smt.cli.reporting import Reporter
+from torchtune_smt.cli.task import Task, bind_metric, evaluate
+from torchtune_smt.errors import InputError
+from torchtune_smt.run_log import RunLog
+from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.tuners.online import BatchReport, OnlineTuner
+
+
+class OnlineRun:
+    """Online tuning; see `TuningRun`."""
+
+    unit = "epoch"
+
+    def __init__(self, cfg: DictConfig, parts: Parts) -> None:
+        if averages(cfg) and cfg.tuner.result != "average":
+            raise InputError(
+                f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
+                f"{cfg.tuner.result}: set tuner.result=average, or optimizer.average=none"
+            )
+        refuse_device(cfg)
+        self._cfg = cfg
+        self._parts = parts
+        with option_errors("tuner"):
+            self._settings = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
+
+    def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
+        """Make optimizer and tuner."""
+        cfg, parts, weights = self._cfg, self._parts, task.weights
+        self._task = task
+        with option_errors("optimizer", cfg.optimizer):
+            self._optimizer = parts.optimizer(
+                [weights.parameter],
+                unregularized=0 if cfg.optimizer.regularize_dense else weights.n_dense,
+            )
+        with option_errors("tuner"):
+            self._tuner = OnlineTuner(
+                task.decoder,
+                weights,
+                bind_metric(parts.metric, task.decoder, task.tuning),
+                parts.sampler,
+                parts.loss,
+                self._optimizer,
+                batch_size=cfg.tuner.batch_size,
+                shuffle=cfg.tuner.shuffle,
+                seed=cfg.seed,
+            )
+        state: Stateful = self._optimizer
+        return state
+
+    def plan(self) -> str:
+        """Return the number of epochs."""
+        epochs = self._settings.epochs
+        return f"{epochs} epoch{'s' if epochs > 1 else ''}"
+
+    def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
+        """Run the epochs."""
+        cfg, task, optimizer = self._cfg, self._task, self._optimizer
+        total = self._settings.epochs * len(task.tuning)
+        saved = time.perf_counter()
+
+        def save_now_and_then(progress: Progress) -> None:
+            nonlocal saved
+            due = time.perf_counter() - saved >= 60 * cfg.tuner.checkpoint_minutes
+            if due or progress.batches == 0:
+                save(progress)
+                saved = time.perf_counter()
+
+        with closing(Reporter(log, task.weights, total, progress.sentences)) as reporter:
+
+            def on_batch(report: BatchReport, progress: Progress) -> None:
+                reporter.batch(report, progress, optimizer.param_groups[0]["lr"])
+
+            return tune(
+                self._tuner,
+                task.tuning,
+                self._settings,
+                lambda: evaluate(task.decoder, task.weights, task.sets["dev"])[0].score,
+                average=optimizer.averaged if averages(cfg) else None,
+                progress=progress,
+                on_batch=on_batch,
+                on_epoch=reporter.epoch,
+                save=save_now_and_then,
+            )
+
+    def finish(self) -> None:
+        """Leave all as it is: nothing was written besides checkpoints."""
