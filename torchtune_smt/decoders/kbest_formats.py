@@ -20,7 +20,7 @@ from torchtune_smt.decoders.stored_lists import (
     concatenated_begins,
     lists_of,
 )
-from torchtune_smt.decoders.stored_lists_kernels import gather_items, gather_rows
+from torchtune_smt.decoders.stored_lists_kernels import gather_features, gather_items
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
 from torchtune_smt.numerals_kernels import POWERS
@@ -287,10 +287,9 @@ class Collector:
         used = int(row_begin[-1])
         total = piece.total[:lines]
         if kept.size < lines:
-            same: Offsets = np.arange(len(self.features), dtype=np.int64)
             token_begin, tokens = gather_items(token_begin, tokens, kept)
-            row_begin, long_feature, value = gather_rows(row_begin, feature, value, kept, same)
-            feature, used = long_feature.astype(np.int32), value.size
+            row_begin, feature, value = gather_features(row_begin, feature, value, kept)
+            used = value.size
         self._owner.append(piece.sentence[kept])
         self._line.append(line[kept])
         self._tokens.append((token_begin.copy(), tokens))

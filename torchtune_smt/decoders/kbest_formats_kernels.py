@@ -462,6 +462,29 @@ def parse_values(
 
 
 @inner
+def parse_blocks(
+    text: Bytes, begin: Offsets, end: Offsets, width: int, powers: Reals, piece: Piece
+) -> tuple[int, int, int, int, int]:
+    """Parse several runs of lines as `parse_values` does.
+
+    Parameters
+    ----------
+    begin, end : int64 [runs]
+
+    Returns
+    -------
+    sizes : five int
+        Lines, words, values, names and long numbers in `piece`.
+    """
+    lines, n_values, n_names, n_long = 0, 0, 0, 0
+    for k in range(begin.size):
+        lines, n_values, n_names, n_long = parse_values(
+            text, begin[k], end[k], width, powers, lines, n_values, n_names, n_long, piece
+        )
+    return lines, 0, n_values, n_names, n_long
+
+
+@inner
 def tidy_rows(
     lines: int,
     piece: Piece,

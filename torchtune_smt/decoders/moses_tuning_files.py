@@ -138,7 +138,7 @@ def _read_blocks(path: Path, kind: str) -> tuple[Bytes, list[_Block]]:
     """Return the text of a file and its blocks."""
     data = read_bytes(path)
     text: Bytes = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
-    blocks = list(_blocks(data + b"\n", path, kind))
+    blocks = list(_blocks(data, path, kind))
     if not blocks:
         raise InputError(
             f"has no line {kind}_TXT_BEGIN_0; it must be {kind.lower()}.dat, as Moses's extractor "
@@ -153,10 +153,13 @@ def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
     head: list[bytes] | None = None
     line, at, begin = 1, 0, 0
     head_line = 0
-    for match in re.finditer(rb"^(?:FEATURES|SCORES)_[A-Z]*_(BEGIN|END)_0\b(.*)$", data, re.M):
+    # A match begins with the newline before its line: that is searched for faster than ``^``.
+    # With one put in front, it is where the line begins in `data`.
+    pattern = rb"\n(?:FEATURES|SCORES)_[A-Z]*_(BEGIN|END)_0\b(.*)$"
+    for match in re.finditer(pattern, b"\n" + data, re.M):
         between = data.count(b"\n", at, match.start())
         line, at = line + between, match.start()
-        if not match.group().startswith(f"{kind}_TXT_".encode()):
+        if not match.group()[1:].startswith(f"{kind}_TXT_".encode()):
             raise InputError(
                 f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, "
                 "without --binary",
@@ -180,7 +183,7 @@ def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
                 )
             yield _block(head, head_line, line, begin, match.start(), path, kind)
             head = None
-        begin = match.end() + 1
+        begin = match.end()
     if head is not None:
         raise InputError(
             f"{kind}_TXT_END_0 is missing; the file is cut off", path=path, line=head_line
@@ -252,23 +255,22 @@ def _parse(
     text: Bytes, collector: Collector, blocks: list[_Block]
 ) -> tuple[Piece, tuple[int, int, int, int, int], Offsets]:
     """Return a parsed run of blocks, how much it holds, and its lines' numbers."""
-    _, tokens = count_lines(text[blocks[0].begin : blocks[-1].end])
-    piece = Piece.empty(sum(block.size for block in blocks), tokens + 1)
-    lines, n_values, n_names, n_long = 0, 0, 0, 0
-    numbers: list[Offsets] = [np.empty(0, np.int64)]
-    for block in blocks:
-        broken = collector.blank_invalid(block.begin, block.end)
-        first = lines
-        lines, n_values, n_names, n_long = kernels.parse_values(
-            text, block.begin, block.end, block.width, POWERS,
-            lines, n_values, n_names, n_long, piece,
-        )  # fmt: skip
-        piece.fault[[first + slot for slot in broken]] = kernels.NOT_UTF8
-        piece.sentence[first:lines] = block.sentence
-        numbers.append(np.arange(block.line + 1, block.line + 1 + block.size))
+    begin: Offsets = np.array([block.begin for block in blocks], np.int64)
+    end: Offsets = np.array([block.end for block in blocks], np.int64)
+    size = np.array([block.size for block in blocks], np.int64)
+    _, tokens = count_lines(text[begin[0] : end[-1]])
+    piece = Piece.empty(int(size.sum()), tokens + 1)
+    first_line = blocks[0].line + 1
+    broken = collector.blank_invalid(int(begin[0]), int(end[-1]))
+    sizes = kernels.parse_blocks(text, begin, end, blocks[0].width, POWERS, piece)
+    before = np.cumsum(size) - size
+    shift = np.array([block.line + 1 for block in blocks], np.int64) - before
+    numbers: Offsets = np.arange(size.sum()) + np.repeat(shift, size)
+    piece.fault[np.isin(numbers, first_line + np.array(broken, np.int64))] = kernels.NOT_UTF8
+    piece.sentence[:] = np.repeat([block.sentence for block in blocks], size)
     piece.total[:] = 0.0
     piece.token_begin[:] = 0
-    return piece, (lines, 0, n_values, n_names, n_long), np.concatenate(numbers)
+    return piece, sizes, numbers
 
 
 def _statistics(piece: Piece, lines: int) -> Ids:

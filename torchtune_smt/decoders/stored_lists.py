@@ -86,10 +86,9 @@ class StoredLists:
 
     def chosen(self, entries: Offsets) -> StoredLists:
         """Return some of the entries (numbers ascending within each list, lists in order)."""
-        everything: Offsets = np.arange(len(self.features), dtype=np.int64)
         token_begin, tokens = kernels.gather_items(self.token_begin, self.tokens, entries)
-        row_begin, feature, value = kernels.gather_rows(
-            self.row_begin, self.feature, self.value, entries, everything
+        row_begin, feature, value = kernels.gather_features(
+            self.row_begin, self.feature, self.value, entries
         )
         owner = np.repeat(self.sentence, np.diff(self.list_begin))[entries]
         sentence, list_begin = lists_of(owner)
@@ -100,7 +99,7 @@ class StoredLists:
             token_begin,
             tokens,
             row_begin,
-            feature.astype(np.int32),
+            feature,
             value,
             self.total[entries],
             self.statistics[entries],

@@ -25,6 +25,24 @@ def gather_items(begin: Offsets, items: Ids, chosen: Offsets) -> tuple[Offsets, 
 
 
 @njit(cache=True, nogil=True)
+def gather_features(
+    begin: Offsets, feature: Ids, value: Reals, chosen: Offsets
+) -> tuple[Offsets, Ids, Reals]:
+    """Return rows `chosen` in CSR form."""
+    out_begin = np.zeros(chosen.size + 1, np.int64)
+    for j in range(chosen.size):
+        out_begin[j + 1] = out_begin[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    out_feature = np.empty(out_begin[-1], np.int32)
+    out_value = np.empty(out_begin[-1])
+    for j in range(chosen.size):
+        shift = begin[chosen[j]] - out_begin[j]
+        for p in range(out_begin[j], out_begin[j + 1]):
+            out_feature[p] = feature[p + shift]
+            out_value[p] = value[p + shift]
+    return out_begin, out_feature, out_value
+
+
+@njit(cache=True, nogil=True)
 def gather_rows(
     begin: Offsets, feature: Ids, value: Reals, chosen: Offsets, rename: Offsets
 ) -> tuple[Offsets, Offsets, Reals]:
