@@ -19,8 +19,9 @@ from optim_reference import (
 
 from torchtune_smt.errors import DivergenceError
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
-from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers.base import elastic_strengths
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -64,6 +65,11 @@ CASES = {
             NonNegative(),
             Cubic(),
         )
+    ],
+    "fobos_oscar": [
+        (FobosOscar, EagerFobos, regularizer, {"schedule": schedule})
+        for schedule in ("1/t", "1/sqrt(t)", "constant")
+        for regularizer in (Oscar(0.02, 0.05), Oscar(0.1, 0.0), Oscar(0.0, 0.2))
     ],
     "adagrad": [
         (AdaGrad, EagerAdaGrad, regularizer, {"initial_accumulator": start})
@@ -121,6 +127,7 @@ def close(parameter, expected):
 )
 def test_lazy_equals_eager(case, start, actions, unregularized, device):
     kind, twin, regularizer, options = case
+    device = "cpu" if kind is FobosOscar else device
     eager = twin(start, 0.1, regularizer, unregularized, **options)
     parameter = parameter_of(start, device)
 
@@ -170,7 +177,7 @@ SLOPES = {
 
 @settings(max_examples=150)
 @given(
-    case=cases.filter(lambda case: getattr(case[2], "elastic", None) or case[2] is None),
+    case=cases.filter(lambda case: case[0] is FobosOscar or elastic_strengths(case[2]) is not None),
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from([HINGE, LOGISTIC, PERCEPTRON]),
     unregularized=st.sampled_from([0, 3]),
@@ -371,6 +378,8 @@ def test_schedules_by_hand():
         (lambda p: CumulativeL1(p), "got no regularizer: use regularizer=l1"),
         (lambda p: CumulativeL1(p, regularizer=L2()), "got L2: use regularizer=l1, or FOBOS"),
         (lambda p: CumulativeL1(p, regularizer=Oscar()), "got Oscar: use regularizer=l1, or FOBOS"),
+        (lambda p: FobosOscar(p), "got no regularizer: use regularizer=oscar"),
+        (lambda p: FobosOscar(p, regularizer=L1(0.1)), "got L1: use regularizer=oscar, or FOBOS"),
         (lambda p: FOBOS(p, schedule="linear"), "1/sqrt\\(t\\).*not 'linear'"),
         (lambda p: FOBOS(p, lr=-1.0), "lr must be finite and above 0, not -1"),
         (lambda p: FOBOS(p, unregularized=-1), "unregularized must be 0 or more"),
@@ -397,10 +406,12 @@ def test_a_class_without_the_needed_method_is_named():
         FOBOS([parameter_of([0.0])], regularizer=Half())
 
 
-@pytest.mark.parametrize("kind", [FOBOS, SGD, AdaGrad, CumulativeL1])
+@pytest.mark.parametrize("kind", [FOBOS, FobosOscar, SGD, AdaGrad, CumulativeL1])
 def test_states_of_others_are_refused(kind):
-    def build(cls, parameter):
-        return cls([parameter], regularizer=L1(0.1) if cls is not SGD else None)
+    regularizers = {SGD: (None, None), FobosOscar: (Oscar(0.1), Oscar(0.2))}
+
+    def build(cls, parameter, number=0):
+        return cls([parameter], regularizer=regularizers.get(cls, (L1(0.1), L1(0.2)))[number])
 
     parameter = parameter_of([0.5, 0.0])
     optimizer = build(kind, parameter)
@@ -411,8 +422,9 @@ def test_states_of_others_are_refused(kind):
     with pytest.raises(ValueError, match=f"of the optimizer {kind.__name__}, and this is"):
         build(other, parameter).load_state_dict(state)
     if kind is not SGD:
-        with pytest.raises(ValueError, match=re.escape("regularizer L1(strength=0.1)")):
-            kind([parameter], regularizer=L1(0.2)).load_state_dict(state)
+        saved = state["state"][0]["pending"]["regularizer"]
+        with pytest.raises(ValueError, match=re.escape(f"regularizer {saved}")):
+            build(kind, parameter, 1).load_state_dict(state)
     del state["state"][0]["step"]
     with pytest.raises(ValueError, match="lacks \\['step'\\]"):
         build(kind, parameter).load_state_dict(state)
@@ -432,6 +444,7 @@ def test_rows_that_are_not_finite_stop():
         SGD([parameter_of([0.5, 0.5])]),
         AdaGrad([parameter_of([0.5, 0.5])]),
         CumulativeL1([parameter_of([0.5, 0.5])], regularizer=L1(0.1)),
+        FobosOscar([parameter_of([0.5, 0.5])], regularizer=Oscar(0.1)),
     ):
         with pytest.raises(DivergenceError, match="margin of pair 1 is nan"):
             optimizer.step_rows(

@@ -30,7 +30,7 @@ class Parts:
             settings, _partial_=True, _convert_="object", regularizer=regularizer
         )
         with option_errors("optimizer", cfg.optimizer):
-            self.optimizer([torch.nn.Parameter(torch.zeros(1))])
+            self.optimizer([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))])
 
 
 def averages(cfg: DictConfig) -> bool:

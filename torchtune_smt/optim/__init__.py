@@ -3,7 +3,8 @@
 from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.optim.cumulative_l1 import CumulativeL1
 from torchtune_smt.optim.fobos import FOBOS
+from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.sgd import SGD
 from torchtune_smt.optim.sparse import SparseOptimizer
 
-__all__ = ["FOBOS", "SGD", "AdaGrad", "CumulativeL1", "SparseOptimizer"]
+__all__ = ["FOBOS", "SGD", "AdaGrad", "CumulativeL1", "FobosOscar", "SparseOptimizer"]

@@ -33,7 +33,8 @@ class FOBOS(SparseOptimizer):
     - any other, such as OSCAR: taken at once on all weights that are not 0, of which a list is
       kept: O(u log u) a step for u such weights, whatever D is. The first step, and the first
       one after `flush`, look for them in the whole vector. A dimension that is not given is, at
-      each step, the number of regularised coordinates that the parameter then has.
+      each step, the number of regularised coordinates that the parameter then has. For OSCAR
+      see `FobosOscar`, too, which takes the same steps and puts them off.
 
     Parameters
     ----------

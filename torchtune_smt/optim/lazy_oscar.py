@@ -1,0 +1,249 @@
+"""FOBOS with OSCAR, exact and lazy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchtune_smt.errors import DivergenceError
+from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.optim import lazy_oscar_kernels
+from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
+from torchtune_smt.optim.oscar_structure import OscarStructure
+from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
+from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.regularizers.base import Regularizer
+from torchtune_smt.regularizers.oscar import Oscar
+
+
+class FobosOscar(SparseOptimizer):
+    """`FOBOS` with `Oscar`, at a cost of O(k log u) a step (Liu et al., 2013, Algorithm 2).
+
+    The iterates are those of `FOBOS` (w -= η_t · g; w = prox of Ω with step η_{t+1}, where
+    η_t = lr · t^-p), to rounding, for k touched coordinates and u weights that are not 0, whatever
+    D and d are. OSCAR's proximal steps add up: prox_{bΩ}(prox_{aΩ}(w)) = prox_{(a+b)Ω}(w). So
+    between two gradient steps groups of equal |w| move on straight lines towards 0, meet and stay
+    together, and what none of the steps touches has not to be looked at: its groups are kept in
+    order, with the times at which neighbours meet. A step takes coordinates out of their groups,
+    and puts each back as a group of one.
+
+    A dimension d that the regulariser does not give is, at each step, the number of regularised
+    coordinates that the parameter then has.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors of float64, on the CPU.
+    lr : float
+        η0 > 0; 1 in Liu et al.
+    regularizer : Oscar
+    schedule : "1/t", "1/sqrt(t)" or "constant"
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or the regulariser is not OSCAR, or a parameter is not of
+        float64 on the CPU.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1.0,
+        regularizer: Regularizer | None = None,
+        *,
+        schedule: str = "1/t",
+        unregularized: int = 0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "regularizer": regularizer,
+            "unregularized": unregularized,
+            "schedule": schedule,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def groups(self, parameter: Tensor | None = None) -> Tensor:
+        """Bring all weights up to date, and return which of them are equal.
+
+        Membership comes from the structure itself, not from a comparison of floating-point
+        numbers.
+
+        Parameters
+        ----------
+        parameter : tensor, optional
+            May be left out where there is only one.
+
+        Returns
+        -------
+        int64 tensor [D]
+            Equal for equal weights, sign included; 2 b for positive and 2 b + 1 for negative ones
+            of block b, which count from 0 in descending order of |w|. -1 for weights that are 0
+            or not regularised.
+        """
+        group, parameter = self._find(parameter)
+        state = self._prepared(group, parameter)
+        weight = parameter.detach().numpy()
+        if "structure" not in state:
+            self._structure(group, weight, state)
+        self._flush(group, parameter, state)
+        return torch.from_numpy(state["structure"].signed_blocks(weight))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state: plain numbers, strings and tensors.
+
+        Updates that were put off stay put off: save the parameter as it is, too. After `flush`,
+        it says all there is to say.
+        """
+        result = super().state_dict()
+        for entry in result["state"].values():
+            structure = entry.pop("structure", None)
+            if structure is not None and not structure.released:
+                entry["structure"] = structure.to_tensors()
+        return result
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave; see `SparseOptimizer.load_state_dict`."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            if "structure" in state:
+                state["structure"] = OscarStructure.from_tensors(state["structure"])
+
+    def compiled(self, parameter: Tensor | None = None) -> bool:
+        """Say whether `step_rows` can work on a parameter."""
+        return True
+
+    def puts_off(self, group: Group) -> bool:
+        """Say whether weights of a group can be out of date."""
+        return True
+
+    def _check_group(self, group: Group) -> None:
+        check_schedule(group["schedule"])
+        if not isinstance(group["regularizer"], Oscar):
+            given = group["regularizer"]
+            name = "no regularizer" if given is None else type(given).__name__
+            raise ValueError(
+                f"FobosOscar keeps OSCAR's groups, and got {name}: use regularizer=oscar, or FOBOS "
+                "(optimizer=fobos) instead of FobosOscar"
+            )
+        for parameter in group["params"]:
+            if parameter.dtype != torch.float64 or parameter.device.type != "cpu":
+                raise ValueError(
+                    "FobosOscar works on parameters of torch.float64 on the CPU, not of "
+                    f"{parameter.dtype} on {parameter.device}: use FOBOS (optimizer=fobos) instead"
+                )
+
+    def _initial(self, group: Group, parameter: Tensor) -> State:
+        return {"step": 0}
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        weight = parameter.detach().numpy()
+        structure = self._structure(group, weight, state)
+        structure.make_room(indices.numel())
+        t = state["step"] + 1
+        dimension = _dimension(group, weight)
+        why = lazy_oscar_kernels.step(
+            structure.tree,
+            weight,
+            indices.numpy(),
+            gradient.numpy(),
+            rate(group["lr"], group["schedule"], t),
+            rate(group["lr"], group["schedule"], t + 1),
+            group["unregularized"],
+            dimension,
+        )
+        _check(why, "the step", dimension)
+        state["step"] = t
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        structure = state.get("structure")
+        if structure is not None and not structure.released:
+            structure.lengthen(parameter.numel())
+            lazy_oscar_kernels.catch_up(
+                structure.tree,
+                parameter.detach().numpy(),
+                indices.numpy(),
+                settings["unregularized"],
+            )
+
+    def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
+        structure = state.get("structure")
+        if structure is not None and not structure.released:
+            structure.write(parameter.detach().numpy())
+            structure.released = True
+
+    def _update_rows(
+        self,
+        group: Group,
+        weight: Reals,
+        state: State,
+        row_begin: Offsets,
+        feature: Features,
+        value: Reals,
+        order: Offsets,
+        slope: int,
+        margins: Reals,
+        first: int,
+    ) -> int:
+        structure = self._structure(group, weight, state)
+        dimension = _dimension(group, weight)
+        done, why = lazy_oscar_kernels.rows(
+            structure.tree,
+            weight,
+            state["step"],
+            row_begin,
+            feature,
+            value,
+            order,
+            slope,
+            (float(group["lr"]), SCHEDULES[group["schedule"]]),
+            group["unregularized"],
+            dimension,
+            margins,
+            first,
+        )
+        state["step"] += done - first
+        if why == BUILD:
+            structure.make_room(int(np.diff(row_begin).max()))
+        else:
+            _check(why, f"row {order[min(done, order.size - 1)]}", dimension)
+        return int(done)
+
+    def _structure(self, group: Group, weight: Reals, state: State) -> OscarStructure:
+        """Return the structure, a new one where others may have changed the weights."""
+        structure: OscarStructure | None = state.get("structure")
+        if structure is None or structure.released:
+            oscar = group["regularizer"]
+            structure = OscarStructure(weight, group["unregularized"], oscar.lambda1, oscar.lambda2)
+            state["structure"] = structure
+        structure.lengthen(weight.size)
+        return structure
+
+
+def _dimension(group: Group, weight: Reals) -> int:
+    given: int | None = group["regularizer"].dimension
+    return max(weight.size - group["unregularized"], 0) if given is None else given
+
+
+def _check(why: int, where: str, dimension: int) -> None:
+    """Raise what has kept a kernel from taking a step."""
+    if why == WEIGHT:
+        raise DivergenceError(
+            f"{where} would make a weight infinite: lower the learning rate, and check the feature "
+            "values of the k-best lists"
+        )
+    if why == DIMENSION:
+        raise ValueError(
+            f"OSCAR's dimension is {dimension}, and after {where} more weights would not be 0: "
+            "penalties would be negative; set `dimension` to the number of features that may ever "
+            "be met"
+        )

@@ -1,0 +1,249 @@
+"""Lazy OSCAR: coordinates leave and join groups, groups merge and die."""
+
+from __future__ import annotations
+
+import math
+
+from torchtune_smt.compiled import inner
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.optim.oscar_tree_kernels import (
+    ACTIVE,
+    AFTER,
+    CHILD,
+    CLOCK,
+    ENTRIES,
+    EVENT,
+    FANOUT,
+    FIRST,
+    FREE,
+    GROUP,
+    GROUPS,
+    LAMBDA1,
+    LAMBDA2,
+    LAST,
+    LEAF,
+    LEFT,
+    LEVEL,
+    NEXT,
+    PASSED,
+    PREVIOUS,
+    RANK,
+    ROOT,
+    SIZE,
+    VALUE,
+    Tree,
+    above,
+    changed,
+    close_entry,
+    drop,
+    find,
+    make_room,
+    open_entry,
+    place,
+    position,
+    shift,
+    slant,
+)
+
+# What a living weight is at least, whatever rounding says: its sign must not be lost.
+SMALLEST = 1e-300
+
+
+@inner
+def read(tree: Tree, weight: Reals, j: int) -> float:
+    """Bring a weight up to date and return it."""
+    group = tree.member[j, GROUP]
+    if group < 0:
+        return 0.0
+    leaf = tree.group[group, LEAF]
+    magnitude = max(position(tree, leaf, place(tree, leaf, group)), SMALLEST)
+    result = math.copysign(magnitude, weight[j])
+    weight[j] = result
+    return result
+
+
+@inner
+def free_group(tree: Tree, group: int) -> None:
+    """Give back the number of a group."""
+    tree.group[group, FIRST] = tree.counts[FREE]
+    tree.counts[FREE] = group
+    tree.counts[GROUPS] -= 1
+
+
+@inner
+def take_out(tree: Tree, j: int) -> None:
+    """Take a coordinate out of its group; all groups below move up by a rank."""
+    group = tree.member[j, GROUP]
+    leaf = tree.group[group, LEAF]
+    i = place(tree, leaf, group)
+    members = tree.link[leaf, SIZE + i]
+    shift(tree, leaf, i, -1.0)
+    tree.counts[ACTIVE] -= 1
+    if members == 1:
+        free_group(tree, group)
+        close_entry(tree, leaf, i)
+        if tree.link[leaf, ENTRIES] == 0:
+            drop(tree, leaf)
+        else:
+            changed(tree, leaf, i)
+        return
+    after, before = tree.member[j, NEXT], tree.member[j, PREVIOUS]
+    tree.member[before, NEXT] = after
+    tree.member[after, PREVIOUS] = before
+    tree.group[group, FIRST] = after
+    tree.link[leaf, SIZE + i] = members - 1
+    # The mean of one rank less; |w| stays at this clock.
+    tree.real[leaf, RANK + i] -= 0.5
+    tree.real[leaf, VALUE + i] += 0.5 * slant(tree)
+    changed(tree, leaf, i)
+
+
+@inner
+def put_in(tree: Tree, j: int, magnitude: float) -> None:
+    """Put a coordinate in as a group of one; all groups below move down by a rank."""
+    leaf, i, y = find(tree, magnitude)
+    if tree.link[leaf, ENTRIES] == FANOUT:
+        make_room(tree, leaf)
+        leaf, i, y = find(tree, magnitude)
+    if i > 0:
+        rank = tree.real[leaf, RANK + i - 1] + 0.5 * (tree.link[leaf, SIZE + i - 1] + 1)
+    elif tree.link[leaf, ENTRIES] > 0:
+        rank = tree.real[leaf, RANK] - 0.5 * (tree.link[leaf, SIZE] - 1)
+    else:
+        rank = 1.0 - above(tree, leaf)[1]
+    group = tree.counts[FREE]
+    tree.counts[FREE] = tree.group[group, FIRST]
+    tree.counts[GROUPS] += 1
+    tree.counts[ACTIVE] += 1
+    tree.counts[LEFT] -= 1
+    tree.group[group, LEAF] = leaf
+    tree.group[group, FIRST] = j
+    tree.member[j, GROUP] = group
+    tree.member[j, NEXT] = tree.member[j, PREVIOUS] = j
+    open_entry(tree, leaf, i)
+    tree.real[leaf, VALUE + i] = y - slant(tree) * rank
+    tree.real[leaf, RANK + i] = rank
+    tree.link[leaf, CHILD + i] = group
+    tree.link[leaf, SIZE + i] = 1
+    shift(tree, leaf, i, 1.0)
+    changed(tree, leaf, i)
+
+
+@inner
+def move(tree: Tree, weight: Reals, j: int, new: float) -> None:
+    """Give a coordinate, which is up to date, a new weight."""
+    if new == weight[j]:
+        return
+    weight[j] = new
+    if tree.member[j, GROUP] >= 0:
+        take_out(tree, j)
+        tree.member[j, GROUP] = -1
+    if new != 0.0:
+        put_in(tree, j, abs(new))
+
+
+@inner
+def joined(tree: Tree, one: int, other: int, members: int, others: int) -> int:
+    """Make the members of two groups one group; return its number, that of the larger."""
+    if members < others:
+        one, other = other, one
+    a, b = tree.group[one, FIRST], tree.group[other, FIRST]
+    j = b
+    while True:
+        tree.member[j, GROUP] = one
+        j = tree.member[j, NEXT]
+        if j == b:
+            break
+    # Two rings become one.
+    after, last = tree.member[a, NEXT], tree.member[b, PREVIOUS]
+    tree.member[a, NEXT] = b
+    tree.member[b, PREVIOUS] = a
+    tree.member[last, NEXT] = after
+    tree.member[after, PREVIOUS] = last
+    free_group(tree, other)
+    return one
+
+
+@inner
+def merge(tree: Tree, leaf: int, i: int) -> None:
+    """Merge an entry of a leaf with the group behind it.
+
+    The mean of both places, each weighed by its members, goes on as if they had met in time.
+    """
+    other, k = leaf, i + 1
+    gap = 0.0
+    if k == tree.link[leaf, ENTRIES]:
+        other, k = tree.link[leaf, AFTER], 0
+        gap = above(tree, other)[0] - above(tree, leaf)[0]
+    gap += tree.real[other, VALUE + k] - tree.real[leaf, VALUE + i]
+    members, others = tree.link[leaf, SIZE + i], tree.link[other, SIZE + k]
+    tree.real[leaf, VALUE + i] += gap * others / (members + others)
+    tree.real[leaf, RANK + i] += 0.5 * others
+    tree.link[leaf, SIZE + i] = members + others
+    group = joined(tree, tree.link[leaf, CHILD + i], tree.link[other, CHILD + k], members, others)
+    tree.group[group, LEAF] = leaf
+    tree.link[leaf, CHILD + i] = group
+    close_entry(tree, other, k)
+    if other != leaf:
+        if tree.link[other, ENTRIES] == 0:
+            drop(tree, other)
+        else:
+            changed(tree, other, 0)
+    changed(tree, leaf, i)
+
+
+@inner
+def kill_last(tree: Tree, weight: Reals, leaf: int, i: int) -> None:
+    """Make the members of the last group 0."""
+    group = tree.link[leaf, CHILD + i]
+    first = tree.group[group, FIRST]
+    j = first
+    while True:
+        weight[j] = 0.0
+        tree.member[j, GROUP] = -1
+        j = tree.member[j, NEXT]
+        if j == first:
+            break
+    tree.counts[ACTIVE] -= tree.link[leaf, SIZE + i]
+    free_group(tree, group)
+    close_entry(tree, leaf, i)
+    if tree.link[leaf, ENTRIES] == 0:
+        drop(tree, leaf)
+    else:
+        changed(tree, leaf, i)
+
+
+@inner
+def due(tree: Tree, node: int) -> int:
+    """Return an entry of a node whose event is due, or -1."""
+    clock = tree.numbers[CLOCK]
+    for i in range(FANOUT):
+        if tree.real[node, EVENT + i] <= clock:
+            return i
+    return -1
+
+
+@inner
+def advance(tree: Tree, weight: Reals, step: float, dimension: int) -> None:
+    """Take a proximal step: let the clock go on, merge what has met, drop what has come to 0.
+
+    In what order neighbours that have met are merged makes no difference: that is the pooling of
+    adjacent violators.
+    """
+    tree.numbers[CLOCK] += step
+    tree.numbers[PASSED] += step * (tree.numbers[LAMBDA1] + tree.numbers[LAMBDA2] * dimension)
+    while True:
+        node = tree.counts[ROOT]
+        i = due(tree, node)
+        if i < 0:
+            break
+        while tree.link[node, LEVEL] > 0:
+            node = tree.link[node, CHILD + i]
+            i = due(tree, node)
+        merge(tree, node, i)
+    while tree.counts[GROUPS] > 0:
+        leaf = tree.counts[LAST]
+        i = tree.link[leaf, ENTRIES] - 1
+        if position(tree, leaf, i) > 0.0:
+            break
+        kill_last(tree, weight, leaf, i)

@@ -1,0 +1,157 @@
+"""The weights of one parameter as OSCAR's groups, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.optim import oscar_build_kernels
+from torchtune_smt.optim.oscar_build_kernels import FILL
+from torchtune_smt.optim.oscar_tree_kernels import (
+    ACTIVE,
+    CHILD,
+    FANOUT,
+    FIRST,
+    FREE,
+    LEFT,
+    NODES,
+    Tree,
+)
+
+# Weights put in, at least, until a tree is built anew; of a large one, a quarter of its groups.
+CHANGES = 1024
+
+
+class OscarStructure:
+    """Groups of equal |w| that move, merge and die: all weights that are not 0.
+
+    The tree is built anew from time to time, so that its nodes stay full enough and its clock
+    small: O(groups), after at least a quarter as many changes.
+
+    Memory: 16 bytes a coordinate, and about 100 a group.
+
+    Parameters
+    ----------
+    weight : float64 [D]
+    unregularized : int
+        This many first coordinates do not take part.
+    lambda1, lambda2 : float
+        Of OSCAR.
+
+    Attributes
+    ----------
+    tree : Tree
+        For the kernels.
+    released : bool
+        All weights are up to date, and may be changed by others from now on.
+    """
+
+    def __init__(self, weight: Reals, unregularized: int, lambda1: float, lambda2: float) -> None:
+        order = np.flatnonzero(weight[unregularized:]) + unregularized
+        order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
+        self.released = False
+        self.tree = Tree(
+            np.empty((0, 5 * FANOUT)),
+            np.empty((0, CHILD + 2 * FANOUT), np.int32),
+            np.empty((0, 2), np.int32),
+            np.full((weight.size, 4), -1, np.int32),
+            np.array([0.0, 0.0, lambda1, lambda2]),
+            np.zeros(8, np.int64),
+        )
+        self.tree.counts[FREE] = -1
+        self._make_groups(order.size)
+        self._build(0, *oscar_build_kernels.group_equals(self.tree, weight, order))
+
+    @property
+    def active(self) -> int:
+        """The number of weights that are not 0."""
+        return int(self.tree.counts[ACTIVE])
+
+    def make_room(self, changes: int) -> None:
+        """Have room for some weights to be put in."""
+        if self.tree.counts[LEFT] < changes:
+            self._build(changes, *oscar_build_kernels.in_order(self.tree))
+
+    def lengthen(self, length: int) -> None:
+        """Follow a parameter that has grown."""
+        old = self.tree.member.shape[0]
+        if length > old:
+            # By a quarter at a time, so that growing costs O(1) a coordinate.
+            member = np.full((max(length, old * 5 // 4), 4), -1, np.int32)
+            member[:old] = self.tree.member
+            self.tree = self.tree._replace(member=member)
+
+    def write(self, weight: Reals) -> None:
+        """Bring all weights up to date."""
+        magnitude, _, group = oscar_build_kernels.in_order(self.tree)
+        oscar_build_kernels.write(self.tree, weight, magnitude, group)
+
+    def signed_blocks(self, weight: Reals) -> Offsets:
+        """Return the group of each coordinate, as `Oscar.groups` numbers them."""
+        result = np.full(weight.size, -1)
+        _, _, group = oscar_build_kernels.in_order(self.tree)
+        oscar_build_kernels.signed_blocks(self.tree, weight, group, result)
+        return result
+
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return a copy of all there is."""
+        nodes = int(self.tree.counts[NODES])
+        parts = self.tree._asdict()
+        parts |= {name: parts[name][:nodes] for name in ("real", "link")}
+        return {name: torch.from_numpy(part.copy()) for name, part in parts.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Any]) -> OscarStructure:
+        """Return what `to_tensors` was called of; it goes on with the same bits.
+
+        Raises
+        ------
+        ValueError
+            The tensors are no structure.
+        """
+        parts = {name: tensors[name].numpy().copy() for name in Tree._fields}
+        result = cls.__new__(cls)
+        result.released = False
+        result.tree = Tree(**parts)
+        nodes = int(result.tree.counts[NODES])
+        result._make_nodes(nodes + _nodes_for(0, int(result.tree.counts[LEFT])))
+        for name in ("real", "link"):
+            getattr(result.tree, name)[:nodes] = parts[name]
+        return result
+
+    def _build(self, changes: int, magnitude: Reals, members: Offsets, group: Offsets) -> None:
+        changes = max(changes, CHANGES, group.size // 4)
+        self._make_groups(group.size + changes)
+        self._make_nodes(_nodes_for(group.size, changes))
+        oscar_build_kernels.build(self.tree, magnitude, members, group)
+        self.tree.counts[LEFT] = changes
+
+    def _make_groups(self, number: int) -> None:
+        """Have at least this many groups, used or not."""
+        old = self.tree.group
+        if old.shape[0] < number:
+            group = np.empty((number, 2), np.int32)
+            group[: old.shape[0]] = old
+            group[old.shape[0] :, FIRST] = np.arange(old.shape[0] + 1, number + 1)
+            group[-1, FIRST] = self.tree.counts[FREE]
+            self.tree.counts[FREE] = old.shape[0]
+            self.tree = self.tree._replace(group=group)
+
+    def _make_nodes(self, number: int) -> None:
+        """Have room for at least this many nodes; what is in them is lost."""
+        if self.tree.real.shape[0] < number:
+            self.tree = self.tree._replace(
+                real=np.empty((number, self.tree.real.shape[1])),
+                link=np.empty((number, self.tree.link.shape[1]), np.int32),
+            )
+
+
+def _nodes_for(groups: int, changes: int) -> int:
+    """Return how many nodes a tree may come to have while groups are put in."""
+    # A new node is split after FANOUT - FILL new entries, its halves after more. The nodes above
+    # the leaves are fewer than a quarter.
+    leaves = groups // FILL + changes // (FANOUT - FILL) + 1
+    return leaves * 5 // 4 + 16
