@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
@@ -95,9 +95,14 @@ class AccumulatedLists:
         return len(self._segments)
 
     @property
+    def sizes(self) -> list[int]:
+        """The number of new hypotheses of each iteration that has ended."""
+        return [len(segment) for segment in self._segments]
+
+    @property
     def n_hypotheses(self) -> int:
         """The number of hypotheses of the iterations that have ended."""
-        return sum(map(len, self._segments))
+        return sum(self.sizes)
 
     @property
     def nbytes(self) -> int:
@@ -177,6 +182,14 @@ class AccumulatedLists:
         del self._segments[iterations:]
         self._drop_open()
         self._forget(iterations)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many iterations have ended; the lists themselves are in the folder."""
+        return {"iterations": self.n_iterations}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Forget the iterations that ended after `state_dict` was asked."""
+        self.truncate(state_dict["iterations"])
 
     def flat(self, dimension: int) -> FlatLists:
         """Return the hypotheses of all iterations that have ended, by sentence, as they came.

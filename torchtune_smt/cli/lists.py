@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import sacrebleu
 from omegaconf import DictConfig, OmegaConf
-from sacrebleu.metrics.bleu import BLEU
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.setup import read_split
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.errors import InputError
 from torchtune_smt.metrics.base import BoundMetric, Metric
-from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import load_weights, read_weights
@@ -163,11 +163,10 @@ def evaluate_lists(
         decoder.statistics(source, kbest)[0]
         for source, kbest in zip(sentences.sources, best, strict=True)
     ]
-    total = sum(rows).tolist()
-    bleu = BLEU.compute_bleu(total[:4], total[4:8], total[8], total[9])
+    score = bleu_of_statistics(np.sum(rows, axis=0))
     signature = f"statistics:scores.dat|smooth:exp|version:{sacrebleu.__version__}"
     lines = [decoder.target_words[int(k.tokens[0])].partition(" ")[2] for k in best]
-    return CorpusScore("BLEU", bleu.score, signature), lines
+    return CorpusScore("BLEU", score, signature), lines
 
 
 def _has_statistics(decoder: KBestFiles, sentences: Sentences) -> bool:

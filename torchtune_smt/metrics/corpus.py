@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -95,6 +97,18 @@ def corpus_bleu(
         hypotheses, references, ("bleu",), tokenize=tokenize, lowercase=lowercase
     )
     return scores["bleu"]
+
+
+def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
+    """Return corpus BLEU (0..100) of BLEU's statistics summed over a corpus.
+
+    Parameters
+    ----------
+    totals : int64 [10]
+        m_1..m_4, l_1..l_4, c, r; see `BleuReferences.statistics`.
+    """
+    numbers = totals.tolist()
+    return float(BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9]).score)
 
 
 def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False) -> SacrebleuMetric:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args, runtime_checkable
 
+import numpy as np
+import torch
+
+from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.pair_rows import PairRows
+from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kernel_types import Reals
+from torchtune_smt.pairs import PairSampler
+from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.epochs import Progress, set_weights
+from torchtune_smt.weights import Weights
+
+Result = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +58,197 @@ class Fitter(Protocol):
             The lists are none that this fitter can work on.
         """
         ...
+
+
+@runtime_checkable
+class PairFitter(Protocol):
+    """A fitter that may need no more of the lists than pairs, which take less memory.
+
+    Attributes
+    ----------
+    takes_pairs : bool
+        Whether it does so now.
+    sampler : PairSampler
+    """
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether pairs are enough."""
+        ...
+
+    @property
+    def sampler(self) -> PairSampler:
+        """What chooses the pairs."""
+        ...
+
+    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return weights for pairs; else as `Fitter.fit`."""
+        ...
+
+
+def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Reals, seed: Sequence[int]) -> Fit:
+    """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
+    if isinstance(fitter, PairFitter) and fitter.takes_pairs:
+        return fitter.fit_pairs(lists.pair_rows(fitter.sampler, seed), start, seed)
+    return fitter.fit(lists.flat(start.size), start, seed)
+
+
+@dataclass(frozen=True)
+class IterationSettings:
+    """How weights are taken over, when tuning ends, and with which weights.
+
+    Parameters
+    ----------
+    iterations : int
+        At most.
+    patience : int, optional
+        Stop after this many iterations without a better score.
+    interpolation : float
+        Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
+    tolerance : float
+        Stop, too, where decoding brings nothing new and the last iteration has moved no weight by
+        more than this share of the largest one.
+    result : {"best", "last"}
+        Weights of the iteration with the best score, or of the last one.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    iterations: int = 15
+    patience: int | None = 3
+    interpolation: float = 1.0
+    tolerance: float = 1e-3
+    result: Result = "best"
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
+        if not 0 < self.interpolation <= 1:
+            raise ValueError(
+                f"interpolation must be above 0 and at most 1, not {self.interpolation}"
+            )
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
+        if self.result not in get_args(Result):
+            raise ValueError(f"result must be best or last, not {self.result!r}")
+
+
+@dataclass(frozen=True)
+class IterationReport:
+    """What one iteration did.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    hypotheses, new : int
+        In the lists that weights were found on; of these, those that came last.
+    score : float
+        Of the new weights.
+    fit : dict of str to float
+        See `Fit.report`.
+    seconds, fitting : float
+        Wall-clock time of all, and of finding weights in it.
+    """
+
+    iteration: int
+    hypotheses: int
+    new: int
+    score: float
+    fit: dict[str, float]
+    seconds: float
+    fitting: float
+
+
+def tune_batch(
+    collector: Collector,
+    fitter: Fitter,
+    settings: IterationSettings,
+    evaluate: Callable[[], float] | None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    on_iteration: Callable[[IterationReport, Progress], None] = lambda report, progress: None,
+    save: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Run the iterations of a batch tuner and leave the resulting weights in place.
+
+    Iteration i decodes the sentences with W^(i-1), adds to their lists, and finds W^i on these.
+
+    Parameters
+    ----------
+    collector : Collector
+        With lists that have an iteration for each one done (and one more if `evaluate` is None).
+    fitter : Fitter
+    settings : IterationSettings
+    evaluate : callable, optional
+        Returns the score (larger is better) of the weights as they are. None: it is corpus BLEU of
+        the collector's sentences, which comes with the lists of the next iteration.
+    seed : int
+    progress : Progress, optional
+        Where an earlier run stopped; weights and lists are as they were then.
+    on_iteration : callable
+        Told what happened.
+    save : callable
+        Called after each iteration, when the state may be saved.
+
+    Raises
+    ------
+    DivergenceError
+        A weight is not finite.
+    """
+    progress = progress or Progress()
+    weights, lists = collector.weights, collector.lists
+    while progress.epoch <= settings.iterations and not progress.is_stale(settings.patience):
+        begin = time.perf_counter()
+        iteration = progress.epoch
+        if lists.n_iterations < iteration:
+            collector.collect()
+        sizes = lists.sizes[:iteration]
+        if sizes[-1] == 0 and progress.moved <= settings.tolerance:
+            break
+        start = _current(weights)
+        decoded = time.perf_counter()
+        fit = fit_lists(fitter, lists, start, (seed, iteration))
+        fitting = time.perf_counter() - decoded
+        progress.moved = _interpolate(weights, start, fit.weights, settings.interpolation)
+        score = collector.collect().bleu if evaluate is None else evaluate()
+        progress.compare(score, weights.parameter.detach()[: start.size])
+        progress.sentences += len(collector.sentences)
+        seconds = time.perf_counter() - begin
+        report = IterationReport(
+            iteration, sum(sizes), sizes[-1], score, fit.report, seconds, fitting
+        )
+        on_iteration(report, progress)
+        progress.epoch += 1
+        save(progress)
+    if settings.result == "best" and progress.best is not None:
+        weights.grow()
+        set_weights(weights.parameter, progress.best.weights)
+    return progress
+
+
+def _current(weights: Weights) -> Reals:
+    """Return a copy of the weights of all features known."""
+    weights.grow()
+    values: Reals = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
+    return values
+
+
+def _interpolate(weights: Weights, old: Reals, new: Reals, share: float) -> float:
+    """Set weights to a mean of new and old; return the largest change over the largest weight."""
+    mixed = share * new + (1 - share) * old
+    if not np.isfinite(mixed).all():
+        raise DivergenceError(
+            "a weight is not finite after fitting: check the feature values, and the learning rate "
+            "if the tuner has one"
+        )
+    set_weights(weights.parameter, torch.from_numpy(mixed))
+    largest = float(np.abs(mixed).max(initial=0.0))
+    change = float(np.abs(mixed - old).max(initial=0.0))
+    return change / largest if largest > 0 else 0.0

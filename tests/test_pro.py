@@ -1,0 +1,138 @@
+"""PRO's regression against scikit-learn's, and what it does with odd input."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from torchtune_smt.accumulation import FlatLists, PairRows
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.pairs import AllPairs, ProSampler
+from torchtune_smt.tuners.pro import Pro
+
+
+def pairs_of(matrix):
+    """Return the rows of a dense matrix as pairs."""
+    rows = [np.flatnonzero(row) for row in matrix]
+    begin = np.cumsum([0, *map(len, rows)])
+    feature = np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int32)
+    return PairRows(begin, feature, np.concatenate([row[row != 0] for row in matrix]))
+
+
+def sklearn_weights(matrix, sigma):
+    both = np.concatenate([matrix, -matrix])
+    labels = np.repeat([1, 0], len(matrix))
+    model = LogisticRegression(
+        C=sigma**2, fit_intercept=False, tol=1e-10, max_iter=10_000, solver="newton-cg"
+    )
+    return model.fit(both, labels).coef_[0]
+
+
+def objective(matrix, w, sigma):
+    return 2 * np.logaddexp(0, -matrix @ w).sum() + w @ w / (2 * sigma**2)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]))
+def test_regression(seed, n, sigma):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(-2, 3, (n, 6)) * rng.integers(0, 2, (n, 6)) + 0.0
+    matrix[:, :2] += rng.normal(size=(n, 2))
+    fit = Pro(AllPairs(), sigma=sigma, tolerance=1e-9).fit_pairs(
+        pairs_of(matrix), rng.normal(size=6), ()
+    )
+    expected = sklearn_weights(matrix, sigma)
+    np.testing.assert_allclose(fit.weights, expected, rtol=1e-4, atol=1e-5)
+    least = objective(matrix, expected, sigma)
+    assert objective(matrix, fit.weights, sigma) <= least * (1 + 1e-9) + 1e-9
+    assert fit.report["pairs"] == n
+    assert fit.report["loss"] == pytest.approx(np.logaddexp(0, -matrix @ fit.weights).mean())
+    assert fit.report["derivative"] <= 1e-6
+
+
+def test_features_in_no_pair_get_weight_zero():
+    fit = Pro(AllPairs()).fit_pairs(pairs_of(np.array([[0.0, 1.0, 0.0]])), np.full(3, 5.0), ())
+    assert fit.weights[[0, 2]].tolist() == [0, 0]
+    assert fit.weights[1] > 0
+
+
+def test_copies_of_a_pair_count():
+    one, three = (
+        Pro(AllPairs()).fit_pairs(pairs_of(np.ones((n, 1))), np.zeros(1), ()).weights[0]
+        for n in (1, 3)
+    )
+    assert three > one > 0
+
+
+def test_a_pair_without_a_difference():
+    """Two strings of one feature vector: nothing to learn, and nothing to fall over."""
+    fit = Pro(AllPairs()).fit_pairs(pairs_of(np.zeros((2, 3))), np.ones(3), ())
+    assert fit.weights.tolist() == [0, 0, 0]
+    assert fit.report["loss"] == pytest.approx(np.log(2))
+
+
+def lists_of(*gains):
+    """Return a list of hypotheses with these gains, each with a feature of its own."""
+    k = len(gains)
+    kbest = KBest(
+        4,
+        np.arange(k + 1),
+        np.arange(k, dtype=np.int32),
+        np.arange(k + 1),
+        np.arange(k),
+        np.ones(k),
+        np.zeros(k),
+        np.array(gains),
+    )
+    return FlatLists.of_kbests([kbest], k)
+
+
+def test_lists():
+    sampler = AllPairs(threshold=0.1)
+    lists = lists_of(0.1, 0.5, 0.3)
+    fit = Pro(sampler).fit(lists, np.zeros(3), (1, 2))
+    same = Pro(sampler).fit_pairs(lists.pair_rows(sampler, (1, 2)), np.zeros(3), ())
+    assert fit.weights.tolist() == same.weights.tolist()
+    assert fit.weights.argsort().tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("gains", [[0.5], [0.5, 0.5], [0.5, 0.51]])
+def test_no_pairs(gains):
+    with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
+        Pro(ProSampler()).fit(lists_of(*gains), np.zeros(len(gains)), (1,))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"sigma": 0.0}, "sigma must be finite and above 0, not 0.0"),
+        ({"sigma": -1.0}, "sigma must be finite"),
+        ({"sigma": float("inf")}, "sigma must be finite"),
+        ({"tolerance": 0.0}, "tolerance must be above 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"device": "tpu"}, "device must be cpu or cuda"),
+    ],
+)
+def test_options_out_of_range(option, message):
+    with pytest.raises(ValueError, match=message):
+        Pro(AllPairs(), **option)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_no_cuda_device():
+    with pytest.raises(ValueError, match="torch finds no CUDA device; set device=cpu"):
+        Pro(AllPairs(), device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda():
+    rng = np.random.default_rng(0)
+    pairs = pairs_of(rng.normal(size=(500, 20)))
+    here, there = (
+        Pro(AllPairs(), device=d, tolerance=1e-9).fit_pairs(pairs, np.zeros(20), ()).weights
+        for d in ("cpu", "cuda")
+    )
+    np.testing.assert_allclose(here, there, rtol=1e-6, atol=1e-8)

@@ -1,0 +1,105 @@
+"""Decoding a set of sentences, and adding what is new to accumulated k-best lists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest import KBest
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics.bleu import Counts
+from torchtune_smt.metrics.corpus import bleu_of_statistics
+from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.weights import Weights
+
+# Sentences decoded between two reports.
+_BATCH: Final = 64
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What the hypotheses of a k-best list are worth.
+
+    Attributes
+    ----------
+    statistics : callable
+        Returns BLEU's statistics (int64 [k, 10]) of a list.
+    gains : callable
+        Returns gains (float64 [k]) of a list with its statistics.
+    """
+
+    statistics: Callable[[KBest], Counts]
+    gains: Callable[[KBest, Counts], Reals]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one pass over the sentences has brought.
+
+    Attributes
+    ----------
+    new : int
+        Hypotheses that no earlier iteration had.
+    bleu : float
+        Corpus BLEU (0..100) of the best hypotheses.
+    seconds : float
+    """
+
+    new: int
+    bleu: float
+    seconds: float
+
+
+class Collector:
+    """Decodes sentences with the weights of the moment and adds to their k-best lists.
+
+    Parameters
+    ----------
+    decoder : Decoder
+    weights : Weights
+    sentences : Sentences
+        One at least.
+    judge : Judge
+    lists : AccumulatedLists
+    on_batch : callable
+        Told how many sentences have been decoded, every now and then.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        weights: Weights,
+        sentences: Sentences,
+        judge: Judge,
+        lists: AccumulatedLists,
+        on_batch: Callable[[int], None] = lambda sentences: None,
+    ) -> None:
+        self.decoder = decoder
+        self.weights = weights
+        self.sentences = sentences
+        self.judge = judge
+        self.lists = lists
+        self.on_batch = on_batch
+
+    def collect(self) -> Collected:
+        """Decode all sentences, and end an iteration of the lists."""
+        start = time.perf_counter()
+        total = np.zeros(10, np.int64)
+        sources = self.sentences.sources
+        for begin in range(0, len(sources), _BATCH):
+            batch = sources[begin : begin + _BATCH]
+            kbests = self.decoder.decode(batch, self.weights)
+            statistics = [self.judge.statistics(kbest) for kbest in kbests]
+            for kbest, counts in zip(kbests, statistics, strict=True):
+                kbest.gain = self.judge.gains(kbest, counts)
+                total += counts[0]
+            self.lists.add(kbests, statistics)
+            self.on_batch(len(batch))
+        new = self.lists.end_iteration()
+        return Collected(new, bleu_of_statistics(total), time.perf_counter() - start)
