@@ -9,6 +9,8 @@ from numba import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_INNER: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+
 
 def inner(function: Function) -> Function:
     """Compile a function that is called from loops and allocates nothing.
@@ -17,5 +19,13 @@ def inner(function: Function) -> Function:
     its time on that. Without its runtime (``_nrt``) it does not; such a function can make no
     arrays.
     """
-    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-    return cast(Function, njit(**options)(function))
+    return cast(Function, njit(**_INNER)(function))
+
+
+def wide(function: Function) -> Function:
+    """Compile an `inner` function whose loop is to work on several numbers at once.
+
+    Maxima and comparisons of floats may then take any order, which is right without NaN. For the
+    same reason such a loop should have no branches, and run over arrays from 0.
+    """
+    return cast(Function, njit(**_INNER, fastmath={"nnan", "nsz"})(function))

@@ -1,0 +1,304 @@
+"""MERT against dense grids, brute force, sacrebleu, and Moses's figure on Moses's lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.from_stored import flat_of_stored
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.tuners import mert_kernels as kernels
+from torchtune_smt.tuners.mert import FAR, NARROW, Mert
+
+seeds = st.integers(0, 10**6)
+
+
+def random_statistics(generator, n, matches=1):
+    """Return BLEU's statistics of n made-up hypotheses."""
+    c = generator.integers(5, 12, n)
+    length = np.maximum(c[:, None] - np.arange(4), 0)
+    m = np.sort(generator.integers(matches, 5, (n, 4)))[:, ::-1]
+    r = c + generator.integers(-2, 4, n)
+    return np.column_stack([np.minimum(m, length), length, c, r]).astype(np.int32)
+
+
+def make_lists(generator, sizes, features, whole=False, statistics=None):
+    """Return lists with normal or, in part, whole-numbered values (many ties)."""
+    n = int(np.sum(sizes))
+    values = generator.normal(size=(n, features)).round(3) + 0.0005
+    if whole:
+        values = generator.integers(-2, 3, (n, features)).astype(float)
+    present = values != 0
+    return FlatLists(
+        np.arange(len(sizes)),
+        np.cumsum([0, *sizes]),
+        np.append(0, np.cumsum(present.sum(1))),
+        np.nonzero(present)[1].astype(np.int32),
+        values[present],
+        np.zeros(n),
+        random_statistics(generator, n) if statistics is None else statistics,
+        features,
+    )
+
+
+def sacrebleu_of(lists, chosen):
+    """Return corpus BLEU (0..1) without smoothing, by sacrebleu."""
+    m, length, rest = np.split(lists.statistics[chosen].sum(0), [4, 8])
+    return (
+        BLEU.compute_bleu(m.tolist(), length.tolist(), *rest.tolist(), smooth_method="none").score
+        / 100
+    )
+
+
+def line_search(lists, offset, slope):
+    """Return what the kernels find: BLEU, γ; and thresholds and changes, sorted."""
+    n, sizes = lists.n_hypotheses, np.diff(lists.list_begin)
+    first, gamma = np.empty(len(lists), np.int64), np.empty(n)
+    change = np.empty((n, 2), np.int32)
+    stack = np.empty(sizes.max(), np.int64)
+    count = kernels.envelopes(lists.list_begin, offset, slope, stack, first, gamma, change)
+    order = np.argsort(gamma[:count])
+    found = kernels.sweep(first, gamma, change, order, lists.statistics, NARROW, FAR)
+    return *found, gamma[:count], change[:count], first
+
+
+@given(seed=seeds, whole=st.booleans(), size=st.integers(1, 30))
+def test_envelope_against_brute_force(seed, whole, size):
+    """Between its thresholds, the line said to be best is above all others."""
+    generator = np.random.default_rng(seed)
+    lists = make_lists(generator, [size], 2, whole)
+    offset, slope = lists.dense_matrix(2).T.copy()
+    *_, gamma, change, first = line_search(lists, offset, slope)
+    assert (np.diff(gamma) >= -1e-12).all()
+    bests = [int(first[0]), *change[:, 1].tolist()]
+    assert change[:, 0].tolist() == bests[:-1]
+    ends = [-1e9, *gamma, 1e9]
+    for line, left, right in zip(bests, ends, ends[1:], strict=False):
+        for x in (left, (left + right) / 2, right):
+            scores = offset + x * slope
+            assert scores[line] >= scores.max() - 1e-12 * (1 + abs(x))
+    # Each line once, the first of equal ones.
+    assert len(set(bests)) == len(bests)
+    for line in bests:
+        equal = (offset == offset[line]) & (slope == slope[line])
+        assert np.flatnonzero(equal)[0] == line
+
+
+@given(seed=seeds, whole=st.booleans(), s=st.integers(1, 6))
+def test_line_search_against_a_dense_grid(seed, whole, s):
+    generator = np.random.default_rng(seed)
+    lists = make_lists(generator, generator.integers(1, 8, s), 3, whole)
+    matrix = lists.dense_matrix(3)
+    start, direction = generator.normal(size=(2, 3))
+    bleu, gamma, *_ = line_search(lists, matrix @ start, matrix @ direction)
+    assert sacrebleu_of(lists, lists.best(start + gamma * direction)) == pytest.approx(bleu)
+    grid = np.tan(np.linspace(-1.57, 1.57, 400))
+    points = [sacrebleu_of(lists, lists.best(start + x * direction)) for x in grid]
+    assert max(points) <= bleu + 1e-12
+
+
+@given(seed=seeds)
+def test_sweep_against_every_interval(seed):
+    """The best of all intervals, each computed anew; of equal ones the nearest."""
+    generator = np.random.default_rng(seed)
+    statistics = random_statistics(generator, 12, 0)
+    lists = make_lists(generator, [5, 1, 6], 2, statistics=statistics)
+    offset, slope = lists.dense_matrix(2).T.copy()
+    bleu, gamma, thresholds, *_ = line_search(lists, offset, slope)
+    ends = np.sort([-FAR, *thresholds, FAR])
+    middles = (ends[1:] + ends[:-1]) / 2
+    values = [
+        sacrebleu_of(
+            lists, [b + np.argmax((offset + x * slope)[b:e]) for b, e in ((0, 5), (5, 6), (6, 12))]
+        )
+        for x in middles
+    ]
+    assert bleu == pytest.approx(max(values))
+    holds = int(np.searchsorted(ends, gamma)) - 1
+    assert values[holds] == pytest.approx(bleu)
+    away = np.maximum(np.maximum(ends[:-1], -ends[1:]), 0)
+    best = [a for a, v in zip(away, values, strict=True) if v > max(values) - 1e-12]
+    assert away[holds] == min(best)
+    if ends[holds] < 0 < ends[holds + 1]:
+        assert gamma == 0
+    elif ends[holds] > -FAR and ends[holds + 1] < FAR:
+        assert gamma == pytest.approx(middles[holds])
+
+
+def sweep_of(gammas, statistics):
+    """Return the sweep of one list whose best goes from hypothesis to hypothesis."""
+    count = len(gammas)
+    change = np.column_stack([np.arange(count), np.arange(1, count + 1)]).astype(np.int32)
+    gamma = np.array(gammas, float)
+    first = np.zeros(1, np.int64)
+    return kernels.sweep(first, gamma, change, np.arange(count), statistics, NARROW, FAR)
+
+
+def test_intervals_by_hand():
+    """Four-grams that match: 1 or 2 of 7; the better intervals are chosen, and a point in them."""
+    low, high = ([4, 3, 2, m, 10, 9, 8, 7, 10, 10] for m in (1, 2))
+
+    def found(gammas, better):
+        rows = np.array([high if b else low for b in better], np.int32)
+        return sweep_of(gammas, rows)[1]
+
+    assert found([-1, 2], [0, 0, 0]) == 0  # all equal: stay
+    assert found([-1, 2], [0, 1, 0]) == 0  # the best is here
+    assert found([1, 3, 5], [0, 1, 0, 0]) == 2
+    assert found([-6, -4, 1, 9], [0, 1, 0, 1, 0]) == 5  # the nearer one, though its middle is not
+    assert found([1, 1 + 1e-9, 5, 6], [0, 1, 0, 1, 0]) == 5.5  # too narrow
+    assert found([1, 1, 1], [0, 1, 1, 0]) == 0  # of no width
+    assert found([2, 3, 4], [0, 0, 0, 1]) == pytest.approx(4 + 2 / 3)  # unbounded: the mean width
+    assert found([-4, -2], [1, 0, 0]) == -5
+    assert found([3], [0, 1]) > 3 and found([-3], [1, 0]) < -3
+    assert found([0], [0, 1]) > 0
+    assert found([10 * FAR], [0, 1]) == 0  # out of reach
+    assert found([-10 * FAR], [0, 1]) == 0
+
+
+def test_bleu_is_sacrebleus():
+    generator = np.random.default_rng(0)
+    for matches in (0, 1):
+        lists = make_lists(generator, [40], 1, statistics=random_statistics(generator, 40, matches))
+        for h in range(40):
+            chosen = np.array([h])
+            found = kernels.chosen_bleu(lists.statistics, chosen)
+            assert found == pytest.approx(sacrebleu_of(lists, chosen))
+    # No match of some order, no n-gram of some order, nothing at all.
+    for row in ([3, 2, 1, 0, 5, 4, 3, 2, 5, 5], [2, 1, 0, 0, 2, 1, 0, 0, 2, 2], [0] * 9 + [3]):
+        assert kernels.chosen_bleu(np.array([row], np.int32), np.array([0])) == 0
+
+
+@given(seed=seeds, whole=st.booleans())
+def test_never_worse_than_the_start(seed, whole):
+    generator = np.random.default_rng(seed)
+    lists = make_lists(generator, generator.integers(1, 9, 5), 4, whole)
+    start = generator.normal(size=4)
+    fit = Mert(restarts=2, random_directions=3).fit(lists, start, [seed])
+    assert fit.report["start_bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(start)))
+    assert fit.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(fit.weights)))
+    assert fit.report["bleu"] >= fit.report["start_bleu"]
+    assert np.abs(fit.weights).sum() == pytest.approx(np.abs(start).sum())
+
+
+def test_finds_the_weights_that_made_the_lists():
+    """Where a weight vector ranks all best hypotheses first, MERT finds one that does, too."""
+    generator = np.random.default_rng(3)
+    sizes = [20] * 50
+    lists = make_lists(generator, sizes, 5)
+    best = lists.best(np.array([1.0, -2.0, 0.5, 0.0, 3.0]))
+    lists.statistics[:, :4] = [2, 2, 1, 1]
+    lists.statistics[:, 8:] = 10
+    lists.statistics[:, 4:8] = [10, 9, 8, 7]
+    lists.statistics[best, :4] = [10, 9, 8, 7]
+    fit = Mert().fit(lists, np.full(5, 0.1), [1])
+    assert fit.report["bleu"] > 0.9 > 0.4 > fit.report["start_bleu"]
+
+
+def test_more_search_is_no_worse_and_each_option_counts():
+    generator = np.random.default_rng(4)
+    lists = make_lists(generator, [15] * 30, 6)
+    start = np.ones(6)
+    reports = [
+        Mert(**options).fit(lists, start, [7]).report
+        for options in (
+            {"restarts": 0, "random_directions": 0},
+            {"restarts": 0},
+            {"restarts": 8, "random_directions": 0},
+            {"restarts": 8, "random_directions": 0, "spread": 1.0},
+            {},
+        )
+    ]
+    assert len({report["line_searches"] for report in reports}) == len(reports)
+    assert reports[0]["bleu"] <= reports[2]["bleu"]
+    assert reports[1]["bleu"] <= reports[4]["bleu"]
+    assert [report["restarts"] for report in reports] == [0, 0, 8, 8, 20]
+
+
+def test_equal_seeds_give_equal_weights():
+    lists = make_lists(np.random.default_rng(5), [10] * 20, 5)
+    mert = Mert(restarts=3)
+    one, same, other = (mert.fit(lists, np.ones(5), seed).weights for seed in ([1], [1], [1, 2]))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+def test_start_of_zeros():
+    lists = make_lists(np.random.default_rng(6), [10] * 20, 5)
+    fit = Mert(restarts=1).fit(lists, np.zeros(5), [1])
+    assert fit.report["bleu"] > fit.report["start_bleu"]
+    assert np.abs(fit.weights).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [4, 4]])
+def test_nothing_to_choose_from(sizes):
+    """Lists of one hypothesis, or of equal ones: the start is the result."""
+    generator = np.random.default_rng(7)
+    lists = make_lists(generator, sizes, 3)
+    lists.value[:] = 0.1
+    fit = Mert().fit(lists, np.array([0.3, 0.1, -0.2]), [0])
+    assert fit.weights.tolist() == [0.3, 0.1, -0.2]
+    assert fit.report["line_searches"] <= 21 * 20
+
+
+def test_equal_statistics_leave_the_start():
+    lists = make_lists(np.random.default_rng(8), [5] * 4, 3)
+    lists.statistics[:] = lists.statistics[0]
+    fit = Mert(restarts=2).fit(lists, np.array([0.3, 0.1, -0.2]), [0])
+    assert fit.weights.tolist() == [0.3, 0.1, -0.2]
+
+
+def test_features_that_make_no_difference_keep_their_weights():
+    """One is the same throughout each list, another never occurs."""
+    generator = np.random.default_rng(9)
+    lists = make_lists(generator, [10] * 20, 4)
+    lists.value[lists.feature == 1] = np.repeat(generator.normal(size=20), 10)
+    rename = np.array([0, 1, 2, 4])
+    fit = Mert(restarts=1).fit(lists.projected(rename, 5), np.ones(5), [0])
+    assert fit.report["bleu"] > fit.report["start_bleu"]
+    assert fit.weights[[1, 3]].tolist() == [1, 1] and fit.weights[0] != 1
+    assert np.abs(fit.weights).sum() == pytest.approx(5)
+
+
+def test_refused_input():
+    generator = np.random.default_rng(10)
+    lists = make_lists(generator, [3, 4], 3)
+    none = make_lists(generator, [3, 4], 3, statistics=np.empty((7, 0), np.int32))
+    with pytest.raises(InputError, match="without its statistics; give lists with words"):
+        Mert().fit(none, np.ones(3), [0])
+    with pytest.raises(InputError, match=r"3 features, and MERT takes up to 2 .*features=dense"):
+        Mert(max_features=2).fit(lists, np.ones(3), [0])
+    with pytest.raises(ValueError, match="3 start weights, not 2"):
+        Mert().fit(lists, np.ones(2), [0])
+    with pytest.raises(ValueError, match="start weight is not finite"):
+        Mert().fit(lists, np.array([0, 1, np.nan]), [0])
+    lists.value[4] = np.inf
+    with pytest.raises(InputError, match="value of the lists is not finite"):
+        Mert().fit(lists, np.ones(3), [0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"restarts": -1}, {"random_directions": -1}, {"spread": 0}, {"max_features": 0}],
+    ids=str,
+)
+def test_bad_options(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        Mert(**options)
+
+
+@pytest.mark.slow
+def test_at_least_as_good_as_moses(shared):
+    """Moses's mert, on the same lists and from the same start, also with 20 restarts: 0.41055."""
+    folder = shared / "oracles" / "moses" / "mert"
+    stored = KBestFiles().read(
+        "dev",
+        [folder / f"run{i}.features.dat.gz" for i in range(1, 5)],
+        [folder / f"run{i}.scores.dat.gz" for i in range(1, 5)],
+    )
+    start = np.array((folder / "run4.init.opt").read_text().splitlines()[0].split(), float)
+    fit = Mert().fit(flat_of_stored(stored), start, [0])
+    assert fit.report["start_bleu"] == pytest.approx(0.40466, abs=1e-5)
+    assert fit.report["bleu"] >= 0.41055

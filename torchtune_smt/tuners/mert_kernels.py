@@ -1,0 +1,287 @@
+"""Exact line search on corpus BLEU: upper envelopes of lines, and the sweep along them.
+
+Along a direction the score of hypothesis h is the line offset[h] + γ slope[h]; the best of a list
+is on the upper envelope of its lines. Arguments that functions share:
+
+    list_begin : int64 [S + 1]
+        Hypotheses of list s are list_begin[s] .. list_begin[s + 1] - 1.
+    offset, slope : float64 [n]
+    statistics : int32 [n, 10]
+        m_1..m_4, l_1..l_4, c, r.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from torchtune_smt.compiled import inner, wide
+from torchtune_smt.kernel_types import Ids, Offsets, Reals
+
+ORDER = 4
+LARGEST = 1e30  # of γ: so much times a slope is still finite
+
+
+@njit(cache=True, nogil=True)
+def fill(row_begin: Offsets, feature: Ids, value: Reals, column: Offsets, matrix: Reals) -> None:
+    """Write values of CSR rows into a matrix of zeros, float64 [m, n].
+
+    ``column[j]`` is the row of the matrix that has feature j.
+    """
+    for h in range(row_begin.size - 1):
+        for p in range(row_begin[h], row_begin[h + 1]):
+            matrix[column[feature[p]], h] = value[p]
+
+
+@njit(cache=True, nogil=True)
+def standardize(list_begin: Offsets, matrix: Reals, scale: Reals) -> None:
+    """Subtract each list's mean from each feature (float64 [m, n]), and divide by its spread.
+
+    ``scale`` (float64 [m]) is written: the spread, the root of the mean square of all lists; 0 for
+    a feature that is the same in all hypotheses of each list, whatever rounding says.
+    """
+    for j in range(matrix.shape[0]):
+        squares = 0.0
+        differs = False
+        for s in range(list_begin.size - 1):
+            begin, end = list_begin[s], list_begin[s + 1]
+            total = 0.0
+            for h in range(begin, end):
+                total += matrix[j, h]
+                differs |= matrix[j, h] != matrix[j, begin]
+            for h in range(begin, end):
+                matrix[j, h] -= total / (end - begin)
+                squares += matrix[j, h] ** 2
+        scale[j] = math.sqrt(squares / matrix.shape[1]) if differs else 0.0
+        if scale[j] > 0.0:
+            for h in range(matrix.shape[1]):
+                matrix[j, h] /= scale[j]
+
+
+@njit(cache=True, nogil=True)
+def combine(matrix: Reals, vector: Reals, out: Reals) -> None:
+    """Write the sum of the rows of a matrix (float64 [m, n]), each times its part of a vector."""
+    out[:] = 0.0
+    # In pieces that stay in the cache.
+    for begin in range(0, out.size, 1024):
+        piece = out[begin : begin + 1024]
+        for j in range(vector.size):
+            if vector[j] != 0.0:
+                row = matrix[j, begin : begin + 1024]
+                for h in range(piece.size):
+                    piece[h] += vector[j] * row[h]
+
+
+@wide
+def count_above(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
+    """Count the hypotheses of a list whose score at γ is larger than this one."""
+    count = 0
+    for h in range(offset.size):
+        count += offset[h] + gamma * slope[h] > score
+    return count
+
+
+@wide
+def largest(offset: Reals, slope: Reals, gamma: float) -> float:
+    """Return the largest score of a list at γ."""
+    # Four maxima that do not wait for each other.
+    part = offset.size // 4
+    a = b = c = d = -math.inf
+    for h in range(part):
+        score = offset[h] + gamma * slope[h]
+        a = score if score > a else a
+        score = offset[h + part] + gamma * slope[h + part]
+        b = score if score > b else b
+        score = offset[h + 2 * part] + gamma * slope[h + 2 * part]
+        c = score if score > c else c
+        score = offset[h + 3 * part] + gamma * slope[h + 3 * part]
+        d = score if score > d else d
+    for h in range(4 * part, offset.size):
+        score = offset[h] + gamma * slope[h]
+        a = score if score > a else a
+    return max(max(a, b), max(c, d))
+
+
+@wide
+def first_at(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
+    """Return the first hypothesis of a list with this score at γ."""
+    found = offset.size
+    for h in range(offset.size):
+        place = h if offset[h] + gamma * slope[h] == score else offset.size
+        found = place if place < found else found
+    return found
+
+
+@inner
+def outermost(offset: Reals, slope: Reals, sign: float) -> int:
+    """Return the first line of the envelope (sign -1) or the last one (1)."""
+    best = 0
+    for h in range(1, offset.size):
+        rise = sign * (slope[h] - slope[best])
+        if rise > 0.0 or (rise == 0.0 and offset[h] > offset[best]):
+            best = h
+    return best
+
+
+@njit(cache=True, nogil=True)
+def envelopes(
+    list_begin: Offsets,
+    offset: Reals,
+    slope: Reals,
+    stack: Offsets,
+    first: Offsets,
+    gamma: Reals,
+    change: Ids,
+) -> int:
+    """Find the upper envelope of each list; return the number of thresholds.
+
+    Between two lines of the envelope, the highest line over their crossing is found, and then
+    those between each of the two and it, until there is none. A list thus takes two passes for
+    each line of its envelope, which has a few only, and no sorting. Of equal lines, the first
+    is taken.
+
+    Parameters
+    ----------
+    stack : int64 [length of the longest list]
+        Room.
+    first : int64 [S]
+        Written: the best hypothesis of each list as γ goes to minus infinity.
+    gamma, change : float64 [n], int32 [n, 2]
+        Written: where the best of a list changes, and from which hypothesis to which; list by
+        list, ascending but for rounding.
+    """
+    n = 0
+    for s in range(list_begin.size - 1):
+        begin = list_begin[s]
+        offsets = offset[begin : list_begin[s + 1]]
+        slopes = slope[begin : list_begin[s + 1]]
+        left = outermost(offsets, slopes, -1.0)
+        first[s] = begin + left
+        stack[0] = outermost(offsets, slopes, 1.0)
+        depth = 1 if slopes[stack[0]] > slopes[left] else 0
+        while depth > 0:
+            right = stack[depth - 1]
+            x = (offsets[left] - offsets[right]) / (slopes[right] - slopes[left])
+            x = min(max(x, -LARGEST), LARGEST)
+            here = max(offsets[left] + x * slopes[left], offsets[right] + x * slopes[right])
+            between = left
+            if count_above(offsets, slopes, x, here) > 0:
+                between = first_at(offsets, slopes, x, largest(offsets, slopes, x))
+            # By rounding alone, one beyond the two may be above.
+            if slopes[left] < slopes[between] < slopes[right]:
+                stack[depth] = between
+                depth += 1
+            else:
+                gamma[n], change[n, 0], change[n, 1] = x, begin + left, begin + right
+                n += 1
+                left = right
+                depth -= 1
+    return n
+
+
+@inner
+def bleu(total: Offsets) -> float:
+    """Return sacrebleu's corpus BLEU (0..1) of summed statistics, without smoothing.
+
+    0 as soon as one order has no match.
+    """
+    product = 1.0
+    for n in range(ORDER):
+        if total[n] == 0:
+            return 0.0
+        product *= total[n] / total[ORDER + n]
+    result = math.sqrt(math.sqrt(product))
+    c, r = total[2 * ORDER], total[2 * ORDER + 1]
+    return result if c >= r else result * math.exp(1.0 - r / c)
+
+
+@njit(cache=True, nogil=True)
+def chosen_bleu(statistics: Ids, chosen: Offsets) -> float:
+    """Return corpus BLEU of some hypotheses."""
+    total = np.zeros(statistics.shape[1], np.int64)
+    for h in chosen:
+        for i in range(total.size):
+            total[i] += statistics[h, i]
+    return bleu(total)
+
+
+@njit(cache=True, nogil=True)
+def best(list_begin: Offsets, offset: Reals, chosen: Offsets) -> None:
+    """Write the first hypothesis of the largest score of each list."""
+    for s in range(chosen.size):
+        top = list_begin[s]
+        for h in range(list_begin[s] + 1, list_begin[s + 1]):
+            if offset[h] > offset[top]:
+                top = h
+        chosen[s] = top
+
+
+@njit(cache=True, nogil=True)
+def sweep(
+    first: Offsets,
+    gamma: Reals,
+    change: Ids,
+    order: Offsets,
+    statistics: Ids,
+    narrow: float,
+    far: float,
+) -> tuple[float, float]:
+    """Return the best corpus BLEU along a line, and a γ that has it.
+
+    Parameters
+    ----------
+    first, gamma, change
+        As `envelopes` writes them.
+    order : int64 [thresholds]
+        The thresholds ascending in γ.
+    narrow : float
+        Intervals of this width or less are passed over.
+    far : float
+        γ is looked for in -far..far.
+
+    Returns
+    -------
+    bleu : float
+        0..1; of equal ones, the interval nearest to γ = 0 is taken.
+    gamma : float
+        0 in the interval that holds 0. The middle of any other, and in one that is not bounded,
+        by the mean width of the others beyond its end.
+    """
+    width = statistics.shape[1]
+    total = np.zeros(width, np.int64)
+    for h in first:
+        for i in range(width):
+            total[i] += statistics[h, i]
+    left = -far
+    n = order.size
+    k = 0
+    lowest, highest = far, -far
+    for e in range(n):
+        if -far < gamma[e] < far:
+            lowest, highest = min(lowest, gamma[e]), max(highest, gamma[e])
+    mean = (highest - lowest) / n if highest > lowest else far
+    top, where, distance = -1.0, 0.0, 0.0
+    while left < far:
+        while k < n and gamma[order[k]] <= left:
+            for i in range(width):
+                total[i] += statistics[change[order[k], 1], i]
+                total[i] -= statistics[change[order[k], 0], i]
+            k += 1
+        right = min(gamma[order[k]], far) if k < n else far
+        if right - left > narrow:
+            away = max(left, -right, 0.0)
+            value = bleu(total)
+            if value > top or (value == top and away < distance):
+                top, distance = value, away
+                if left < 0.0 < right:
+                    where = 0.0
+                elif left == -far:
+                    where = max(right - mean, 0.5 * (left + right))
+                elif right == far:
+                    where = min(left + mean, 0.5 * (left + right))
+                else:
+                    where = 0.5 * (left + right)
+        left = right
+    return top, where
