@@ -169,6 +169,11 @@ class AccumulatedLists:
         self._segments.append(segment)
         return len(segment)
 
+    def features(self) -> Offsets:
+        """Return the ids (int64, ascending) of the sparse features in all ended iterations."""
+        found = [np.unique(segment.feature) for segment in self._segments]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found])).astype(np.int64)
+
     def truncate(self, iterations: int) -> None:
         """Forget all but the first iterations, and what has not ended yet.
 

@@ -172,6 +172,7 @@ def tune_batch(
     evaluate: Callable[[], float] | None,
     *,
     seed: int = 0,
+    earlier: int = 0,
     progress: Progress | None = None,
     on_iteration: Callable[[IterationReport, Progress], None] = lambda report, progress: None,
     save: Callable[[Progress], None] = lambda progress: None,
@@ -183,13 +184,16 @@ def tune_batch(
     Parameters
     ----------
     collector : Collector
-        With lists that have an iteration for each one done (and one more if `evaluate` is None).
+        With lists that have `earlier` iterations, and one for each one done (and one more if
+        `evaluate` is None).
     fitter : Fitter
     settings : IterationSettings
     evaluate : callable, optional
         Returns the score (larger is better) of the weights as they are. None: it is corpus BLEU of
         the collector's sentences, which comes with the lists of the next iteration.
     seed : int
+    earlier : int
+        Iterations of the lists that were there before the run; weights are found on all of them.
     progress : Progress, optional
         Where an earlier run stopped; weights and lists are as they were then.
     on_iteration : callable
@@ -206,7 +210,7 @@ def tune_batch(
     weights, lists = collector.weights, collector.lists
     while progress.epoch <= settings.iterations and not progress.is_stale(settings.patience):
         begin = time.perf_counter()
-        iteration = progress.epoch
+        iteration = earlier + progress.epoch
         if lists.n_iterations < iteration:
             collector.collect()
         sizes = lists.sizes[:iteration]
@@ -222,7 +226,7 @@ def tune_batch(
         progress.sentences += len(collector.sentences)
         seconds = time.perf_counter() - begin
         report = IterationReport(
-            iteration, sum(sizes), sizes[-1], score, fit.report, seconds, fitting
+            progress.epoch, sum(sizes), sizes[-1], score, fit.report, seconds, fitting
         )
         on_iteration(report, progress)
         progress.epoch += 1
