@@ -80,9 +80,9 @@ class KBestMira:
         Returns
         -------
         Fit
-            Its report has, of the pass that was chosen, its number (``pass``, from 1), corpus
-            ``bleu`` on the lists (0..1), the lists with a loss (``violations``), and their mean
-            ``loss``.
+            Its report has, of the pass that was chosen, its number (`pass`, from 1), corpus
+            `bleu` on the lists (0..1), the lists with a loss (`violations`), and their mean
+            `loss`; and the BLEU of the start, `start_bleu`.
 
         Raises
         ------
@@ -107,6 +107,7 @@ class KBestMira:
         weights: Reals = start.astype(np.float64)
         late: Reals = np.zeros(lists.dimension)
         background: Reals = np.ones(lists.statistics.shape[1])
+        start_bleu = bleu_on(lists, start)
         best = Fit(weights, {"bleu": -1.0})
         for number in range(1, self.passes + 1):
             violations, loss = kernels.one_pass(
@@ -131,6 +132,7 @@ class KBestMira:
             if bleu > best.report["bleu"]:
                 report = {
                     "bleu": bleu,
+                    "start_bleu": start_bleu,
                     "pass": number,
                     "violations": violations,
                     "loss": loss / max(violations, 1),
