@@ -116,6 +116,14 @@ class FeatureGroups:
         result: Reals = totals / self.sizes
         return result
 
+    def pack(self, weights: Reals) -> Reals:
+        """Return the weights of groups, given those that `unpack` has made of them."""
+        n = min(weights.size, self.group.size)
+        inside = np.flatnonzero(self.group[:n] >= 0)
+        result = np.zeros(len(self))
+        result[self.group[inside]] = weights[inside]
+        return result
+
     def unpack(self, weights: Reals, dimension: int) -> Reals:
         """Return the weight of each of `dimension` features from those of the groups.
 

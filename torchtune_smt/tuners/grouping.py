@@ -1,0 +1,390 @@
+"""Tuning by groups of features (Liu et al., 2013, Algorithm 1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.pair_rows import PairRows
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.pairs import PairSampler
+from torchtune_smt.tuners.batch import (
+    Fit,
+    Fitter,
+    IterationReport,
+    IterationSettings,
+    PairFitter,
+    Result,
+    tune_batch,
+)
+from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.epochs import Best, Progress, set_weights
+from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
+from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+
+
+@dataclass(frozen=True)
+class GroupedFitter:
+    """Finds one weight for each group of features, with a fitter that sees groups as features.
+
+    Parameters
+    ----------
+    fitter : Fitter
+    groups : FeatureGroups
+        Features in none of them get weight 0.
+    """
+
+    fitter: Fitter
+    groups: FeatureGroups
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the fitter needs no more than pairs."""
+        return isinstance(self.fitter, PairFitter) and self.fitter.takes_pairs
+
+    @property
+    def sampler(self) -> PairSampler:
+        """What chooses the pairs of such a fitter."""
+        return cast(PairFitter, self.fitter).sampler
+
+    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return weights of single features; see `Fitter.fit`."""
+        groups = self.groups
+        projected = lists.projected(groups.rename(lists.dimension), len(groups))
+        fit = self.fitter.fit(projected, groups.mean(start), seed)
+        return Fit(groups.unpack(fit.weights, lists.dimension), fit.report)
+
+    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return weights of single features; see `PairFitter.fit_pairs`."""
+        groups = self.groups
+        projected = pairs.projected(groups.rename(start.size), len(groups))
+        fit = cast(PairFitter, self.fitter).fit_pairs(projected, groups.mean(start), seed)
+        return Fit(groups.unpack(fit.weights, start.size), fit.report)
+
+
+@dataclass(frozen=True)
+class GroupingSettings:
+    """When tuning by groups ends, and with which weights.
+
+    Parameters
+    ----------
+    iterations : int
+        T, at most.
+    patience : int, optional
+        Stop after this many iterations without a better score.
+    result : {"best", "last"}
+        Weights of the iteration with the best score, or of the last one.
+    zero_group : {"drop", "keep"}
+        Features that occur in the lists, and to which OSCAR gave weight 0: in no group, as in the
+        paper, or one more group, all together.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    iterations: int = 15
+    patience: int | None = 3
+    result: Result = "best"
+    zero_group: ZeroGroup = "drop"
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
+        if self.result not in get_args(Result):
+            raise ValueError(f"result must be best or last, not {self.result!r}")
+        check_zero_group(self.zero_group)
+
+
+@dataclass(frozen=True)
+class LearningReport:
+    """How groups were learnt.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    groups : FeatureGroups
+    hypotheses, new : int
+        In the lists that they were learnt from; of these, those that came last.
+    bleu : float
+        Corpus BLEU of the sentences that were decoded for it.
+    pairs, steps : int
+    loss : float
+        See `Learned.loss`.
+    dimension : int
+        d.
+    decoding, learning : float
+        Wall-clock seconds.
+    """
+
+    iteration: int
+    groups: FeatureGroups
+    hypotheses: int
+    new: int
+    bleu: float
+    pairs: int
+    steps: int
+    loss: float
+    dimension: int
+    decoding: float
+    learning: float
+
+
+@dataclass(frozen=True)
+class GroupingReport:
+    """What one iteration did.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    groups : FeatureGroups
+    group_weights : float64 [groups]
+        Tuned on dev.
+    score : float
+        Of these weights on dev.
+    fits : int
+        Iterations of the tuner on dev.
+    tuning : float
+        Wall-clock seconds of it, in this process.
+    kept : bool
+        Whether tuning would have these weights as its result if it ended now.
+    """
+
+    iteration: int
+    groups: FeatureGroups
+    group_weights: Reals
+    score: float
+    fits: int
+    tuning: float
+    kept: bool
+
+
+class GroupingTuner:
+    """Algorithm 1 of Liu et al. (2013).
+
+    Iteration i decodes the training sentences with W^i, adds to their lists, learns groups from
+    pairs of them, and tunes a weight for each group on dev by a whole run of another tuner, which
+    starts at the mean of W^i in each group. W^{i+1} has for each feature the weight of its group.
+    Lists of dev are accumulated over all iterations, with single features.
+
+    Parameters
+    ----------
+    train, dev : Collector
+        Of one decoder and its weights, with lists of their own.
+    sampler : PairSampler
+        Chooses the pairs that groups are learnt from.
+    learning : GroupLearning
+    fitter : Fitter
+        Finds the weights of groups on dev; PRO in the paper.
+    settings : GroupingSettings
+    inner : IterationSettings
+        Of the runs on dev; the best of the weights of each are taken.
+    seed : int
+    """
+
+    def __init__(
+        self,
+        train: Collector,
+        dev: Collector,
+        sampler: PairSampler,
+        learning: GroupLearning,
+        fitter: Fitter,
+        settings: GroupingSettings,
+        inner: IterationSettings,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.train = train
+        self.dev = dev
+        self.sampler = sampler
+        self.learning = learning
+        self.fitter = fitter
+        self.settings = settings
+        self.inner = inner
+        self.seed = seed
+        self.weights = dev.weights
+        # Of the iteration under way, once it has some, and how far the run on dev has come.
+        self._groups: FeatureGroups | None = None
+        self._tuned = Progress()
+        # Iterations of the dev lists that were there before this run on dev.
+        self._earlier = 0
+
+    def tune(
+        self,
+        progress: Progress | None = None,
+        *,
+        on_steps: Callable[[int, int], None] = lambda done, steps: None,
+        on_learned: Callable[[LearningReport, Progress], None] = lambda report, progress: None,
+        on_fit: Callable[[IterationReport, Progress], None] = lambda report, progress: None,
+        on_iteration: Callable[[GroupingReport, Progress], None] = lambda report, progress: None,
+        save: Callable[[Progress], None] = lambda progress: None,
+    ) -> Progress:
+        """Run the iterations and leave the resulting weights in place.
+
+        Parameters
+        ----------
+        progress : Progress, optional
+            Where an earlier run stopped; weights and state are as they were then.
+        on_steps, on_learned, on_fit, on_iteration : callable
+            Told what happened: steps of Algorithm 2, groups learnt, an iteration of the tuner on
+            dev, all of an iteration.
+        save : callable
+            Called when the state may be saved: after groups were learnt, and after each fit.
+
+        Raises
+        ------
+        InputError
+            There are no sparse features to group, or no pairs.
+        DivergenceError
+            A weight is not finite.
+        """
+        progress = progress or Progress()
+        settings = self.settings
+        while progress.epoch <= settings.iterations and not progress.is_stale(settings.patience):
+            if self._groups is None:
+                report = self._learn(progress.epoch, on_steps)
+                self._groups = report.groups
+                progress.sentences += len(self.train.sentences)
+                on_learned(report, progress)
+                save(progress)
+            begin = time.perf_counter()
+            self._tune_dev(self._groups, progress, on_fit, save)
+            on_iteration(self._compare(self._groups, progress, begin), progress)
+            self._groups, self._tuned = None, Progress()
+            progress.epoch += 1
+            save(progress)
+        if settings.result == "best" and progress.best is not None:
+            self.weights.grow()
+            set_weights(self.weights.parameter, progress.best.weights)
+        return progress
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what there is besides weights and `Progress`; the lists are in their folders."""
+        groups, tuned = self._groups, self._tuned
+        best = tuned.best
+        return {
+            "train": self.train.lists.state_dict(),
+            "dev": self.dev.lists.state_dict(),
+            "earlier": self._earlier,
+            "groups": None if groups is None else torch.from_numpy(groups.group),
+            "tuned": (tuned.epoch, tuned.sentences, tuned.stale_epochs, tuned.moved),
+            "best": None if best is None else (best.epoch, best.score, best.weights),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            The lists have fewer iterations, or the groups do not fit.
+        """
+        self.train.lists.load_state_dict(state_dict["train"])
+        self.dev.lists.load_state_dict(state_dict["dev"])
+        self._earlier = state_dict["earlier"]
+        groups, best = state_dict["groups"], state_dict["best"]
+        self._groups = None
+        if groups is not None:
+            self._groups = FeatureGroups(groups.numpy(), self.weights.n_dense)
+        epoch, sentences, stale, moved = state_dict["tuned"]
+        self._tuned = Progress(
+            epoch=epoch,
+            sentences=sentences,
+            stale_epochs=stale,
+            moved=moved,
+            best=None if best is None else Best(*best),
+        )
+
+    def _learn(self, iteration: int, on_steps: Callable[[int, int], None]) -> LearningReport:
+        """Decode the training sentences, learn groups, and start the run on dev from W^i."""
+        weights, lists = self.weights, self.train.lists
+        collected = self.train.collect()
+        begin = time.perf_counter()
+        weights.grow()
+        start: Reals = weights.parameter.detach().numpy().copy()
+        n_dense = weights.n_dense
+        if start.size == n_dense:
+            raise InputError(
+                "there are no sparse features that could be grouped: choose some, as "
+                "features=rule_id does, or tune with tuner=pro"
+            )
+        pairs = lists.pair_rows(self.sampler, (self.seed, iteration, 1))
+        learned = learn_groups(
+            pairs, start, n_dense, self.learning, (self.seed, iteration, 2), on_steps
+        )
+        keep = None
+        if self.settings.zero_group == "keep":
+            keep = np.zeros(start.size, np.bool_)
+            keep[lists.features()] = True
+        groups = FeatureGroups.of(learned.blocks, n_dense, keep_zeros=keep)
+        unpacked = groups.unpack(groups.mean(start), start.size)
+        set_weights(weights.parameter, torch.from_numpy(unpacked))
+        self._earlier = self.dev.lists.n_iterations
+        return LearningReport(
+            iteration,
+            groups,
+            lists.n_hypotheses,
+            collected.new,
+            collected.bleu,
+            len(pairs),
+            learned.steps,
+            learned.loss,
+            learned.dimension,
+            collected.seconds,
+            time.perf_counter() - begin,
+        )
+
+    def _tune_dev(
+        self,
+        groups: FeatureGroups,
+        progress: Progress,
+        on_fit: Callable[[IterationReport, Progress], None],
+        save: Callable[[Progress], None],
+    ) -> None:
+        """Tune the weights of groups on dev: a whole run, or the rest of one."""
+        before = progress.sentences - self._tuned.sentences
+
+        def note(report: IterationReport, tuned: Progress) -> None:
+            progress.sentences = before + tuned.sentences
+            on_fit(report, progress)
+
+        self._tuned = tune_batch(
+            self.dev,
+            GroupedFitter(self.fitter, groups),
+            self.inner,
+            None,
+            seed=self.seed,
+            earlier=self._earlier,
+            progress=self._tuned,
+            on_iteration=note,
+            save=lambda tuned: save(progress),
+        )
+
+    def _compare(self, groups: FeatureGroups, progress: Progress, begin: float) -> GroupingReport:
+        """Note the score of an iteration, and its weights if they are the best so far."""
+        weights, tuned = self.weights, self._tuned
+        assert tuned.best is not None
+        score = tuned.best.score
+        progress.compare(score, weights.parameter.detach())
+        best = progress.stale_epochs == 0
+        return GroupingReport(
+            progress.epoch,
+            groups,
+            groups.pack(weights.parameter.detach().numpy()),
+            score,
+            tuned.epoch - 1,
+            time.perf_counter() - begin,
+            best or self.settings.result == "last",
+        )

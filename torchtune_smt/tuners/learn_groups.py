@@ -1,0 +1,161 @@
+"""Algorithm 2 of Liu et al. (2013): which features may share a weight, learnt from pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from torchtune_smt.accumulation.pair_rows import PairRows
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.losses.slope_kernels import HINGE
+from torchtune_smt.optim.lazy_oscar import FobosOscar
+from torchtune_smt.optim.schedules import check_schedule
+from torchtune_smt.regularizers.oscar import Oscar
+
+# Steps between two reports.
+CHUNK = 1 << 19
+
+
+@dataclass(frozen=True)
+class GroupLearning:
+    """Options of Algorithm 2.
+
+    Parameters
+    ----------
+    regularizer : Oscar
+        Its `dimension`, where it is given, is d; otherwise d is the number of sparse features that
+        are known when a call starts.
+    lr : float
+        η0 > 0.
+    schedule : "1/t", "1/sqrt(t)" or "constant"
+    passes : int
+        n = passes · N steps, N the number of pairs.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    regularizer: Oscar
+    lr: float = 1.0
+    schedule: str = "1/t"
+    passes: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be finite and above 0, not {self.lr}")
+        check_schedule(self.schedule)
+        if self.passes < 1:
+            raise ValueError(f"passes must be at least 1, not {self.passes}")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What Algorithm 2 has found.
+
+    Attributes
+    ----------
+    blocks : int64 [D]
+        The same number for equal weights, -1 for those that are 0 and for dense features; see
+        `Oscar.groups`.
+    weights : float64 [D]
+        Those after the last step.
+    dimension : int
+        d.
+    steps : int
+        n.
+    loss : float
+        Mean hinge of the last pass (of the last N steps), each before its step.
+    """
+
+    blocks: Offsets
+    weights: Reals
+    dimension: int
+    steps: int
+    loss: float
+
+
+def learn_groups(
+    pairs: PairRows,
+    start: Reals,
+    n_dense: int,
+    settings: GroupLearning,
+    seed: Sequence[int],
+    on_steps: Callable[[int, int], None] = lambda done, steps: None,
+) -> Learned:
+    """Learn groups of features by FOBOS with OSCAR on the hinge of random pairs.
+
+    One pair a step, drawn uniformly with replacement. Dense features are updated and not
+    regularised.
+
+    Parameters
+    ----------
+    pairs : PairRows
+        x = H(better) - H(worse) of N pairs; none has a feature beyond D.
+    start : float64 [D]
+        W^1 of the algorithm; steps count from t = 1 at each call.
+    n_dense : int
+        Ids below it are dense features.
+    settings : GroupLearning
+    seed : sequence of int
+        Names the random stream.
+    on_steps : callable
+        Told now and then how many steps are done, and of how many.
+
+    Raises
+    ------
+    InputError
+        There are no pairs; d is smaller than the number of sparse features that may get a weight.
+    DivergenceError
+        A margin is not finite.
+    """
+    if len(pairs) == 0:
+        raise InputError(
+            "the lists that groups are learnt from have no pairs: lower sampler.threshold, or take "
+            "longer lists (decoder.k) or more sentences"
+        )
+    dimension = _dimension(pairs, start, n_dense, settings.regularizer)
+    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = FobosOscar(
+        [parameter],
+        lr=settings.lr,
+        regularizer=replace(settings.regularizer, dimension=dimension),
+        schedule=settings.schedule,
+        unregularized=n_dense,
+    )
+    n = len(pairs)
+    steps = settings.passes * n
+    draw = np.random.default_rng(seed)
+    total = 0.0
+    for begin in range(0, steps, CHUNK):
+        order = draw.integers(n, size=min(CHUNK, steps - begin))
+        margins = optimizer.step_rows(
+            pairs.row_begin, pairs.feature, pairs.value, HINGE, order=order
+        )
+        last = margins[max(steps - n - begin, 0) :]
+        total += float(np.maximum(1.0 - last, 0.0).sum())
+        on_steps(begin + order.size, steps)
+    optimizer.flush()
+    blocks: Offsets = optimizer.groups().numpy()
+    return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n)
+
+
+def _dimension(pairs: PairRows, start: Reals, n_dense: int, regularizer: Oscar) -> int:
+    """Return d."""
+    if regularizer.dimension is None:
+        return max(start.size - n_dense, 1)
+    occurs = start != 0
+    occurs[pairs.feature] = True
+    count = int(occurs[n_dense:].sum())
+    if regularizer.dimension < count:
+        raise InputError(
+            f"regularizer.dimension={regularizer.dimension} is smaller than the number of sparse "
+            f"features in the pairs, {count}: their penalties would be negative; give at least as "
+            "much, or null"
+        )
+    return regularizer.dimension
