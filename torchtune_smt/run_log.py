@@ -6,13 +6,15 @@ import json
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.features.template import template_of
+from torchtune_smt.kernel_types import Reals
 from torchtune_smt.textio import atomic_writer
 from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.weights import Weights
@@ -113,12 +115,17 @@ class RunLog:
         for i in active.tolist():
             by_template.setdefault(template_of(weights.features[i]), []).append(values[i])
         for template, chosen in by_template.items():
-            self._histogram(f"weights/{template}", np.array(chosen), step)
+            self.histogram(f"weights/{template}", np.array(chosen), step)
 
-    def _histogram(self, tag: str, values: Any, step: int) -> None:
+    def histogram(self, tag: str, values: Reals, step: int) -> None:
+        """Record a histogram, if there are values."""
         # TensorBoard has no bins beyond; such weights are about to overflow.
-        if np.abs(values).max() < 1e20:
+        if values.size and np.abs(values).max() < 1e20:
             self._writer.add_histogram(tag, values, step)
+
+    def image(self, tag: str, image: NDArray[np.uint8], step: int) -> None:
+        """Record a picture (height, width, colours)."""
+        self._writer.add_image(tag, image, step, dataformats="HWC")
 
 
 def _whole_lines(path: Path) -> list[str]:

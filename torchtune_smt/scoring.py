@@ -14,7 +14,7 @@ from torch import Tensor
 from torchtune_smt import scoring_kernels as kernels
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Offsets, Reals
-from torchtune_smt.weights import Weights
+from torchtune_smt.weights import Readable, Weights
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,6 @@ class SparseRows:
             self.value.to(weight.device, weight.dtype),
         )
 
-    def row(self, number: int) -> SparseRows:
-        """Return one row as rows of its own; its features must ascend, as differences have it."""
-        begin, end = self.row_begin[number : number + 2].tolist()
-        return SparseRows(
-            self.feature[self.column[begin:end]],
-            torch.tensor([0, end - begin]),
-            torch.arange(end - begin),
-            self.value[begin:end],
-        )
-
     def scores(self, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
         """Return the score of each row.
 
@@ -159,7 +149,7 @@ def pair_margins(weights: Weights, kbests: Sequence[KBest], pairs: Sequence[Offs
     return rows.scores(weights.parameter)
 
 
-def bring_up_to_date(weights: Weights, rows: SparseRows) -> None:
+def bring_up_to_date(weights: Readable, rows: SparseRows) -> None:
     """Make the weights as long as their features, and those of some rows fit to be read."""
     weights.grow()
     if weights.before_read is not None:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.vocabulary import Vocabulary
+
+
+class Readable(Protocol):
+    """Weights as far as losses need them; see `Weights`."""
+
+    parameter: torch.nn.Parameter
+    before_read: Callable[[torch.Tensor], None] | None
+
+    def grow(self) -> None:
+        """Make the parameter as long as there are features."""
+        ...
 
 
 class Weights:

@@ -142,7 +142,7 @@ def list_weights(init: DictConfig, decoder: KBestFiles) -> Weights:
 
 def list_metric(decoder: KBestFiles, metric: Metric, sentences: Sentences) -> BoundMetric:
     """Return gains for sentences of `list_sentences`: of references, or of scores.dat."""
-    if _has_statistics(decoder, sentences):
+    if has_statistics(decoder, sentences):
         return decoder.metric(metric, sentences.sources)
     return metric.bind(sentences.references, decoder.target_words)
 
@@ -155,7 +155,7 @@ def evaluate_lists(
     With scores.dat BLEU comes from its statistics, and a line has the place of the hypothesis in
     its list (from 0, after copies were dropped).
     """
-    if not _has_statistics(decoder, sentences):
+    if not has_statistics(decoder, sentences):
         lines = translate(decoder, weights, sentences.sources)
         return score_corpus(lines, sentences), lines
     best = decoder.decode(sentences.sources, weights, k=1)
@@ -169,7 +169,8 @@ def evaluate_lists(
     return CorpusScore("BLEU", score, signature), lines
 
 
-def _has_statistics(decoder: KBestFiles, sentences: Sentences) -> bool:
+def has_statistics(decoder: KBestFiles, sentences: Sentences) -> bool:
+    """Return whether sentences of `list_sentences` have scores.dat in the place of references."""
     return any(not references for references in sentences.references)
 
 

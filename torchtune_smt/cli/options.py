@@ -37,6 +37,10 @@ def _number(least: float) -> Rule:
     return Rule(f"a number, {least:g} or more", lambda value: _is_number(value) and value >= least)
 
 
+def _share() -> Rule:
+    return Rule("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
+
+
 def _one_of(*choices: str) -> Rule:
     return Rule(" or ".join(choices), lambda value: value in choices)
 
@@ -107,6 +111,11 @@ RULES: Final = {
     "device": _one_of("cpu", "cuda"),
     "tuner.kind": _one_of("online", "batch", "grouping"),
     "tuner.epochs": _whole(1),
+    "tuner.iterations": _whole(1),
+    "tuner.interpolation": _share(),
+    "tuner.tolerance": _number(0),
+    "tuner.unique": _one_of("derivation", "string"),
+    "tuner.keep_lists": _SWITCH,
     "tuner.batch_size": _whole(1),
     "tuner.shuffle": _SWITCH,
     "tuner.tune_on": _one_of("dev", "train"),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.run_folder import override_key
@@ -24,7 +24,7 @@ class Parts:
         self.sampler = _make(cfg, "sampler", "sample")
         self.loss = _make(cfg, "loss", "__call__", "reduction")
         regularizer = _make(cfg, "regularizer", "prox")
-        settings = _arguments(cfg, "optimizer")
+        settings = arguments(cfg, "optimizer")
         settings.pop("regularize_dense", None)
         self.optimizer = instantiate(
             settings, _partial_=True, _convert_="object", regularizer=regularizer
@@ -50,25 +50,27 @@ def refuse_device(cfg: DictConfig) -> None:
 def _make(cfg: DictConfig, group: str, *methods: str) -> Any:
     """Return the part that a group of the configuration describes."""
     with option_errors(group, cfg[group]):
-        part = instantiate(_arguments(cfg, group))
+        part = instantiate(arguments(cfg, group))
     check_part(group, part, *methods)
     return part
 
 
-def _arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
+def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
     """Return a group's class and arguments.
 
     Where an override names another class, the arguments that the group's file has for its own one
     are left out: the other takes those given beside it.
     """
-    arguments: dict[str, Any] = {str(name): value for name, value in cfg[group].items()}
+    found: dict[str, Any] = {
+        str(name): value for name, value in OmegaConf.select(cfg, group).items()
+    }
     if not HydraConfig.initialized():
-        return arguments
+        return found
     given = {override_key(override) for override in HydraConfig.get().overrides.task}
     if f"{group}._target_" not in given:
-        return arguments
+        return found
     return {
         name: value
-        for name, value in arguments.items()
+        for name, value in found.items()
         if name == "_target_" or f"{group}.{name}" in given
     }

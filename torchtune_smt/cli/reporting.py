@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from torchtune_smt.metrics.corpus import CorpusScore
 from torchtune_smt.run_log import RunLog, active_features
+from torchtune_smt.tuners.batch import IterationReport
 from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.online import BatchReport
 from torchtune_smt.weights import Weights
@@ -34,15 +36,7 @@ class Reporter:
     def __init__(self, log: RunLog, weights: Weights, total: int, done: int) -> None:
         self._log = log
         self._weights = weights
-        tty = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            unit="sent",
-            file=sys.stderr,
-            smoothing=0.05,
-            mininterval=0.1 if tty else 10.0,
-        )
+        self._bar = _bar(total, done)
 
     def batch(self, report: BatchReport, progress: Progress, lr: float) -> None:
         """Record a mini-batch."""
@@ -77,6 +71,70 @@ class Reporter:
         self._bar.close()
 
 
+class BatchReporter:
+    """Progress bar, log and messages of a batch tuner.
+
+    Parameters
+    ----------
+    log : RunLog
+    weights : Weights
+    sentences : int
+        Sentences that are decoded in each iteration.
+    """
+
+    def __init__(self, log: RunLog, weights: Weights, sentences: int) -> None:
+        self._log = log
+        self._weights = weights
+        self._sentences = sentences
+        self._bar = _bar(sentences)
+
+    def decoded(self, sentences: int) -> None:
+        """Show that so many more sentences have been decoded."""
+        if self._bar.n == self._sentences:
+            self._bar.reset()
+        self._bar.update(sentences)
+
+    def iteration(self, report: IterationReport, progress: Progress) -> None:
+        """Record an iteration."""
+        self._log.scalars(
+            progress.sentences,
+            {
+                "bleu/dev": report.score,
+                "lists/hypotheses": report.hypotheses,
+                "lists/new": report.new,
+                **{f"fit/{name}": value for name, value in report.fit.items()},
+                "fit/moved": progress.moved,
+                "speed/seconds": report.seconds,
+                "speed/seconds_fitting": report.fitting,
+            },
+        )
+        self._log.weights(progress.sentences, self._weights)
+        active = sum(active_features(self._weights).values())
+        self._bar.write(
+            f"iteration {report.iteration}: dev BLEU {report.score:.2f}, {report.new:,} new "
+            f"hypotheses of {report.hypotheses:,}, {active:,} active features, "
+            f"{report.seconds:.0f} s",
+            file=sys.stdout,
+        )
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """End the progress bar."""
+        self._bar.close()
+
+
+def _bar(total: int, done: int = 0) -> Any:
+    """Return a progress bar over sentences."""
+    return tqdm(
+        total=total,
+        initial=done,
+        unit="sent",
+        file=sys.stderr,
+        smoothing=0.05,
+        mininterval=0.1 if sys.stderr.isatty() else 10.0,
+    )
+
+
 def summary(
     before: dict[str, float], after: dict[str, Scored], weights: Weights, best: str, start: float
 ) -> str:
@@ -103,6 +161,7 @@ def contents(folder: Path) -> str:
         "weights.txt.gz": "tuned weights, name and value a line",
         "dev.translations.txt": "translations with the tuned weights",
         "test.translations.txt": "translations with the tuned weights",
+        "lists": "k-best lists of all iterations",
         "metrics.jsonl": "everything measured, a line each",
         "config.yaml": "the configuration, resolved",
     }.items():

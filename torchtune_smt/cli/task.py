@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.lists import (
     evaluate_lists,
+    has_statistics,
     list_metric,
     list_sentences,
     list_weights,
@@ -27,7 +30,10 @@ from torchtune_smt.cli.setup import (
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest import KBest
 from torchtune_smt.metrics.base import BoundMetric, Metric
+from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
+from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.weights import Weights
 
@@ -107,6 +113,24 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
     bound = metric.bind(tuning.references, decoder.target_words)
     check_part("metric", bound, "gains")
     return bound
+
+
+def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
+    """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
+    statistics: Callable[[KBest], Counts]
+    if isinstance(decoder, KBestFiles) and has_statistics(decoder, sentences):
+        statistics = partial(_stored_statistics, decoder, sentences)
+    else:
+        statistics = BleuReferences(sentences.references, decoder.target_words).statistics
+    if isinstance(metric, SentenceBleu):
+        return Judge(statistics, lambda kbest, counts: metric.score(counts))
+    bound = bind_metric(metric, decoder, sentences)
+    return Judge(statistics, lambda kbest, counts: bound.gains(kbest))
+
+
+def _stored_statistics(decoder: KBestFiles, sentences: Sentences, kbest: KBest) -> Counts:
+    """Return the statistics that came with a list."""
+    return decoder.statistics(sentences.sources[kbest.index], kbest)
 
 
 def _sentences(corpus: Corpus) -> Sentences:

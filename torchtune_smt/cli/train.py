@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.cli.batch import BatchRun
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
@@ -30,7 +31,10 @@ from torchtune_smt.weights_io import save_weights
 CHECKPOINT = "checkpoint.pt"
 
 # What each tuner.kind is done by.
-KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {"online": OnlineRun}
+KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
+    "online": OnlineRun,
+    "batch": BatchRun,
+}
 
 
 @hydra_main("train")
@@ -132,7 +136,15 @@ def _check(cfg: DictConfig) -> None:
 
 
 # What may differ between a run and the one that resumes it: it does not change the result.
-_FREE = ("resume", "threads", "tuner.epochs", "tuner.patience", "tuner.checkpoint_minutes")
+_FREE = (
+    "resume",
+    "threads",
+    "tuner.epochs",
+    "tuner.iterations",
+    "tuner.patience",
+    "tuner.checkpoint_minutes",
+    "tuner.keep_lists",
+)
 
 
 def _fingerprint(cfg: DictConfig) -> dict[str, str]:

@@ -334,8 +334,5 @@ class _StatisticsGains:
 
     def gains(self, kbest: KBest) -> Reals:
         """Return the gain (float64 [k]) of each hypothesis."""
-        return self._metric.score(self.statistics(kbest))
-
-    def statistics(self, kbest: KBest) -> NDArray[np.int64]:
-        """Return BLEU's statistics (int64 [k, 10]) of the hypotheses."""
-        return self._decoder.statistics(self._sources[kbest.index], kbest)
+        statistics = self._decoder.statistics(self._sources[kbest.index], kbest)
+        return self._metric.score(statistics)

@@ -119,11 +119,7 @@ class BoundBleu:
 
     def gains(self, kbest: KBest) -> Reals:
         """Return the gain (float64 [k]) of each hypothesis."""
-        return self._metric.score(self.statistics(kbest))
-
-    def statistics(self, kbest: KBest) -> Counts:
-        """Return the statistics that gains are computed from; see `BleuReferences.statistics`."""
-        return self._references.statistics(kbest)
+        return self._metric.score(self._references.statistics(kbest))
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.pairs import finite_gains
 from torchtune_smt.scoring import SparseRows, bring_up_to_date
-from torchtune_smt.weights import Weights
+from torchtune_smt.weights import Readable
 
 
 def take_step(
-    weights: Weights,
+    weights: Readable,
     optimizer: LazyOptimizer,
     loss: Loss,
     kbests: Sequence[KBest],
@@ -49,7 +49,7 @@ def take_step(
 
 
 def pairwise_step(
-    weights: Weights,
+    weights: Readable,
     optimizer: LazyOptimizer,
     loss: PairwiseLoss,
     kbests: Sequence[KBest],
@@ -79,26 +79,71 @@ def pairwise_step(
         return 0.0, 0
     bring_up_to_date(weights, rows)
     if loss.reduction != "each":
-        losses = loss(rows.scores(weights.parameter))
-        _step(optimizer, reduce(losses, loss.reduction))
-        return float(losses.detach().mean()), len(rows)
+        return _step_on_all(weights, optimizer, loss, rows), len(rows)
+    feature = rows.feature[rows.column].numpy()
+    arrays = (rows.row_begin.numpy(), feature, rows.value.numpy())
+    return rows_step(weights, optimizer, loss, arrays, np.arange(len(rows))), len(rows)
+
+
+def rows_step(
+    weights: Readable,
+    optimizer: LazyOptimizer,
+    loss: PairwiseLoss,
+    rows: tuple[Offsets, Features, Reals],
+    chosen: Offsets,
+) -> float:
+    """Take the step, or with reduction "each" the steps, of a pairwise loss on some pairs.
+
+    Parameters
+    ----------
+    weights, optimizer, loss
+        As for `pairwise_step`.
+    rows : (int64 [rows + 1], int64 or int32 array, float64 array)
+        The differences H(better) - H(worse) in CSR form, ids ascending within a row.
+    chosen : int64 [n]
+        The rows to be taken (one at least), in this order.
+
+    Returns
+    -------
+    float
+        Mean loss, each before its step.
+    """
+    if loss.reduction != "each":
+        some = _gathered(rows, chosen)
+        bring_up_to_date(weights, some)
+        return _step_on_all(weights, optimizer, loss, some)
     slope: int | None = getattr(loss, "slope", None)
     if slope is not None and isinstance(optimizer, SparseOptimizer) and optimizer.compiled():
-        feature = rows.feature[rows.column].numpy()
-        margins = optimizer.step_rows(rows.row_begin.numpy(), feature, rows.value.numpy(), slope)
-        return float(loss(torch.from_numpy(margins)).mean()), len(rows)
+        margins = optimizer.step_rows(*rows, slope, order=chosen)
+        return float(loss(torch.from_numpy(margins)).mean())
     total = 0.0
-    for number in range(len(rows)):
-        row = rows.row(number)
+    for number in chosen:
+        row = _gathered(rows, np.array([number]))
         bring_up_to_date(weights, row)
-        losses = loss(row.scores(weights.parameter))
-        _step(optimizer, losses.sum())
-        total += float(losses.detach())
-    return total / len(rows), len(rows)
+        total += _step_on_all(weights, optimizer, loss, row)
+    return total / chosen.size
+
+
+def _step_on_all(
+    weights: Readable, optimizer: LazyOptimizer, loss: PairwiseLoss, rows: SparseRows
+) -> float:
+    """Take one step on rows that are up to date; return their mean loss before it."""
+    losses = loss(rows.scores(weights.parameter))
+    _step(optimizer, reduce(losses, loss.reduction))
+    return float(losses.detach().mean())
+
+
+def _gathered(rows: tuple[Offsets, Features, Reals], chosen: Offsets) -> SparseRows:
+    """Return some rows in CSR form."""
+    row_begin, feature, value = rows
+    lengths = row_begin[chosen + 1] - row_begin[chosen]
+    begin = np.append(np.int64(0), np.cumsum(lengths))
+    places = np.repeat(row_begin[chosen] - begin[:-1], lengths) + np.arange(begin[-1])
+    return SparseRows.from_csr(begin, feature[places].astype(np.int64), value[places])
 
 
 def listwise_step(
-    weights: Weights, optimizer: LazyOptimizer, loss: ListwiseLoss, kbests: Sequence[KBest]
+    weights: Readable, optimizer: LazyOptimizer, loss: ListwiseLoss, kbests: Sequence[KBest]
 ) -> tuple[float, int]:
     """Take the step, or with reduction "each" the steps, of a listwise loss.
 
@@ -136,7 +181,7 @@ def listwise_step(
     return total / len(chosen), len(chosen)
 
 
-def list_losses(weights: Weights, loss: ListwiseLoss, kbests: Sequence[KBest]) -> Tensor:
+def list_losses(weights: Readable, loss: ListwiseLoss, kbests: Sequence[KBest]) -> Tensor:
     """Return the losses of some k-best lists, connected to ``weights.parameter``.
 
     What all hypotheses of a list share has no gradient, not even by rounding.

@@ -1,0 +1,93 @@
+"""``train`` with a batch tuner: PRO, MIRA, MERT and others."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
+from torchtune_smt.checkpoint import Stateful
+from torchtune_smt.cli.fitters import make_fitter
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.reporting import BatchReporter
+from torchtune_smt.cli.task import Task, evaluate, make_judge
+from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.run_log import RunLog
+from torchtune_smt.tuners.batch import IterationSettings, tune_batch
+from torchtune_smt.tuners.collect import Collector
+from torchtune_smt.tuners.epochs import Progress
+
+LISTS = "lists"
+
+
+class BatchRun:
+    """Batch tuning; see `TuningRun`."""
+
+    unit = "iteration"
+
+    def __init__(self, cfg: DictConfig, parts: Parts) -> None:
+        self._cfg = cfg
+        with option_errors("tuner"):
+            self._settings = IterationSettings(
+                cfg.tuner.iterations,
+                cfg.tuner.patience,
+                cfg.tuner.interpolation,
+                cfg.tuner.tolerance,
+                cfg.tuner.result,
+            )
+        self._fitter, groups = make_fitter(cfg, parts, lambda: self._task.weights.n_dense)
+        # Where no gains are asked for, lists have some all the same.
+        self._metric = parts.metric if "metric" in groups else BleuPlusOne()
+
+    def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
+        """Open the lists."""
+        self._task = task
+        self._folder = folder / LISTS
+        self._lists = open_accumulated(self._folder, self._cfg.tuner.unique, task, resumed)
+        self._judge = make_judge(self._metric, task.decoder, task.tuning)
+        return self._lists
+
+    def plan(self) -> str:
+        """Return the number of iterations."""
+        return f"up to {self._settings.iterations} iterations"
+
+    def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
+        """Run the iterations."""
+        task = self._task
+        with closing(BatchReporter(log, task.weights, len(task.tuning))) as reporter:
+            collector = Collector(
+                task.decoder, task.weights, task.tuning, self._judge, self._lists, reporter.decoded
+            )
+
+            def score() -> float:
+                return evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
+
+            return tune_batch(
+                collector,
+                self._fitter,
+                self._settings,
+                None if task.tuning is task.sets["dev"] else score,
+                seed=self._cfg.seed,
+                progress=progress,
+                on_iteration=reporter.iteration,
+                save=save,
+            )
+
+    def finish(self) -> None:
+        """Remove the lists, unless they are to be kept."""
+        if not self._cfg.tuner.keep_lists:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def open_accumulated(folder: Path, unique: str, task: Task, resumed: bool) -> AccumulatedLists:
+    """Return the lists of a run's folder, or empty ones for a run that begins."""
+    n_dense = task.weights.n_dense
+    with option_errors("tuner"):
+        if resumed:
+            return AccumulatedLists.open(folder, n_dense=n_dense, unique=unique)  # type: ignore[arg-type]
+        return AccumulatedLists(folder=folder, n_dense=n_dense, unique=unique)  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""Any loss, regulariser and optimizer on accumulated k-best lists, in passes of random order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtune_smt.accumulation.flat_lists import FlatLists
+from torchtune_smt.accumulation.pair_rows import PairRows
+from torchtune_smt.errors import InputError
+from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
+from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.pairs import PairSampler
+from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.devices import check_device
+from torchtune_smt.tuners.objective import listwise_step, rows_step
+from torchtune_smt.tuners.pro import check_pairs
+
+
+@dataclass(frozen=True)
+class Stochastic:
+    """Minimises a regularised loss by steps on pairs or lists in random order.
+
+    Each fit begins at the weights that decoded, with a new optimizer, and takes `passes` passes
+    over all pairs, or all lists where the loss is listwise, each in a new random order. The L1
+    baseline of Liu et al. (2013) is the hinge after each pair with `CumulativeL1`.
+
+    Parameters
+    ----------
+    sampler : PairSampler
+        Not asked by listwise losses.
+    loss : PairwiseLoss or ListwiseLoss
+        With reduction "each" a step is taken after each pair or list.
+    optimizer : callable
+        Returns a new optimizer of a list of parameters, such as ``functools.partial(FOBOS, ...)``.
+    passes : int
+    batch_size : int
+        Pairs or lists of a step, with reduction "sum" or "mean".
+    average : bool
+        The weights are those that the optimizer has averaged.
+    device : {"cpu", "cuda"}
+        Where steps are taken.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range, or the device is not there.
+    """
+
+    sampler: PairSampler
+    loss: Loss
+    optimizer: Callable[[list[Tensor]], SparseOptimizer]
+    passes: int = 20
+    batch_size: int = 100
+    average: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("passes", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_device(self.device)
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the loss is one of pairs."""
+        return not is_listwise(self.loss)
+
+    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return weights for the lists.
+
+        Parameters
+        ----------
+        lists : FlatLists
+        start : float64 [D]
+        seed : sequence of int
+            Decides on the pairs and on the order.
+
+        Returns
+        -------
+        Fit
+            Its report has the mean ``loss`` in the last pass, and the number of ``pairs`` or
+            ``lists`` of a pass.
+
+        Raises
+        ------
+        InputError
+            There are no pairs, or no lists with two hypotheses.
+        DivergenceError
+            Numbers are not finite any more.
+        """
+        loss = self.loss
+        if not is_listwise(loss):
+            return self.fit_pairs(lists.pair_rows(self.sampler, seed), start, seed)
+        usable: Offsets = np.flatnonzero(np.diff(lists.list_begin) > 1)
+        if usable.size == 0:
+            raise InputError(
+                "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
+            )
+        weights, optimizer = self._begin(start)
+
+        def step(chosen: Offsets) -> float:
+            kbests = [lists.kbest(s) for s in chosen.tolist()]
+            return listwise_step(weights, optimizer, loss, kbests)[0]
+
+        return self._passes(weights, optimizer, usable, step, seed, "lists")
+
+    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+        """Return weights for pairs; else as `fit`."""
+        check_pairs(pairs)
+        weights, optimizer = self._begin(start)
+        loss = cast(PairwiseLoss, self.loss)
+        arrays = (pairs.row_begin, pairs.feature, pairs.value)
+
+        def step(chosen: Offsets) -> float:
+            return rows_step(weights, optimizer, loss, arrays, chosen)
+
+        return self._passes(weights, optimizer, np.arange(len(pairs)), step, seed, "pairs")
+
+    def _begin(self, start: Reals) -> tuple[_FixedWeights, SparseOptimizer]:
+        """Return weights and a new optimizer of these."""
+        parameter = torch.nn.Parameter(torch.from_numpy(start.copy()).to(self.device))
+        optimizer = self.optimizer([parameter])
+        return _FixedWeights(parameter, optimizer.catch_up), optimizer
+
+    def _passes(
+        self,
+        weights: _FixedWeights,
+        optimizer: SparseOptimizer,
+        items: Offsets,
+        step: Callable[[Offsets], float],
+        seed: Sequence[int],
+        name: str,
+    ) -> Fit:
+        """Take all passes; `step` returns the mean loss of some items."""
+        generator = np.random.default_rng(seed)
+        size = items.size if self.loss.reduction == "each" else self.batch_size
+        mean = 0.0
+        for _ in range(self.passes):
+            order = generator.permutation(items)
+            parts = [order[begin : begin + size] for begin in range(0, order.size, size)]
+            mean = sum(step(part) * part.size for part in parts) / order.size
+            optimizer.end_epoch()
+        optimizer.flush()
+        result: Any = optimizer
+        final = result.averaged() if self.average else weights.parameter
+        values = final.detach().to("cpu", torch.float64).numpy()
+        return Fit(values, {"loss": mean, name: items.size})
+
+
+@dataclass
+class _FixedWeights:
+    """Weights of features whose number does not change, as `Weights` is to the steps."""
+
+    parameter: torch.nn.Parameter
+    before_read: Callable[[Tensor], None] | None
+
+    def grow(self) -> None:
+        """Leave them as they are."""
