@@ -91,6 +91,8 @@ RULE_ID: Final = ("features=rule_id",)
 ON_TRAIN: Final = ("tuner.tune_on=train",)
 STRENGTH: Final = "regularizer.strength"
 LAMBDA2: Final = "regularizer.lambda2"
+# Where they are not chosen on devtest; the second is the paper's.
+DEFAULTS: Final = {STRENGTH: "1e-4", LAMBDA2: "3e-8"}
 
 # In the order of the paper; each row with lm=full, as the paper has it, below the one without.
 ROWS: Final = {
@@ -199,11 +201,10 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         best = max(range(len(points)), key=lambda i: points[i]["devtest"])
         run, chosen = finished[best], points[best]["option"]
     else:
-        if row.like:
-            like = Result.load(options.folder / name / row.like)
-            if like is not None and like.chosen:
-                chosen = like.chosen
-                run = Run(folder, (*run.overrides, chosen))
+        if option := row.swept or (ROWS[row.like].swept if row.like else ""):
+            like = Result.load(options.folder / name / row.like) if row.like else None
+            chosen = like.chosen if like is not None else f"{option}={DEFAULTS[option]}"
+            run = Run(folder, (*run.overrides, chosen))
         if not complete(run):
             return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
@@ -347,7 +348,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="choose the strengths of L1 and OSCAR on devtest, as the paper did",
     )
-    parser.add_argument("--strengths", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
+    parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
     parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-9, 3e-8, 3e-7])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")

@@ -43,7 +43,8 @@ class Result:
     minutes : float
         Of tuning, in wall-clock time.
     chosen : str
-        Value of the option that was chosen on devtest, as an override; empty: nothing was.
+        The option that may be chosen on devtest, and its value, as an override; empty: there is
+        none.
     points : list of dict
         The values it was chosen from, with ``option``, ``dev``, ``devtest``, ``active`` and
         ``minutes``.

@@ -1,0 +1,373 @@
+"""The reproduction of Liu et al. (2013): commands, resumption, tables; hardly any tuning."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from torchtune_smt.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+import liu2013
+import runs
+import tables
+from runs import Run, complete, read_log, sweep
+from tables import Published, Result, Section
+
+
+class FakeTrain:
+    """Stands for train.py: writes what it would, and dies on the way where it is told to."""
+
+    def __init__(self, *, dies: Sequence[str] = (), keeps: bool = True) -> None:
+        self.commands: list[list[str]] = []
+        self.dies = set(dies)
+        self.keeps = keeps
+        self.code = 0
+
+    def __call__(self, arguments: Sequence[str], log: IO[bytes]) -> FakeTrain:
+        self.commands.append(list(arguments))
+        log.write(b"begun\n")
+        self.code = 0
+        words = dict(a.partition("=")[::2] for a in arguments)
+        if "-m" in arguments:
+            option = words["hydra.sweep.subdir"].removeprefix("${").removesuffix("}")
+            folders = [Path(words["hydra.sweep.dir"], v) for v in words[option].split(",")]
+        else:
+            folders = [Path(words.get("resume") or words["hydra.run.dir"])]
+        for folder in folders:
+            if not self.train(folder):
+                self.code = 1
+                break
+        return self
+
+    def train(self, folder: Path) -> bool:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.name in self.dies:
+            self.dies.remove(folder.name)
+            if self.keeps:
+                (folder / "checkpoint.pt").touch()
+            (folder / "metrics.jsonl").write_text("half\n")
+            return False
+        lines = [
+            {"step": 0, "bleu/dev": 30.0},
+            {"step": 1, "bleu/dev": 31.0},
+            {"step": 2, "bleu/dev": 30.5},
+            {"step": 2, "bleu/dev_tuned": 31.0, "best_iteration": 1},
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
+        (folder / "weights.txt").write_text("LanguageModel 0.5\nrule_id:a 0.25\n")
+        subprocess.run(["gzip", "-f", folder / "weights.txt"], check=True)
+        return True
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self.code
+
+    def terminate(self) -> None:
+        raise AssertionError("it has ended")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "row", ("data=example", "tuner=pro"))
+
+
+def record(run: Run) -> list[dict[str, float]]:
+    parts: list[dict[str, float]] = json.loads((run.folder / "run.json").read_text())["parts"]
+    return parts
+
+
+def test_a_run_is_done_once(run: Run) -> None:
+    train = FakeTrain()
+    assert complete(run, start=train)
+    assert complete(run, start=train)
+    (command,) = train.commands
+    assert command == [
+        sys.executable,
+        "train.py",
+        "data=example",
+        "tuner=pro",
+        f"hydra.run.dir={run.folder}",
+    ]
+    assert len(record(run)) == 1
+    assert read_log(run.folder) == (2, 1, 31.0, 2)
+
+
+def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
+    train = FakeTrain(dies=["row"])
+    assert not complete(run, start=train)
+    assert run.stopped
+    parts = record(run)
+    parts[0]["seconds"] = 90.0
+    text = json.dumps({"overrides": list(run.overrides), "parts": parts})
+    (run.folder / "run.json").write_text(text)
+    assert complete(run, start=train)
+    assert train.commands[1][1:] == ["train.py", f"resume={run.folder}"]
+    assert len(record(run)) == 2
+    assert 1.5 <= run.minutes < 1.6
+    assert run.dates[0] <= run.dates[1]
+
+
+def test_without_a_checkpoint_it_starts_anew(run: Run) -> None:
+    train = FakeTrain(dies=["row"], keeps=False)
+    assert not complete(run, start=train)
+    (run.folder / "tensorboard").mkdir()
+    assert complete(run, start=train)
+    assert train.commands[1] == train.commands[0]
+    assert len(record(run)) == 1
+    assert not (run.folder / "tensorboard").exists()
+    assert (run.folder / "train.log").read_bytes() == b"begun\n" * 2
+
+
+def test_other_options_are_noticed(run: Run) -> None:
+    assert complete(run, start=FakeTrain())
+    with pytest.raises(InputError, match="was run with data=example tuner=pro, and now"):
+        complete(replace(run, overrides=("data=example", "tuner=mert")), start=FakeTrain())
+
+
+def test_time_of_a_killed_run_is_written_down(run: Run) -> None:
+    class Killed(FakeTrain):
+        def wait(self, timeout: float | None = None) -> int:
+            if self.code < 3:
+                self.code += 1
+                raise subprocess.TimeoutExpired("train.py", timeout or 0)
+            raise KeyboardInterrupt
+
+        def terminate(self) -> None:
+            self.wait = lambda timeout=None: -15  # type: ignore[method-assign]
+
+    train = Killed(dies=["row"])
+    with pytest.raises(KeyboardInterrupt):
+        complete(run, start=train, tick=0.0)
+    (part,) = record(run)
+    assert part["seconds"] > 0
+
+
+def test_sweep(run: Run) -> None:
+    train = FakeTrain()
+    values = [1e-4, 3e-8, 1.0]
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.0001", "3e-08", "1.0"]
+    (command,) = train.commands
+    assert command[1:] == [
+        "train.py",
+        "-m",
+        "data=example",
+        "tuner=pro",
+        "regularizer.strength=0.0001,3e-08,1.0",
+        f"hydra.sweep.dir={run.folder}",
+        "hydra.sweep.subdir=${regularizer.strength}",
+    ]
+    assert points[0].overrides == (*run.overrides, "regularizer.strength=0.0001")
+    assert [len(record(p)) for p in points] == [1, 1, 1]
+
+
+def test_a_sweep_goes_on_where_it_was(run: Run) -> None:
+    train = FakeTrain(dies=["0.2"])
+    values = [0.1, 0.2, 0.3]
+    # The one that dies is left for the next time, and the others are done.
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.1", "0.3"]
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.1", "0.2", "0.3"]
+    assert train.commands[-1][1:] == ["train.py", f"resume={run.folder / '0.2'}"]
+    assert len(train.commands) == 3
+    assert sweep("regularizer.strength", values, run, start=train) == points
+    assert len(train.commands) == 3
+
+
+def options(tmp_path: Path, *arguments: str) -> liu2013.Options:
+    given = liu2013.parse(["--folder", str(tmp_path), *arguments])
+    return liu2013.as_options(given)
+
+
+def test_rows_are_those_of_the_paper() -> None:
+    published = {key: row.published for key, row in liu2013.ROWS.items() if row.published}
+    assert len(published) == 7
+    assert published["oscar"] == Published(503, 425, 46.9, 41.8, 1256)
+    trained = [row for row in liu2013.ROWS.values() if "train" in row.tuning_set]
+    assert sorted(row.language_models for row in trained) == ["folds"] * 3 + ["full"] * 3
+    for key, row in liu2013.ROWS.items():
+        if row.language_models == "full":
+            assert row.overrides == tuple(
+                o.replace("=folds", "=full")
+                for o in liu2013.ROWS[key.removesuffix("_full")].overrides
+            )
+
+
+@pytest.mark.parametrize("key", liu2013.ROWS)
+def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
+    from tuned import configuration
+
+    row = liu2013.ROWS[key]
+    chosen = [f"{row.swept}=0.01"] if row.swept else []
+    cfg = configuration(
+        [*liu2013.row_overrides("fisher", row, options(tmp_path, "--small")), *chosen]
+    )
+    assert cfg.data.name == "fisher"
+    assert cfg.tuner.iterations == 3
+    assert cfg.tuner.patience == 3
+    assert cfg.lm == (row.language_models or "folds")
+    if "train" in row.tuning_set:
+        assert cfg.tuner.sentences == 200
+    else:
+        assert cfg.tuner.sentences is None
+
+
+def test_all_sentences(tmp_path: Path) -> None:
+    row = liu2013.ROWS["pro_train"]
+    chosen = options(tmp_path, "--train-sentences", "0", "--iterations", "2", "--set", "a.b=1")
+    overrides = liu2013.row_overrides("multi30k", row, chosen)
+    assert not [o for o in overrides if o.startswith("tuner.sentences")]
+    assert "a.b=1" in overrides
+    assert "tuner.iterations=2" in overrides
+
+
+def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
+    arguments = ["--corpora", "fisher", "--sweep", "--lambda2s", "1e-8", "--train-sentences", "500"]
+    chosen = options(tmp_path, *arguments, "--publish", str(tmp_path), "--seed", "2")
+    assert chosen.command == (
+        "python scripts/reproduce/liu2013.py --corpora fisher --train-sentences 500 --sweep "
+        "--strengths 1e-05 0.0001 0.001 --lambda2s 1e-08 --seed 2"
+    )
+    assert chosen.grids["regularizer.lambda2"] == [1e-8]
+
+
+def result(row: str, **changes: object) -> Result:
+    described = liu2013.ROWS[row]
+    values = {
+        "row": row,
+        "corpus": "multi30k",
+        "method": described.method,
+        "tuning_set": described.tuning_set,
+        "features": described.features,
+        "language_models": described.language_models,
+        "training_sentences": 2000 if "train" in described.tuning_set else 0,
+        "active": 10,
+        "reused": 9,
+        "atomic": 10,
+        "iterations": 7,
+        "best": 4,
+        "dev": 41.0,
+        "devtest": 30.125,
+        "test": 40.5,
+        "minutes": 3.25,
+        "begin": "2026-01-01",
+        "end": "2026-01-02",
+        "command": "python scripts/reproduce/liu2013.py --corpora multi30k",
+        "seed": 1,
+        "overrides": ["data=multi30k"],
+        "versions": {"torch": "2.13.0"},
+    }
+    return Result(**(values | changes))  # type: ignore[arg-type]
+
+
+POINTS = [
+    {"option": f"regularizer.lambda2={value}", "dev": 41.0, "devtest": devtest, "active": active}
+    | {"minutes": 2.5}
+    for value, devtest, active in (("3e-09", 30.0, 900), ("3e-08", 31.0, 800))
+]
+
+
+def store(folder: Path) -> dict[str, Result]:
+    results = {
+        "pro_dev": result("pro_dev"),
+        "mert_dev": result("mert_dev", p_devtest=0.5, p_test=0.0009),
+        "oscar": result(
+            "oscar",
+            active=503,
+            atomic=12345,
+            reused=425,
+            test=41.5,
+            p_test=0.04,
+            p_devtest=0.06,
+            chosen="regularizer.lambda2=3e-08",
+            points=POINTS,
+        ),
+    }
+    for key, r in results.items():
+        r.save(folder / "multi30k" / key)
+    return results
+
+
+def test_tables(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    results = store(tmp_path / "runs")
+    assert Result.load(tmp_path / "runs" / "multi30k" / "oscar") == results["oscar"]
+    liu2013.write_tables(tmp_path / "runs", tmp_path / "out")
+    text = (tmp_path / "out" / "table.md").read_text()
+    lines = text.splitlines()
+    assert "    python scripts/reproduce/liu2013.py --corpora multi30k" in lines
+    assert "Run on 2026-01-01 to 2026-01-02; seed 1; torch 2.13.0." in lines
+    begins = ["| MERT | dev | default | | 10 |", "| PRO | dev", "| OSCAR | train (2,000 sentences)"]
+    places = [next(i for i, x in enumerate(lines) if x.startswith(b)) for b in begins]
+    assert places == sorted(places)
+    assert lines[places[0]].endswith("| 30.12 | 0.500 | 40.50 | **0.001** | 4 of 7 | 3.2 |")
+    assert "| 30.12 | baseline | 40.50 | baseline |" in lines[places[1]]
+    assert "| 503 groups of 12,345 features | 425 |" in lines[places[2]]
+    assert any("`regularizer.lambda2=3e-08` * | 41.00 | 31.00 | 800 | 2.5 |" in x for x in lines)
+    assert any(x.endswith("| 503 | 425 | 46.9 | 41.8 | 1,256 |") for x in lines)
+    assert not re.search(r"/(home|tmp|root)", text)
+    assert {line.count("|") for line in lines[places[0] - 2 : places[-1] + 1]} == {13}
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row"] for row in rows] == ["mert_dev", "pro_dev", "oscar"]
+    assert float(rows[2]["test"]) == 41.5
+    assert json.loads(rows[2]["points"]) == POINTS
+    assert rows[1]["p_test"] == ""
+    assert (tmp_path / "out" / "bleu-by-features.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def test_no_rows_no_tables(tmp_path: Path) -> None:
+    liu2013.write_tables(tmp_path / "runs", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_result(tmp_path: Path) -> None:
+    (tmp_path / tables.RESULT).write_text("{}")
+    with pytest.raises(InputError, match="is no result of a row"):
+        Result.load(tmp_path)
+
+
+def test_sections_in_one_table(tmp_path: Path) -> None:
+    one, two = result("pro_dev"), result("pro_dev", corpus="fisher", command="other")
+    text = tables.markdown(
+        "title", ["a note"], [Section("a", "x", [one]), Section("b", "y", [two])], {}, "pro_dev"
+    )
+    assert text.startswith("# title\n\na note\n\n## a\n\nx\n\n")
+    assert text.count("| PRO | dev | default |") == 2
+    assert Path(__file__).resolve().parents[1] == runs.REPOSITORY
+
+
+@pytest.mark.slow
+def test_two_rows(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    model = ["model.order=3", "model.folds=3", "model.iterations=2", "decoder.pop_limit=5"]
+    arguments = ["--small", "--rows", "mert_dev", "pro_dev", "--iterations", "1"]
+    command = [sys.executable, "scripts/reproduce/liu2013.py", *arguments]
+    command += ["--folder", tmp_path / "runs", "--publish", tmp_path / "out"]
+    command += ["--set", f"model.folder={tmp_path / 'model'}", *model]
+    done = subprocess.run(
+        command, cwd=runs.REPOSITORY, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for row in ("mert_dev", "pro_dev"):
+        found = Result.load(tmp_path / "runs" / "example" / row)
+        assert found is not None
+        assert found.active == found.reused == found.atomic == 10
+        assert 0 < found.test < 100
+        assert found.minutes > 0
+        assert (found.p_test is None) == (row == liu2013.BASELINE)
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert text == (tmp_path / "runs" / "table.md").read_text()
+    assert "| MERT | dev | default |" in text
