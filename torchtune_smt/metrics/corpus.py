@@ -107,8 +107,10 @@ def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
     totals : int64 [10]
         m_1..m_4, l_1..l_4, c, r; see `BleuReferences.statistics`.
     """
-    numbers = totals.tolist()
-    return float(BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9]).score)
+    counts = totals.tolist()
+    # As `corpus_bleu` has it; it is not this method's own default.
+    bleu = BLEU.compute_bleu(counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp")
+    return float(bleu.score)
 
 
 def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False) -> SacrebleuMetric:

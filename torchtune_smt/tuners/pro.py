@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -156,10 +157,13 @@ def _matrices(rows: SparseRows) -> tuple[Tensor, Tensor]:
     row = torch.repeat_interleave(rows.row_begin.diff())[order]
     counts = torch.bincount(rows.column, minlength=size[1])
     begin = F.pad(counts.cumsum(0), (1, 0))
-    matrix = torch.sparse_csr_tensor(
-        rows.row_begin, rows.column, rows.value, size, check_invariants=False
-    )
-    transposed = torch.sparse_csr_tensor(
-        begin, row, rows.value[order], size[::-1], check_invariants=False
-    )
+    with warnings.catch_warnings():
+        # torch calls such matrices beta; products with them are compared with dense ones in tests.
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
+        matrix = torch.sparse_csr_tensor(
+            rows.row_begin, rows.column, rows.value, size, check_invariants=False
+        )
+        transposed = torch.sparse_csr_tensor(
+            begin, row, rows.value[order], size[::-1], check_invariants=False
+        )
     return matrix, transposed

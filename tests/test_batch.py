@@ -1,0 +1,437 @@
+"""The loop of batch tuners, and stochastic tuning, against plain loops."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim_reference import EagerAdaGrad, EagerCumulativeL1, EagerFobos, EagerSGD
+
+from torchtune_smt.accumulation import AccumulatedLists, FlatLists, PairRows
+from torchtune_smt.errors import DivergenceError, InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.losses import ExpectedGain, Hinge, Logistic, Perceptron, Softmax
+from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics.bleu import BleuReferences
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
+from torchtune_smt.pairs import AllPairs, ProSampler
+from torchtune_smt.regularizers import L1, ElasticNet
+from torchtune_smt.tuners.batch import Fit, IterationSettings, fit_lists, tune_batch
+from torchtune_smt.tuners.collect import Collector, Judge
+from torchtune_smt.tuners.epochs import Progress
+from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.sentences import Sentences, score_corpus, words_of
+from torchtune_smt.tuners.stochastic import Stochastic
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights import Weights
+
+K = 3
+
+
+class Pool:
+    """A decoder with fixed hypotheses for each sentence: the best three under the weights."""
+
+    def __init__(self, sentences=4, size=12, seed=0):
+        rng = np.random.default_rng(seed)
+        self.target_words = Vocabulary(["a", "b", "c", "d", "e"])
+        self.dense_names = ["x", "y"]
+        self.tokens = rng.integers(0, 5, (sentences, size, 4)).astype(np.int32)
+        self.rows = rng.integers(-2, 3, (sentences, size, 5)) + 0.0
+        self.rows[:, :, 2:] = np.abs(self.rows[:, :, 2:])
+        self.decoded = 0
+
+    def sentences(self):
+        words = [[self.target_words[t] for t in tokens[0]] for tokens in self.tokens]
+        return Sentences.of([["f"]] * len(words), [[w] for w in words])
+
+    def decode(self, sources, weights, *, k=K):
+        ids = np.array([*range(2), *weights.features.intern(["s2", "s3", "s4"])])
+        w = weights.read(ids.astype(np.int64))
+        self.decoded += len(sources)
+        return [self._best(source.index, w, ids, k) for source in sources]
+
+    def _best(self, index, w, ids, k):
+        scores = self.rows[index] @ w
+        order = np.argsort(-scores, kind="stable")[:k]
+        rows = self.rows[index][order]
+        return KBest(
+            index,
+            4 * np.arange(k + 1),
+            self.tokens[index][order].ravel(),
+            np.append(0, np.cumsum((rows != 0).sum(1))),
+            ids[np.nonzero(rows)[1]].astype(np.int64),
+            rows[rows != 0],
+            scores[order],
+        )
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A fitter that can be followed by hand."""
+
+    size: float = 1.0
+
+    def fit(self, lists, start, seed):
+        gain = lists.gain - lists.gain.mean()
+        weights = lists.dense_matrix(lists.dimension).T @ gain
+        return Fit(start + self.size * weights + seed[1], {"n": lists.n_hypotheses})
+
+
+def collector_of(pool, weights, folder=None):
+    sentences = pool.sentences()
+    references = BleuReferences(sentences.references, pool.target_words)
+    judge = Judge(references.statistics, lambda kbest, counts: BleuPlusOne().score(counts))
+    lists = AccumulatedLists(n_dense=2, folder=folder)
+    return Collector(pool, weights, sentences, judge, lists)
+
+
+def fresh():
+    weights = Weights(["x", "y"])
+    weights.set(["x"], [1.0])
+    return weights
+
+
+def bleu_of(pool, weights):
+    kbests = pool.decode(pool.sentences().sources, weights)
+    lines = [words_of(pool, kbest) for kbest in kbests]
+    return score_corpus(lines, pool.sentences()).score
+
+
+def test_one_pass_over_the_sentences():
+    pool, weights = Pool(), fresh()
+    collector = collector_of(pool, weights)
+    done = []
+    collector.on_batch = done.append
+    collected = collector.collect()
+    assert collected.bleu == bleu_of(pool, weights)
+    assert collected.new == collector.lists.n_hypotheses == 4 * K
+    assert done == [4]
+    assert collector.collect().new == 0
+    flat = collector.lists.flat(5)
+    kbest = pool.decode(pool.sentences().sources, weights)[2]
+    assert np.array_equal(flat.kbest(2).value, kbest.value)
+    counts = flat.statistics[2 * K : 3 * K].astype(np.int64)
+    assert np.array_equal(flat.gain[2 * K : 3 * K], BleuPlusOne().score(counts))
+
+
+def by_hand(pool, fitter, options):
+    """Return scores and weights of each iteration, and the numbers of hypotheses."""
+    weights = fresh()
+    seen, history = {}, []
+    for iteration in range(1, options.iterations + 1):
+        before = len(seen)
+        sources = pool.sentences().sources
+        references = BleuReferences(pool.sentences().references, pool.target_words)
+        for kbest in pool.decode(sources, weights):
+            gains = BleuPlusOne().score(references.statistics(kbest))
+            for h in range(len(kbest)):
+                row = dict(zip(*(x.tolist() for x in kbest.row(h)), strict=True))
+                key = (kbest.index, tuple(kbest.hypothesis(h)), tuple(row.items()))
+                seen.setdefault(key, (row, gains[h]))
+        weights.grow()
+        start = weights.read(np.arange(5))
+        moved = history[-1][3] if history else float("inf")
+        if len(seen) == before and moved <= options.tolerance:
+            break
+        ordered = sorted(seen, key=lambda key: key[0])
+        matrix = np.zeros((len(seen), 5))
+        for i, key in enumerate(ordered):
+            for f, v in seen[key][0].items():
+                matrix[i, f] = v
+        gain = np.array([seen[key][1] for key in ordered])
+        new = start + fitter.size * (matrix.T @ (gain - gain.mean())) + iteration
+        mixed = options.interpolation * new + (1 - options.interpolation) * start
+        weights.set(["x", "y", "s2", "s3", "s4"], mixed)
+        moved = np.abs(mixed - start).max() / np.abs(mixed).max()
+        history.append((bleu_of(pool, weights), mixed, len(seen), moved))
+        scores = [entry[0] for entry in history]
+        if options.patience and len(scores) - 1 - scores.index(max(scores)) >= options.patience:
+            break
+    return history
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 100),
+    st.sampled_from([1.0, 0.3]),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from(["best", "last"]),
+    st.sampled_from([0.0, 0.9]),
+    st.booleans(),
+)
+def test_the_loop(seed, interpolation, patience, result, tolerance, same_set):
+    pool, weights, fitter = Pool(seed=seed), fresh(), Shift()
+    options = IterationSettings(5, patience, interpolation, tolerance, result)
+    expected = by_hand(pool, fitter, options)
+    reports = []
+    pool.decoded = 0
+    progress = tune_batch(
+        collector_of(pool, weights),
+        fitter,
+        options,
+        None if same_set else lambda: bleu_of(pool, weights),
+        seed=9,
+        on_iteration=lambda report, progress: reports.append(report),
+    )
+    assert [r.score for r in reports] == [score for score, _, _, _ in expected]
+    assert [r.hypotheses for r in reports] == [n for _, _, n, _ in expected]
+    assert [r.fit for r in reports] == [{"n": n} for _, _, n, _ in expected]
+    assert sum(r.new for r in reports) == reports[-1].hypotheses
+    scores = [score for score, _, _, _ in expected]
+    best = scores.index(max(scores))
+    assert progress.best.epoch == best + 1
+    chosen = expected[best if result == "best" else -1][1]
+    np.testing.assert_allclose(weights.read(np.arange(5)), chosen, rtol=1e-12, atol=1e-12)
+    assert progress.sentences == 4 * len(expected)
+    if same_set:
+        # Once before the first iteration, and once after each: not twice for lists and score.
+        assert pool.decoded == 4 * (len(expected) + 1)
+
+
+@pytest.mark.parametrize("same_set", [True, False])
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_resumed_at_each_iteration(tmp_path, same_set, stop):
+    class Stop(Exception):
+        pass
+
+    def run(weights, collector, progress=None, stop=None):
+        def save(progress):
+            if progress.epoch == (stop or 0) + 1:
+                raise Stop
+
+        score = None if same_set else lambda: bleu_of(collector.decoder, weights)
+        return tune_batch(
+            collector, Shift(), IterationSettings(4, None), score, progress=progress, save=save
+        )
+
+    whole = fresh()
+    pool = Pool()
+    end = run(whole, collector_of(pool, whole, tmp_path / "whole"))
+    weights = fresh()
+    collector = collector_of(pool, weights, tmp_path / "stopped")
+    kept = {}
+
+    def save(progress):
+        kept["progress"] = Progress(**vars(progress))
+        kept["state"] = collector.lists.state_dict()
+        kept["weights"] = weights.parameter.detach().clone()
+        if progress.epoch == stop + 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        score = None if same_set else lambda: bleu_of(pool, weights)
+        tune_batch(collector, Shift(), IterationSettings(4, None), score, save=save)
+    # Killed while it worked on the next iteration.
+    collector.collect()
+    again = fresh()
+    again.set(["s2", "s3", "s4"], [0.0] * 3)
+    again.parameter.data[:] = kept["weights"]
+    collector = collector_of(pool, again)
+    collector.lists = AccumulatedLists.open(tmp_path / "stopped", n_dense=2)
+    collector.lists.load_state_dict(kept["state"])
+    resumed = run(again, collector, kept["progress"])
+    assert again.parameter.tolist() == whole.parameter.tolist()
+    assert (resumed.best.epoch, resumed.best.score) == (end.best.epoch, end.best.score)
+    assert resumed.moved == end.moved
+
+
+def test_weights_that_are_not_finite():
+    weights = fresh()
+    with pytest.raises(DivergenceError, match="a weight is not finite after fitting"):
+        tune_batch(collector_of(Pool(), weights), Shift(float("inf")), IterationSettings(), None)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1, or null"),
+        ({"interpolation": 0.0}, "interpolation must be above 0 and at most 1"),
+        ({"interpolation": 1.5}, "interpolation must be above 0"),
+        ({"tolerance": -1.0}, "tolerance must be 0 or more"),
+        ({"result": "average"}, "result must be best or last"),
+    ],
+)
+def test_settings_out_of_range(option, message):
+    with pytest.raises(ValueError, match=message):
+        IterationSettings(**option)
+
+
+def test_pairs_are_all_that_some_fitters_need():
+    collector = collector_of(Pool(), fresh())
+    collector.collect()
+    lists, start = collector.lists, np.zeros(5)
+    sampler = ProSampler(candidates=20, pairs=4, threshold=0.01)
+    for fitter in (Pro(sampler), Stochastic(sampler, Hinge(), partial(SGD, lr=0.1))):
+        short = fit_lists(fitter, lists, start, (1, 2))
+        assert np.array_equal(short.weights, fitter.fit(lists.flat(5), start, (1, 2)).weights)
+    listwise = Stochastic(sampler, Softmax(), partial(SGD, lr=0.1))
+    assert fit_lists(listwise, lists, start, (1,)).report["lists"] == 4
+
+
+# Stochastic tuning.
+
+
+def pairs_of(seed, n=30, d=7):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(-2, 3, (n, d)) * (rng.random((n, d)) < 0.5) + 0.0
+    rows = [np.flatnonzero(row) for row in matrix]
+    begin = np.cumsum([0, *map(len, rows)])
+    feature = np.concatenate(rows).astype(np.int32)
+    return matrix, PairRows(begin, feature, matrix[matrix != 0])
+
+
+SLOPES = {
+    Hinge: lambda z: -1.0 * (z < 1),
+    Logistic: lambda z: -1 / (1 + np.exp(z)),
+    Perceptron: lambda z: -1.0 * (z <= 0),
+}
+OPTIMIZERS = [
+    (partial(CumulativeL1, lr=0.1, regularizer=L1(0.02), unregularized=2), EagerCumulativeL1),
+    (partial(FOBOS, lr=0.3, regularizer=ElasticNet(0.03, 0.1), unregularized=2), EagerFobos),
+    (partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2), EagerAdaGrad),
+    (partial(SGD, lr=0.1), EagerSGD),
+]
+
+
+def twin_of(optimizer, kind, start):
+    options = dict(optimizer.keywords)
+    schedule = {FOBOS: "1/t"}.get(optimizer.func, "constant")
+    return kind(start, options.pop("lr"), **options, schedule=schedule)
+
+
+@pytest.mark.parametrize("reduction", ["each", "sum", "mean"])
+@pytest.mark.parametrize("loss", SLOPES)
+@pytest.mark.parametrize(("optimizer", "kind"), OPTIMIZERS)
+def test_passes_over_pairs(loss, optimizer, kind, reduction):
+    matrix, pairs = pairs_of(4)
+    start = np.linspace(-0.3, 0.3, 7)
+    fitter = Stochastic(AllPairs(), loss(reduction), optimizer, passes=3, batch_size=8)
+    fit = fitter.fit_pairs(pairs, start, (5, 6))
+    twin = twin_of(optimizer, kind, start)
+    generator, losses = np.random.default_rng((5, 6)), []
+    size = 1 if reduction == "each" else 8
+    for _ in range(3):
+        order = generator.permutation(30)
+        losses.clear()
+        for begin in range(0, 30, size):
+            part = matrix[order[begin : begin + size]]
+            margins = part @ twin.w
+            losses += loss()(torch.from_numpy(margins)).tolist()
+            gradient = SLOPES[loss](margins) @ part
+            if reduction == "mean":
+                gradient = gradient / len(part)
+            touched = np.flatnonzero(part.any(0))
+            twin.step([(i, gradient[i]) for i in touched])
+    np.testing.assert_allclose(fit.weights, twin.w, rtol=1e-9, atol=1e-12)
+    assert fit.report == {"loss": pytest.approx(np.mean(losses)), "pairs": 30}
+
+
+def test_a_loss_without_compiled_steps():
+    class Mine(Hinge):
+        slope = None
+
+    _, pairs = pairs_of(1)
+    fits = [
+        Stochastic(AllPairs(), loss, partial(FOBOS, lr=0.1, regularizer=L1(0.1)), 2).fit_pairs(
+            pairs, np.ones(7), (3,)
+        )
+        for loss in (Hinge("each"), Mine("each"))
+    ]
+    np.testing.assert_allclose(fits[0].weights, fits[1].weights, rtol=1e-12, atol=1e-14)
+    assert fits[0].report["loss"] == pytest.approx(fits[1].report["loss"])
+
+
+def test_averaged_weights():
+    matrix, pairs = pairs_of(2)
+    optimizer = partial(SGD, lr=0.1, average="step")
+    fit = Stochastic(AllPairs(), Perceptron(), optimizer, 2, average=True).fit_pairs(
+        pairs, np.zeros(7), (1,)
+    )
+    w, total, generator = np.zeros(7), np.zeros(7), np.random.default_rng((1,))
+    for _ in range(2):
+        for i in generator.permutation(30):
+            w = w + 0.1 * matrix[i] * (matrix[i] @ w <= 0)
+            total += w
+    np.testing.assert_allclose(fit.weights, total / 60, rtol=1e-9, atol=1e-12)
+
+
+def flat_of(gains, seed=0):
+    rng = np.random.default_rng(seed)
+    kbests = []
+    for index, some in enumerate(gains):
+        k = len(some)
+        rows = rng.integers(0, 3, (k, 4)) + 0.0
+        kbests.append(
+            KBest(
+                index,
+                np.arange(k + 1),
+                np.arange(k, dtype=np.int32),
+                np.append(0, np.cumsum((rows != 0).sum(1))),
+                np.nonzero(rows)[1],
+                rows[rows != 0],
+                np.zeros(k),
+                np.array(some, float),
+            )
+        )
+    return FlatLists.of_kbests(kbests, 4)
+
+
+@pytest.mark.parametrize("loss", [Softmax("sum"), ExpectedGain(reduction="mean"), Softmax("each")])
+def test_passes_over_lists(loss):
+    lists = flat_of([[0.1, 0.5, 0.3], [0.4], [0.2, 0.2, 0.9], [0.7, 0.1], [0.3, 0.6, 0.5]])
+    fit = Stochastic(AllPairs(), loss, partial(SGD, lr=0.1), 2, batch_size=2).fit(
+        lists, np.full(4, 0.1), (8,)
+    )
+    w = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
+    generator, size = np.random.default_rng((8,)), 1 if loss.reduction == "each" else 2
+    matrix = torch.from_numpy(lists.dense_matrix(4))
+    for _ in range(2):
+        order = generator.permutation([0, 2, 3, 4])
+        for begin in range(0, 4, size):
+            part = order[begin : begin + size]
+            total = 0.0
+            for s in part:
+                span = slice(*lists.list_begin[s : s + 2].tolist())
+                gains = torch.from_numpy(lists.gain[span])
+                total = total + loss((matrix[span] @ w)[None], gains[None]).sum()
+            if loss.reduction == "mean":
+                total = total / len(part)
+            (gradient,) = torch.autograd.grad(total, w)
+            with torch.no_grad():
+                w -= 0.1 * gradient
+    np.testing.assert_allclose(fit.weights, w.detach().numpy(), rtol=1e-9, atol=1e-12)
+    assert fit.report["lists"] == 4
+
+
+def test_nothing_to_learn_from():
+    fitter = Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1))
+    with pytest.raises(InputError, match="no list has a pair"):
+        fitter.fit(flat_of([[0.1], [0.2, 0.2]]), np.zeros(4), (1,))
+    fitter = Stochastic(AllPairs(), Softmax(), partial(SGD, lr=0.1))
+    with pytest.raises(InputError, match="no list has two hypotheses"):
+        fitter.fit(flat_of([[0.1], [0.2]]), np.zeros(4), (1,))
+
+
+def test_arguments_out_of_range():
+    for name in ("passes", "batch_size"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+            Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), **{name: 0})
+    with pytest.raises(ValueError, match="device must be"):
+        Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), device="gpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda():
+    _, pairs = pairs_of(3)
+    optimizer = partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2)
+    here, there = (
+        Stochastic(AllPairs(), Logistic(), optimizer, 3, device=d).fit_pairs(
+            pairs, np.zeros(7), (1,)
+        )
+        for d in ("cpu", "cuda")
+    )
+    np.testing.assert_allclose(here.weights, there.weights, rtol=1e-9, atol=1e-12)
