@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
@@ -41,7 +41,12 @@ class ChosenFitter(NamedTuple):
     groups: set[str]
 
 
-def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> ChosenFitter:
+def make_fitter(
+    cfg: DictConfig,
+    parts: Parts,
+    n_dense: Callable[[], int],
+    also: Collection[str] = (),
+) -> ChosenFitter:
     """Return the fitter that ``tuner.fitter`` names.
 
     Arguments of its class with the name of a group (sampler, loss, optimizer) get what that group
@@ -51,6 +56,8 @@ def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Ch
     ----------
     n_dense : callable
         Returns the number of dense features; asked when the optimizer is made.
+    also : collection of str
+        Groups that the tuner takes for something else.
 
     Raises
     ------
@@ -79,7 +86,7 @@ def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Ch
     groups = {group for name in names for group in _GROUPS.get(name, ())}
     if "loss" in names and is_listwise(parts.loss):
         groups.discard("sampler")
-    refuse_unused(cfg, groups)
+    refuse_unused(cfg, groups.union(also))
     if "loss" in names and parts.loss.reduction == "each" and _was_given("tuner.fitter.batch_size"):
         raise InputError(
             "tuner.fitter.batch_size has no effect where a step is taken after each pair or list: "

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.batch import BatchRun
+from torchtune_smt.cli.grouping import GroupingRun, check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
@@ -34,6 +35,7 @@ CHECKPOINT = "checkpoint.pt"
 KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
     "online": OnlineRun,
     "batch": BatchRun,
+    "grouping": GroupingRun,
 }
 
 
@@ -122,6 +124,8 @@ def main() -> int:
 
 def _check(cfg: DictConfig) -> None:
     """Refuse combinations that make no sense, before anything is done."""
+    if cfg.tuner.kind == "grouping":
+        check_grouping(cfg)
     if has_stored_lists(cfg):
         return
     if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":
