@@ -24,7 +24,7 @@ from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import load_weights
 
 DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"
-GROUPS = "groups.tsv"
+GROUPS = "groups.tsv.gz"
 REUSE_K = 1000
 BATCH = 64
 
