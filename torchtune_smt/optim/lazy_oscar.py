@@ -112,9 +112,11 @@ class FobosOscar(SparseOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` gave; see `SparseOptimizer.load_state_dict`."""
         super().load_state_dict(state_dict)
-        for state in self.state.values():
+        for parameter, state in self.state.items():
             if "structure" in state:
-                state["structure"] = OscarStructure.from_tensors(state["structure"])
+                state["structure"] = OscarStructure.from_tensors(
+                    state["structure"], parameter.numel()
+                )
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter."""

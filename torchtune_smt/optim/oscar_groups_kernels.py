@@ -40,7 +40,9 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     make_room,
     open_entry,
     place,
+    place_at,
     position,
+    set_event,
     shift,
     slant,
 )
@@ -71,16 +73,16 @@ def free_group(tree: Tree, group: int) -> None:
 
 
 @inner
-def take_out(tree: Tree, j: int) -> None:
-    """Take a coordinate out of its group; all groups below move up by a rank."""
-    group = tree.member[j, GROUP]
-    leaf = tree.group[group, LEAF]
-    i = place(tree, leaf, group)
+def take_out(tree: Tree, j: int, leaf: int, i: int, alone: bool) -> None:
+    """Take a coordinate out of its group, entry i of a leaf; all groups below move up by a rank.
+
+    With `alone`, those of the leaf do: the caller puts the coordinate in again there.
+    """
     members = tree.link[leaf, SIZE + i]
-    shift(tree, leaf, i, -1.0)
+    shift(tree, leaf, i, -1.0, alone)
     tree.counts[ACTIVE] -= 1
     if members == 1:
-        free_group(tree, group)
+        free_group(tree, tree.link[leaf, CHILD + i])
         close_entry(tree, leaf, i)
         if tree.link[leaf, ENTRIES] == 0:
             drop(tree, leaf)
@@ -90,7 +92,7 @@ def take_out(tree: Tree, j: int) -> None:
     after, before = tree.member[j, NEXT], tree.member[j, PREVIOUS]
     tree.member[before, NEXT] = after
     tree.member[after, PREVIOUS] = before
-    tree.group[group, FIRST] = after
+    tree.group[tree.link[leaf, CHILD + i], FIRST] = after
     tree.link[leaf, SIZE + i] = members - 1
     # The mean of one rank less; |w| stays at this clock.
     tree.real[leaf, RANK + i] -= 0.5
@@ -99,12 +101,11 @@ def take_out(tree: Tree, j: int) -> None:
 
 
 @inner
-def put_in(tree: Tree, j: int, magnitude: float) -> None:
-    """Put a coordinate in as a group of one; all groups below move down by a rank."""
-    leaf, i, y = find(tree, magnitude)
-    if tree.link[leaf, ENTRIES] == FANOUT:
-        make_room(tree, leaf)
-        leaf, i, y = find(tree, magnitude)
+def put_in(tree: Tree, j: int, leaf: int, i: int, y: float, alone: bool) -> None:
+    """Put a coordinate in as a group of one, as `find` says; all below move down by a rank.
+
+    With `alone`, those of the leaf do.
+    """
     if i > 0:
         rank = tree.real[leaf, RANK + i - 1] + 0.5 * (tree.link[leaf, SIZE + i - 1] + 1)
     elif tree.link[leaf, ENTRIES] > 0:
@@ -125,8 +126,34 @@ def put_in(tree: Tree, j: int, magnitude: float) -> None:
     tree.real[leaf, RANK + i] = rank
     tree.link[leaf, CHILD + i] = group
     tree.link[leaf, SIZE + i] = 1
-    shift(tree, leaf, i, 1.0)
+    shift(tree, leaf, i, 1.0, alone)
+    if alone:
+        # `take_out` compared the last entry with a leaf that kept its ranks.
+        set_event(tree, leaf, tree.link[leaf, ENTRIES] - 1)
     changed(tree, leaf, i)
+
+
+@inner
+def key(tree: Tree, leaf: int, i: int) -> float:
+    """Return where an entry of a leaf is, as `find` gives |w|."""
+    result: float = tree.real[leaf, VALUE + i] + slant(tree) * tree.real[leaf, RANK + i]
+    return result
+
+
+@inner
+def stays(tree: Tree, leaf: int, i: int, y: float) -> bool:
+    """Say whether a coordinate may leave entry i of a leaf and join at y without going elsewhere.
+
+    It may where other entries of the leaf are on both sides of y, and there is room.
+    """
+    single = tree.link[leaf, SIZE + i] == 1
+    first, last = 0, tree.link[leaf, ENTRIES] - 1
+    if single:
+        first += int(i == first)
+        last -= int(i == last)
+    elif last == FANOUT - 1:
+        return False
+    return first <= last and key(tree, leaf, first) >= y and y > key(tree, leaf, last)
 
 
 @inner
@@ -135,11 +162,33 @@ def move(tree: Tree, weight: Reals, j: int, new: float) -> None:
     if new == weight[j]:
         return
     weight[j] = new
-    if tree.member[j, GROUP] >= 0:
-        take_out(tree, j)
+    group = tree.member[j, GROUP]
+    if group >= 0:
+        leaf = tree.group[group, LEAF]
+        i = place(tree, leaf, group)
+        value, rank = above(tree, leaf)
+        y = abs(new) + tree.numbers[PASSED] - value - slant(tree) * rank
+        if new != 0.0 and stays(tree, leaf, i, y):
+            last = tree.link[leaf, ENTRIES] - 1
+            if (
+                tree.link[leaf, SIZE + i] == 1
+                and 0 < i < last
+                and key(tree, leaf, i - 1) >= y > key(tree, leaf, i + 1)
+            ):
+                tree.real[leaf, VALUE + i] = y - slant(tree) * tree.real[leaf, RANK + i]
+                changed(tree, leaf, i)
+                return
+            take_out(tree, j, leaf, i, True)
+            put_in(tree, j, leaf, place_at(tree, leaf, y), y, True)
+            return
+        take_out(tree, j, leaf, i, False)
         tree.member[j, GROUP] = -1
     if new != 0.0:
-        put_in(tree, j, abs(new))
+        leaf, i, y = find(tree, abs(new))
+        if tree.link[leaf, ENTRIES] == FANOUT:
+            make_room(tree, leaf)
+            leaf, i, y = find(tree, abs(new))
+        put_in(tree, j, leaf, i, y, False)
 
 
 @inner

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.optim import oscar_build_kernels
 from torchtune_smt.optim.oscar_build_kernels import FILL
 from torchtune_smt.optim.oscar_tree_kernels import (
     ACTIVE,
+    AFTER,
+    BEFORE,
     CHILD,
+    ENTRIES,
     FANOUT,
     FIRST,
     FREE,
+    GROUP,
+    LAST,
     LEFT,
+    LEVEL,
+    NEXT,
     NODES,
+    PARENT,
+    PREVIOUS,
+    ROOT,
+    SLOT,
     Tree,
 )
 
@@ -54,9 +64,9 @@ class OscarStructure:
         order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
         self.released = False
         self.tree = Tree(
-            np.empty((0, 5 * FANOUT)),
-            np.empty((0, CHILD + 2 * FANOUT), np.int32),
-            np.empty((0, 2), np.int32),
+            np.zeros((0, 5 * FANOUT)),
+            np.zeros((0, CHILD + 2 * FANOUT), np.int32),
+            np.zeros((0, 2), np.int32),
             np.full((weight.size, 4), -1, np.int32),
             np.array([0.0, 0.0, lambda1, lambda2]),
             np.zeros(8, np.int64),
@@ -96,7 +106,7 @@ class OscarStructure:
         oscar_build_kernels.signed_blocks(self.tree, weight, group, result)
         return result
 
-    def to_tensors(self) -> dict[str, torch.Tensor]:
+    def to_tensors(self) -> dict[str, Tensor]:
         """Return a copy of all there is."""
         nodes = int(self.tree.counts[NODES])
         parts = self.tree._asdict()
@@ -104,22 +114,35 @@ class OscarStructure:
         return {name: torch.from_numpy(part.copy()) for name, part in parts.items()}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Any]) -> OscarStructure:
+    def from_tensors(cls, tensors: dict[str, Tensor], length: int) -> OscarStructure:
         """Return what `to_tensors` was called of; it goes on with the same bits.
+
+        Parameters
+        ----------
+        tensors : dict of tensors
+        length : int
+            D.
 
         Raises
         ------
         ValueError
-            The tensors are no structure.
+            The tensors are no structure of D weights.
         """
-        parts = {name: tensors[name].numpy().copy() for name in Tree._fields}
-        result = cls.__new__(cls)
-        result.released = False
+        parts = {name: tensors[name].numpy().copy() for name in Tree._fields if name in tensors}
+        result = cls(np.zeros(0), 0, 0.0, 0.0)
+        empty = result.tree._asdict()
+        if not (
+            parts.keys() == empty.keys()
+            and all(parts[name].dtype == empty[name].dtype for name in parts)
+            and all(parts[name].shape[1:] == empty[name].shape[1:] for name in parts)
+            and all(parts[name].shape == empty[name].shape for name in ("numbers", "counts"))
+            and _points_inside(Tree(**parts), length)
+        ):
+            raise ValueError("the saved state is damaged: its groups are no groups of the weights")
+        nodes = parts["real"].shape[0]
         result.tree = Tree(**parts)
-        nodes = int(result.tree.counts[NODES])
         result._make_nodes(nodes + _nodes_for(0, int(result.tree.counts[LEFT])))
-        for name in ("real", "link"):
-            getattr(result.tree, name)[:nodes] = parts[name]
+        result.tree.real[:nodes], result.tree.link[:nodes] = parts["real"], parts["link"]
         return result
 
     def _build(self, changes: int, magnitude: Reals, members: Offsets, group: Offsets) -> None:
@@ -133,7 +156,7 @@ class OscarStructure:
         """Have at least this many groups, used or not."""
         old = self.tree.group
         if old.shape[0] < number:
-            group = np.empty((number, 2), np.int32)
+            group = np.zeros((number, 2), np.int32)
             group[: old.shape[0]] = old
             group[old.shape[0] :, FIRST] = np.arange(old.shape[0] + 1, number + 1)
             group[-1, FIRST] = self.tree.counts[FREE]
@@ -144,8 +167,8 @@ class OscarStructure:
         """Have room for at least this many nodes; what is in them is lost."""
         if self.tree.real.shape[0] < number:
             self.tree = self.tree._replace(
-                real=np.empty((number, self.tree.real.shape[1])),
-                link=np.empty((number, self.tree.link.shape[1]), np.int32),
+                real=np.zeros((number, self.tree.real.shape[1])),
+                link=np.zeros((number, self.tree.link.shape[1]), np.int32),
             )
 
 
@@ -155,3 +178,26 @@ def _nodes_for(groups: int, changes: int) -> int:
     # the leaves are fewer than a quarter.
     leaves = groups // FILL + changes // (FANOUT - FILL) + 1
     return leaves * 5 // 4 + 16
+
+
+def _points_inside(tree: Tree, length: int) -> bool:
+    """Return whether all numbers of coordinates, groups and nodes are below those there are."""
+    nodes, groups = tree.link.shape[0], tree.group.shape[0]
+    links = tree.link[:, [PARENT, BEFORE, AFTER]]
+    leaves = tree.link[:, LEVEL] == 0
+    children, rings = tree.link[:, CHILD : CHILD + FANOUT], tree.member[:, [NEXT, PREVIOUS]]
+    limits = [
+        (links, nodes),
+        (tree.counts[[ROOT, LAST]], nodes),
+        (tree.link[:, SLOT], FANOUT),
+        (tree.link[:, ENTRIES], FANOUT + 1),
+        (children[leaves], groups),
+        (children[~leaves], nodes),
+        (tree.counts[FREE], groups),
+        (tree.member[:, GROUP], groups),
+        (rings, length),
+        (tree.member[length:, GROUP], 0),
+    ]
+    return tree.real.shape[0] == nodes == tree.counts[NODES] and all(
+        bool(((numbers >= -1) & (numbers < limit)).all()) for numbers, limit in limits
+    )

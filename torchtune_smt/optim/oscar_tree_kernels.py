@@ -72,6 +72,13 @@ class Tree(NamedTuple):
 
 
 @inner
+def fanout(tree: Tree) -> int:
+    """Return FANOUT; loops of a length that the compiler knows it unrolls, without vectors."""
+    result: int = (tree.link.shape[1] - CHILD) // 2
+    return result
+
+
+@inner
 def slant(tree: Tree) -> float:
     """Return by how much a rank of 1 raises a value at the clock of the moment."""
     result: float = tree.numbers[LAMBDA2] * tree.numbers[CLOCK]
@@ -113,6 +120,18 @@ def position(tree: Tree, leaf: int, i: int) -> float:
 
 
 @inner
+def place_at(tree: Tree, leaf: int, y: float) -> int:
+    """Return before which entry of a leaf a group at y belongs, behind equal ones."""
+    s = slant(tree)
+    entries = tree.link[leaf, ENTRIES]
+    result = 0
+    for i in range(FANOUT):
+        key = tree.real[leaf, VALUE + i] + s * tree.real[leaf, RANK + i]
+        result += (i < entries) & (key >= y)
+    return result
+
+
+@inner
 def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
     """Return the leaf and the place where a group at |w| belongs, behind equal ones.
 
@@ -132,27 +151,28 @@ def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
         y -= tree.real[node, VALUE + slot] + s * tree.real[node, RANK + slot]
         node = tree.link[node, CHILD + slot]
         tree.counts[WORK] += 1
-    entries = tree.link[node, ENTRIES]
-    slot = 0
-    for i in range(FANOUT):
-        key = tree.real[node, VALUE + i] + s * tree.real[node, RANK + i]
-        slot += (i < entries) & (key >= y)
     tree.counts[WORK] += 1
-    return node, slot, y
+    return node, place_at(tree, node, y), y
 
 
 @inner
-def shift(tree: Tree, node: int, i: int, by: float) -> None:
-    """Add to the ranks of all groups behind an entry; no |w| changes at this clock."""
+def shift(tree: Tree, node: int, i: int, by: float, alone: bool) -> None:
+    """Add to the ranks of all groups behind an entry; no |w| changes at this clock.
+
+    With `alone`, only to those of the node.
+    """
     amount = slant(tree) * by
+    entries = fanout(tree)
     while node >= 0:
-        for k in range(FANOUT):
+        for k in range(entries):
             tree.real[node, VALUE + k] -= amount if k > i else 0.0
-        for k in range(FANOUT):
+        for k in range(entries):
             tree.real[node, RANK + k] += by if k > i else 0.0
+        tree.counts[WORK] += 1
+        if alone:
+            return
         i = tree.link[node, SLOT]
         node = tree.link[node, PARENT]
-        tree.counts[WORK] += 1
 
 
 @inner
@@ -262,21 +282,49 @@ def copy_entry(tree: Tree, node: int, i: int, to: int, k: int) -> None:
 @inner
 def open_entry(tree: Tree, node: int, i: int) -> None:
     """Make room before entry i of a node that is not full."""
-    entries = tree.link[node, ENTRIES]
-    for k in range(entries, i, -1):
-        copy_entry(tree, node, k - 1, node, k)
-    tree.link[node, ENTRIES] = entries + 1
+    width = fanout(tree)
+    columns = 5 if tree.link[node, LEVEL] > 0 else 3
+    for column in range(0, columns * FANOUT, FANOUT):
+        real = tree.real[node, column : column + width]
+        last = 0.0
+        for k in range(width):
+            here = real[k]
+            real[k] = last if k > i else here
+            last = here
+    for column in (CHILD, SIZE):
+        link = tree.link[node, column : column + width]
+        last_link = link[0]
+        for k in range(width):
+            here_link = link[k]
+            link[k] = last_link if k > i else here_link
+            last_link = here_link
+    entries = tree.link[node, ENTRIES] + 1
+    tree.link[node, ENTRIES] = entries
+    if tree.link[node, LEVEL] > 0:
+        for k in range(i + 1, entries):
+            tree.link[tree.link[node, CHILD + k], SLOT] = k
 
 
 @inner
 def close_entry(tree: Tree, node: int, i: int) -> None:
     """Take entry i out of a node."""
+    width = fanout(tree) - 1
+    columns = 5 if tree.link[node, LEVEL] > 0 else 3
+    for column in range(0, columns * FANOUT, FANOUT):
+        real = tree.real[node, column : column + width + 1]
+        for k in range(width):
+            real[k] = real[k + 1] if k >= i else real[k]
+    for column in (CHILD, SIZE):
+        link = tree.link[node, column : column + width + 1]
+        for k in range(width):
+            link[k] = link[k + 1] if k >= i else link[k]
     entries = tree.link[node, ENTRIES] - 1
-    for k in range(i, entries):
-        copy_entry(tree, node, k + 1, node, k)
     tree.link[node, ENTRIES] = entries
     tree.link[node, CHILD + entries] = -1
     tree.real[node, EVENT + entries] = NEVER
+    if tree.link[node, LEVEL] > 0:
+        for k in range(i, entries):
+            tree.link[tree.link[node, CHILD + k], SLOT] = k
 
 
 @inner

@@ -1,0 +1,416 @@
+"""Lazy OSCAR against the eager prox after each step, its definition, and itself when resumed."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim_reference import EagerFobos, parameter_of, set_gradient
+
+from torchtune_smt.errors import DivergenceError
+from torchtune_smt.losses.slope_kernels import HINGE
+from torchtune_smt.optim import FobosOscar
+from torchtune_smt.optim import oscar_tree_kernels as t
+from torchtune_smt.regularizers import Oscar
+
+
+class Eager:
+    """Algorithm 2 with the eager prox, which other tests check, and a dimension that may grow."""
+
+    def __init__(self, start, lr, regularizer, unregularized=0, power=0.0):
+        self.w = np.array(start, float)
+        self.lr, self.regularizer, self.unregularized = lr, regularizer, unregularized
+        self.power, self.t = power, 0
+        self.group = None
+
+    def step(self, ids, gradient):
+        self.t += 1
+        self.w[ids] -= self.lr / self.t**self.power * np.asarray(gradient, float)
+        rest = torch.from_numpy(self.w[self.unregularized :])
+        size = self.lr / (self.t + 1) ** self.power
+        result, self.group = self.regularizer.groups(rest, size)
+        self.w[self.unregularized :] = result.numpy()
+
+
+def build(parameter, regularizer, lr=0.5, schedule="constant", unregularized=0):
+    return FobosOscar([parameter], lr, regularizer, schedule=schedule, unregularized=unregularized)
+
+
+def step(optimizer, parameter, ids, gradient):
+    set_gradient(parameter, list(zip(map(int, ids), map(float, gradient), strict=True)))
+    optimizer.step()
+
+
+def values(parameter):
+    return parameter.detach().numpy()
+
+
+def check(optimizer, parameter):
+    """Assert what must hold of a structure at all times."""
+    state = optimizer.state.get(parameter, {})
+    if "structure" not in state:
+        return
+    tree = state["structure"].tree
+    members = {}
+    for j in np.flatnonzero(tree.member[:, t.GROUP] >= 0):
+        members.setdefault(int(tree.member[j, t.GROUP]), set()).add(int(j))
+    root, seen = int(tree.counts[t.ROOT]), []
+    assert tree.link[root, t.PARENT] == -1
+
+    def walk(node, value, rank):
+        """Append the groups below a node; return its head, in its own frame, and first event."""
+        n = int(tree.link[node, t.ENTRIES])
+        assert 0 < n <= t.FANOUT or not members
+        assert (tree.link[node, t.CHILD + n : t.CHILD + t.FANOUT] == -1).all()
+        assert (tree.real[node, t.EVENT + n : t.EVENT + t.FANOUT] == t.NEVER).all()
+        heads = []
+        for i in range(n):
+            child = int(tree.link[node, t.CHILD + i])
+            here = tree.real[node, t.VALUE + i], tree.real[node, t.RANK + i]
+            if tree.link[node, t.LEVEL] == 0:
+                size = int(tree.link[node, t.SIZE + i])
+                seen.append((child, node, size, value + here[0], rank + here[1]))
+                heads.append(here)
+                continue
+            assert tree.link[child, t.LEVEL] == tree.link[node, t.LEVEL] - 1
+            assert tree.link[child, t.PARENT] == node and tree.link[child, t.SLOT] == i
+            head, event = walk(child, value + here[0], rank + here[1])
+            if head is not None:
+                stored = tree.real[node, [t.HEAD_VALUE + i, t.HEAD_RANK + i]]
+                assert stored == pytest.approx(head, abs=1e-12)
+                heads.append((here[0] + head[0], here[1] + head[1]))
+            assert tree.real[node, t.EVENT + i] == event
+        return (heads or [None])[0], tree.real[node, t.EVENT : t.EVENT + t.FANOUT].min()
+
+    walk(root, 0.0, 0.0)
+    assert tree.counts[t.GROUPS] == len(seen) == len(members)
+    assert tree.counts[t.ACTIVE] == sum(map(len, members.values()))
+    above, clock, lambda2 = 0, tree.numbers[t.CLOCK], tree.numbers[t.LAMBDA2]
+    events = []
+    for number, (group, leaf, size, value, rank) in enumerate(seen):
+        assert tree.group[group, t.LEAF] == leaf
+        assert len(members[group]) == size
+        ring = {j := int(tree.group[group, t.FIRST])}
+        while (j := int(tree.member[j, t.NEXT])) not in ring:
+            assert tree.member[tree.member[j, t.PREVIOUS], t.NEXT] == j
+            ring.add(j)
+        assert ring == members[group]
+        assert rank == above + (size + 1) / 2
+        above += size
+        if number + 1 < len(seen):
+            _, _, other, below, _ = seen[number + 1]
+            assert value - below >= (clock - 1e-12) * lambda2 * (size + other) / 2 - 1e-13
+            events.append(2 * (value - below) / (lambda2 * (size + other)) if lambda2 else t.NEVER)
+    if events and lambda2 > 0:
+        first = tree.real[root, t.EVENT : t.EVENT + t.FANOUT].min()
+        assert first == pytest.approx(min(events), rel=1e-6, abs=1e-9)
+        assert first > clock
+
+
+GRADIENTS = (-2.0, -1.0, -0.3, 0.0, 0.5, 1.0, 1.7)
+actions = st.lists(
+    st.one_of(
+        *3 * (st.lists(st.tuples(st.integers(0, 9), st.sampled_from(GRADIENTS)), max_size=6),),
+        st.lists(st.tuples(st.integers(0, 9), st.floats(-2, 2)), max_size=6),
+        st.just("flush"),
+        st.just("reload"),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=300)
+@given(
+    start=st.lists(
+        st.sampled_from([-1.0, 0.0, 0.05, 0.5, 0.7]) | st.floats(-1, 1), min_size=10, max_size=10
+    ),
+    lambda1=st.sampled_from([0.0, 1e-10, 0.05]),
+    lambda2=st.sampled_from([0.0, 3e-8, 0.01, 0.1]),
+    dimension=st.sampled_from([None, 200]),
+    schedule=st.sampled_from(["constant", "1/t"]),
+    unregularized=st.sampled_from([0, 2]),
+    actions=actions,
+)
+def test_lazy_equals_eager(start, lambda1, lambda2, dimension, schedule, unregularized, actions):
+    regularizer = Oscar(lambda1, lambda2, dimension)
+    parameter = parameter_of(start)
+    lazy = build(parameter, regularizer, 0.5, schedule, unregularized)
+    eager = Eager(start, 0.5, regularizer, unregularized, float(schedule == "1/t"))
+    for action in actions:
+        if action == "flush":
+            lazy.flush()
+        elif action == "reload":
+            state = lazy.state_dict()
+            parameter = torch.nn.Parameter(parameter.detach().clone())
+            lazy = build(parameter, regularizer, 0.5, schedule, unregularized)
+            lazy.load_state_dict(state)
+        elif isinstance(action, int):
+            new = parameter.data.new_zeros(action)
+            parameter.data = torch.cat([parameter.data, new])
+            eager.w = np.append(eager.w, new)
+        else:
+            entries = dict(action)  # no coordinate twice
+            step(lazy, parameter, entries.keys(), entries.values())
+            eager.step(list(entries), list(entries.values()))
+            some = torch.tensor(list(entries), dtype=torch.int64)
+            lazy.catch_up(some)
+            assert np.allclose(values(parameter)[some], eager.w[some], rtol=0, atol=1e-11)
+        check(lazy, parameter)
+    lazy.flush()
+    assert np.allclose(values(parameter), eager.w, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("active", "lambda1", "lambda2", "lr", "spread"),
+    [
+        (300, 0.0, 1e-4, 0.1, 1.0),
+        (3000, 1e-4, 1e-9, 0.1, 1.0),  # hardly any two meet: four levels
+        (3000, 0.0, 3e-6, 0.1, 0.01),  # large groups; most die
+        (3000, 0.05, 0.0, 0.1, 1.0),
+        (3000, 0.0, 1e-6, 0.01, 1.0),  # steps so short that many keep their neighbours
+    ],
+)
+def test_large_structures_equal_eager_ones(active, lambda1, lambda2, lr, spread):
+    generator = np.random.default_rng(active)
+    start = np.append(generator.normal(size=active) * spread, np.zeros(active // 3))
+    regularizer = Oscar(lambda1, lambda2)
+    parameter = parameter_of(start)
+    lazy, eager = build(parameter, regularizer, lr), Eager(start, lr, regularizer)
+    for number in range(150):
+        n = int(generator.integers(0, 60))
+        ids = np.sort(generator.choice(start.size, n, replace=False))
+        gradient = generator.normal(size=n).round(2 if number % 2 else 15)
+        step(lazy, parameter, ids, gradient)
+        eager.step(ids, gradient)
+        if number % 30 == 0:
+            check(lazy, parameter)
+            lazy.catch_up(torch.from_numpy(ids))
+            assert np.allclose(values(parameter)[ids], eager.w[ids], rtol=0, atol=1e-11)
+    group = lazy.groups().numpy()
+    assert np.allclose(values(parameter), eager.w, rtol=0, atol=1e-11)
+    if lambda2 > 0:  # or nothing but the rounding of steps makes weights equal
+        number, expected = len(set(group)), len(set(eager.group.tolist()))
+        assert number == pytest.approx(expected, rel=0.003)
+    assert ((group < 0) == (values(parameter) == 0)).all()
+
+
+def test_groups_are_those_of_the_eager_prox():
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        start = generator.normal(size=30)
+        regularizer = Oscar(0.001, 0.01)
+        parameter = parameter_of(np.append([5.0], start))
+        lazy = build(parameter, regularizer, 0.3, unregularized=1)
+        eager = Eager(np.append([5.0], start), 0.3, regularizer, 1)
+        for _ in range(10):
+            ids = generator.choice(30, 4, replace=False) + 1
+            gradient = generator.normal(size=4)
+            step(lazy, parameter, ids, gradient)
+            eager.step(ids, gradient)
+        group = lazy.groups()
+        assert group.tolist() == [-1, *eager.group.tolist()]
+        assert int(group.max()) < 2 * 28  # some of the 30 have met
+        assert torch.equal(lazy.groups(), group)
+        # Equal weights are a group, too, where they come from outside.
+        assert torch.equal(build(parameter, regularizer, unregularized=1).groups(), group)
+
+
+def brute_force(a, c, lambda1, lambda2):
+    """Return the minimiser of ½‖w - a‖² + c Ω(w) over all orders and all blocks of equal |w|."""
+    n = len(a)
+    best, result = np.inf, None
+    for order in itertools.permutations(range(n)):
+        for cuts in itertools.product([False, True], repeat=n - 1):
+            edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), n]
+            w = np.zeros(n)
+            for begin, end in itertools.pairwise(edges):
+                block = list(order[begin:end])
+                penalty = np.mean([lambda1 + lambda2 * (n - 1 - i) for i in range(begin, end)])
+                w[block] = max(np.mean(np.abs(a[block])) - c * penalty, 0) * np.sign(a[block])
+            magnitude = np.abs(w)
+            pairs = sum(max(x, y) for x, y in itertools.combinations(magnitude, 2))
+            value = 0.5 * np.sum((w - a) ** 2) + c * (lambda1 * magnitude.sum() + lambda2 * pairs)
+            if value < best - 1e-15:
+                best, result = value, w
+    return result
+
+
+def test_a_proximal_step_minimises():
+    for seed in range(25):
+        generator = np.random.default_rng(seed)
+        a, c = generator.normal(size=4), 0.5
+        lambda1, lambda2 = generator.choice([0.0, 0.1, 0.5]), generator.choice([0.1, 0.3, 0.8])
+        expected = brute_force(a, c, lambda1, lambda2)
+        parameter = parameter_of(a)
+        lazy = build(parameter, Oscar(lambda1, lambda2), c)
+        step(lazy, parameter, [], [])
+        group = lazy.groups().tolist()
+        assert values(parameter) == pytest.approx(expected, abs=1e-9)
+        for i, j in itertools.combinations(range(4), 2):
+            equal = abs(expected[i] - expected[j]) < 1e-9 and expected[i] != 0
+            assert (group[i] == group[j] and group[i] >= 0) == equal
+
+
+def pairs(generator, features, n, k=6):
+    ids = np.sort(np.argsort(generator.random((n, features)), axis=1)[:, :k], axis=1)
+    return np.arange(n + 1) * k, ids.ravel().astype(np.int32), generator.normal(size=n * k)
+
+
+def test_a_resumed_run_goes_on_with_the_same_bits():
+    """Also where the structure is built anew, and grows, between."""
+    generator = np.random.default_rng(0)
+    rows = pairs(generator, 400, 60)
+    order = generator.integers(0, 60, 1200)
+    regularizer = Oscar(1e-5, 1e-6)
+
+    def run(stops):
+        parameter = parameter_of(np.zeros(300))
+        lazy = build(parameter, regularizer, 1.0, "1/sqrt(t)", 3)
+        parameter.data = torch.cat([parameter.data, parameter.data.new_zeros(100)])
+        margins = []
+        for number, chunk in enumerate(np.split(order, range(50, order.size, 50))):
+            margins.append(lazy.step_rows(*rows, HINGE, order=chunk))
+            step(lazy, parameter, [5, 7], [0.1, -0.2])
+            if number == 7:
+                lazy.flush()
+            if number == 9:
+                lazy.catch_up(torch.arange(0, 400, 3))
+            if number in stops:
+                file = io.BytesIO()
+                torch.save((parameter.detach(), lazy.state_dict()), file)
+                file.seek(0)
+                weights, state = torch.load(file, weights_only=True)
+                parameter = torch.nn.Parameter(weights)
+                lazy = build(parameter, regularizer, 0.1, "1/sqrt(t)", 3)
+                lazy.load_state_dict(state)
+            check(lazy, parameter)
+        state = lazy.state_dict()["state"][0]
+        group = lazy.groups()
+        return parameter, group, np.concatenate(margins), state
+
+    parameter, group, margins, state = run(())
+    assert len(set(group.tolist())) > 20
+    for stops in ((0, 3, 10), (7,), (22, 23)):
+        again = run(stops)
+        assert torch.equal(again[0], parameter)
+        assert torch.equal(again[1], group)
+        assert (again[2] == margins).all()
+        assert again[3]["step"] == state["step"] == 1224
+        for name, tensor in state["structure"].items():
+            used = again[3]["structure"][name]
+            # Numbers of groups that are not in use may differ in how many there are.
+            assert torch.equal(used[: len(tensor)], tensor[: len(used)])
+
+
+def test_weights_may_be_changed_after_a_flush():
+    regularizer = Oscar(0.01, 0.01)
+    parameter = parameter_of([1.0, 0.0, 0.0])
+    lazy = build(parameter, regularizer, 0.1)
+    for _ in range(5):
+        step(lazy, parameter, [0], [0.1])
+    lazy.flush()
+    with torch.no_grad():
+        parameter.copy_(torch.tensor([0.0, 0.5, -0.5]))
+    lazy.flush()
+    eager = EagerFobos([0, 0.5, -0.5], 0.1, regularizer)
+    step(lazy, parameter, [2], [0.1])
+    eager.step([(2, 0.1)])
+    lazy.flush()
+    assert np.allclose(values(parameter), eager.w, rtol=0, atol=1e-12)
+
+
+def test_all_weights_may_die_and_come_back():
+    parameter = parameter_of(np.linspace(-1, 1, 101))
+    lazy = build(parameter, Oscar(100.0, 0.0))
+    step(lazy, parameter, [], [])
+    check(lazy, parameter)
+    assert lazy.groups().tolist() == [-1] * 101
+    assert not values(parameter).any()
+    step(lazy, parameter, [3, 4, 7], [-200.0, 200.0, -201.0])
+    assert lazy.groups().tolist()[:8] == [-1, -1, -1, 2, 3, -1, -1, 0]
+    assert values(parameter)[[3, 4, 7]] == pytest.approx([50, -50, 50.5])
+
+
+def test_the_cost_of_a_step_grows_with_the_logarithm():
+    """Nodes visited for each touched coordinate, of groups that hardly ever merge."""
+    visits = {}
+    for active in (1_000, 30_000, 1_000_000):
+        generator = np.random.default_rng(1)
+        parameter = parameter_of(generator.normal(size=active))
+        lazy = build(parameter, Oscar(0.0, 1e-15), 1.0)
+        step(lazy, parameter, [], [])
+        tree = lazy.state[parameter]["structure"].tree
+        before = int(tree.counts[t.WORK])
+        n = 500
+        ids = generator.integers(0, active, n)
+        with torch.no_grad():
+            lazy.step_rows(np.arange(n + 1), ids, generator.normal(size=n), HINGE)
+        visits[active] = (int(tree.counts[t.WORK]) - before) / n
+    assert visits[1_000] < 40
+    # log 10^6 is twice log 10^3.
+    assert visits[1_000] < visits[30_000] < visits[1_000_000] < 2.2 * visits[1_000]
+
+
+def test_what_it_cannot_do_is_refused():
+    for dtype in (torch.float32, torch.float16):
+        with pytest.raises(ValueError, match=f"float64 on the CPU, not of {dtype} on cpu"):
+            FobosOscar([torch.zeros(3, dtype=dtype)], regularizer=Oscar())
+    with pytest.raises(ValueError, match="on meta: use FOBOS"):
+        meta = torch.zeros(3, dtype=torch.float64, device="meta")
+        FobosOscar([meta], regularizer=Oscar())
+    assert build(parameter_of([0.0]), Oscar()).compiled()
+
+
+def test_a_dimension_below_the_active_weights_is_refused():
+    parameter = parameter_of([0.0, 0.5, 0.0, 0.0])
+    lazy = build(parameter, Oscar(0.0, 0.1, 2), 1.0)
+    step(lazy, parameter, [0, 1], [1.0, -0.1])
+    before = lazy.state_dict()
+    with pytest.raises(ValueError, match="dimension is 2, and after the step more weights"):
+        step(lazy, parameter, [1, 2], [0.0, 1.0])
+    rows = np.array([0, 1]), np.array([3]), np.array([1.0])
+    with pytest.raises(ValueError, match="dimension is 2, and after row 0 more weights"):
+        lazy.step_rows(*rows, HINGE)
+    assert lazy.state_dict()["state"][0]["step"] == before["state"][0]["step"]
+    # One goes and another comes.
+    lazy.catch_up(torch.tensor([0]))
+    weight = float(parameter.detach()[0])
+    step(lazy, parameter, [0, 2], [weight, 1.0])
+    assert (lazy.groups() >= 0).tolist() == [False, True, True, False]
+
+
+def test_a_weight_that_would_be_infinite_stops():
+    parameter = parameter_of([1e308, 0.0, 0.0])
+    lazy = build(parameter, Oscar(), 10.0)
+    with pytest.raises(DivergenceError, match="the step would make a weight infinite"):
+        step(lazy, parameter, [0], [-1e308])
+    with pytest.raises(DivergenceError, match="row 1 would make a weight infinite"):
+        lazy.step_rows(np.arange(3), np.array([1, 2]), np.array([1.0, 1e308]), HINGE)
+
+
+def test_damaged_states_are_refused():
+    parameter = parameter_of(np.linspace(-1, 1, 60))
+    lazy = build(parameter, Oscar(0.0, 1e-6))
+    step(lazy, parameter, [3], [0.1])
+
+    def damage(change):
+        state = lazy.state_dict()
+        change(state["state"][0]["structure"])
+        with pytest.raises(ValueError, match="damaged"):
+            build(parameter, Oscar(0.0, 1e-6)).load_state_dict(state)
+
+    damage(lambda s: s.pop("link"))
+    damage(lambda s: s.update(member=s["member"].double()))
+    damage(lambda s: s.update(real=s["real"][:, 1:]))
+    damage(lambda s: s.update(real=s["real"][1:]))
+    damage(lambda s: s["link"][0].fill_(1000))
+    damage(lambda s: s["member"][1].fill_(60))
+    damage(lambda s: s["counts"].fill_(70))
+    state = lazy.state_dict()
+    with pytest.raises(ValueError, match="damaged"):
+        build(parameter_of(np.ones(50)), Oscar(0.0, 1e-6)).load_state_dict(state)
