@@ -349,7 +349,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="choose the strengths of L1 and OSCAR on devtest, as the paper did",
     )
     parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
-    parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-9, 3e-8, 3e-7])
+    parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")
     parser.add_argument(
