@@ -27,6 +27,8 @@ from tables import Published, Result, Section
 class FakeTrain:
     """Stands for train.py: writes what it would, and dies on the way where it is told to."""
 
+    pid = -1
+
     def __init__(self, *, dies: Sequence[str] = (), keeps: bool = True) -> None:
         self.commands: list[list[str]] = []
         self.dies = set(dies)
@@ -113,6 +115,7 @@ def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
     assert complete(run, start=train)
     assert train.commands[1][1:] == ["train.py", f"resume={run.folder}"]
     assert len(record(run)) == 2
+    assert run.cpu_minutes >= 0
     assert 1.5 <= run.minutes < 1.6
     assert run.dates[0] <= run.dates[1]
 
@@ -261,6 +264,7 @@ def result(row: str, **changes: object) -> Result:
         "devtest": 30.125,
         "test": 40.5,
         "minutes": 3.25,
+        "cpu_minutes": 2.0,
         "begin": "2026-01-01",
         "end": "2026-01-02",
         "command": "python scripts/reproduce/liu2013.py --corpora multi30k",
@@ -273,7 +277,7 @@ def result(row: str, **changes: object) -> Result:
 
 POINTS = [
     {"option": f"regularizer.lambda2={value}", "dev": 41.0, "devtest": devtest, "active": active}
-    | {"minutes": 2.5}
+    | {"minutes": 2.5, "cpu_minutes": 1.5}
     for value, devtest, active in (("3e-09", 30.0, 900), ("3e-08", 31.0, 800))
 ]
 
@@ -311,13 +315,15 @@ def test_tables(tmp_path: Path) -> None:
     begins = ["| MERT | dev | default | | 10 |", "| PRO | dev", "| OSCAR | train (2,000 sentences)"]
     places = [next(i for i, x in enumerate(lines) if x.startswith(b)) for b in begins]
     assert places == sorted(places)
-    assert lines[places[0]].endswith("| 30.12 | 0.500 | 40.50 | **0.001** | 4 of 7 | 3.2 |")
+    assert lines[places[0]].endswith("| 30.12 | 0.500 | 40.50 | **0.001** | 4 of 7 | 3.2 | 2.0 |")
     assert "| 30.12 | baseline | 40.50 | baseline |" in lines[places[1]]
     assert "| 503 groups of 12,345 features | 425 |" in lines[places[2]]
-    assert any("`regularizer.lambda2=3e-08` * | 41.00 | 31.00 | 800 | 2.5 |" in x for x in lines)
+    assert any(
+        "`regularizer.lambda2=3e-08` * | 41.00 | 31.00 | 800 | 2.5 | 1.5 |" in x for x in lines
+    )
     assert any(x.endswith("| 503 | 425 | 46.9 | 41.8 | 1,256 |") for x in lines)
     assert not re.search(r"/(home|tmp|root)", text)
-    assert {line.count("|") for line in lines[places[0] - 2 : places[-1] + 1]} == {13}
+    assert {line.count("|") for line in lines[places[0] - 2 : places[-1] + 1]} == {14}
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == ["mert_dev", "pro_dev", "oscar"]
@@ -366,7 +372,8 @@ def test_two_rows(tmp_path: Path) -> None:
         assert found is not None
         assert found.active == found.reused == found.atomic == 10
         assert 0 < found.test < 100
-        assert found.minutes > 0
+        assert 0 < found.cpu_minutes
+        assert 0 < found.minutes
         assert (found.p_test is None) == (row == liu2013.BASELINE)
     text = (tmp_path / "out" / "table.md").read_text()
     assert text == (tmp_path / "runs" / "table.md").read_text()

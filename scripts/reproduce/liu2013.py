@@ -40,7 +40,8 @@ NOTES: Final = (
     "Active: weights that are not 0, dense ones among them; for OSCAR groups with such a weight. "
     "Reused: those of them that fire in the 1000 best translations of a sentence of test. "
     "Iterations: the one with the best BLEU on dev, whose weights were kept, and all. "
-    "Minutes: wall-clock time of tuning, on one core unless the command has `--threads`.",
+    "Minutes: of tuning, in wall-clock time, and on a processor: one thread unless the command has "
+    "`--threads`; other work went on at the same time.",
     "Training data is decoded with leave-one-out grammars and, as `language models` says, with "
     "those of the other folds (`folds`) or with the one that has seen it (`full`, as in the "
     "paper). Where not all of it was tuned on, the sample is drawn with the seed.",
@@ -236,6 +237,7 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         devtest=devtest,
         test=corpus.bleu("test", test),
         minutes=run.minutes,
+        cpu_minutes=run.cpu_minutes,
         begin=begin,
         end=end,
         seed=options.seed,
@@ -258,6 +260,7 @@ def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
         "devtest": corpus.devtest(run.overrides, run.folder),
         "active": log.active,
         "minutes": run.minutes,
+        "cpu_minutes": run.cpu_minutes,
     }
 
 

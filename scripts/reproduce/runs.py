@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,8 @@ LOG = "train.log"
 
 class Process(Protocol):
     """What is needed of `subprocess.Popen`."""
+
+    pid: int
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, or raise `subprocess.TimeoutExpired`."""
@@ -66,6 +70,11 @@ class Run:
     def minutes(self) -> float:
         """Wall-clock time of all parts."""
         return float(sum(part["seconds"] for part in _Record.of(self).parts)) / 60
+
+    @property
+    def cpu_minutes(self) -> float:
+        """Time on a processor, of all parts."""
+        return float(sum(part["cpu"] for part in _Record.of(self).parts)) / 60
 
     @property
     def dates(self) -> tuple[str, str]:
@@ -106,11 +115,12 @@ class _Record:
 
     def begin(self) -> None:
         now = _now()
-        self.parts.append({"begin": now, "end": now, "seconds": 0.0})
+        self.parts.append({"begin": now, "end": now, "seconds": 0.0, "cpu": 0.0})
         self.save()
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, cpu: float) -> None:
         self.parts[-1]["seconds"] += seconds
+        self.parts[-1]["cpu"] += cpu
         self.parts[-1]["end"] = _now()
         self.save()
 
@@ -192,7 +202,7 @@ def _follow(
     folder.mkdir(parents=True, exist_ok=True)
     current = None
     with (folder / LOG).open("ab") as log:
-        last = time.monotonic()
+        last, used, before = time.monotonic(), 0.0, _children_seconds()
         process = start(arguments, log)
         try:
             code = None
@@ -203,8 +213,10 @@ def _follow(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(timeout=tick)
                 now = time.monotonic()
-                records[current.folder].add(now - last)
-                last = now
+                cpu = _cpu_seconds(process.pid) if code is None else _children_seconds() - before
+                total = max(used, cpu)
+                records[current.folder].add(now - last, total - used)
+                last, used = now, total
         finally:
             if code is None:
                 process.terminate()
@@ -214,6 +226,21 @@ def _follow(
             # It took less than a tick.
             records[run.folder].begin()
     return code == 0 and all(run.finished for run in runs)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the time on a processor of a process that runs; 0 where Linux does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _children_seconds() -> float:
+    """Return the time on a processor of all processes that this one has started and seen end."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _clear(folder: Path) -> None:

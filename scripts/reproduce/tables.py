@@ -40,14 +40,14 @@ class Result:
         Of the difference from the baseline.
     compared : list of float
         BLEU of the baseline on devtest and test when they were computed.
-    minutes : float
-        Of tuning, in wall-clock time.
+    minutes, cpu_minutes : float
+        Of tuning, in wall-clock time and on processors.
     chosen : str
         The option that may be chosen on devtest, and its value, as an override; empty: there is
         none.
     points : list of dict
-        The values it was chosen from, with ``option``, ``dev``, ``devtest``, ``active`` and
-        ``minutes``.
+        The values it was chosen from, with ``option``, ``dev``, ``devtest``, ``active``,
+        ``minutes`` and ``cpu_minutes``.
     begin, end : str
         Dates.
     command : str
@@ -73,6 +73,7 @@ class Result:
     devtest: float
     test: float
     minutes: float
+    cpu_minutes: float
     begin: str
     end: str
     command: str
@@ -191,8 +192,8 @@ def _header(results: Sequence[Result]) -> list[str]:
 def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
     lines = [
         "| method | tuning set | features | language models | active | reused | BLEU devtest | p "
-        "| BLEU test | p | iterations | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| BLEU test | p | iterations | minutes | CPU minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         active = f"{r.active:,}"
@@ -211,6 +212,7 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
             _p_value(r.p_test, r.row == baseline),
             f"{r.best} of {r.iterations}",
             f"{r.minutes:.1f}",
+            f"{r.cpu_minutes:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
@@ -238,8 +240,8 @@ def _points(results: Sequence[Result]) -> list[str]:
     lines = [
         "Values that were tried, each with a run of its own; the best on devtest was taken:",
         "",
-        "| row | value | BLEU dev | BLEU devtest | active features | minutes |",
-        "|---|---|---|---|---|---|",
+        "| row | value | BLEU dev | BLEU devtest | active features | minutes | CPU minutes |",
+        "|---|---|---|---|---|---|---|",
     ]
     for result in swept:
         for point in result.points:
@@ -247,7 +249,7 @@ def _points(results: Sequence[Result]) -> list[str]:
             lines.append(
                 f"| {name(result)} | {value + (' *' if point['option'] == result.chosen else '')} "
                 f"| {point['dev']:.2f} | {point['devtest']:.2f} | {point['active']:,} "
-                f"| {point['minutes']:.1f} |"
+                f"| {point['minutes']:.1f} | {point['cpu_minutes']:.1f} |"
             )
     return [*lines, "", "\\* taken", ""]
 
