@@ -117,8 +117,8 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
 
 def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
-    # A decoder copies words that it does not know, and hypotheses are told apart by the ids of their
-    # words: a run that is resumed must have the same ones, whatever it decodes first.
+    # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
+    # their words: a run that is resumed must have the same ones, whatever it decodes first.
     for source in sentences.sources:
         decoder.target_words.intern(source.words)
     statistics: Callable[[KBest], Counts]
