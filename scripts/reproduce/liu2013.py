@@ -41,7 +41,7 @@ NOTES: Final = (
     "Reused: those of them that fire in the 1000 best translations of a sentence of test. "
     "Iterations: the one with the best BLEU on dev, whose weights were kept, and all. "
     "Minutes: of tuning, in wall-clock time, and on a processor: one thread unless the command has "
-    "`--threads`; other work went on at the same time.",
+    "`--threads`.",
     "Training data is decoded with leave-one-out grammars and, as `language models` says, with "
     "those of the other folds (`folds`) or with the one that has seen it (`full`, as in the "
     "paper). Where not all of it was tuned on, the sample is drawn with the seed.",
