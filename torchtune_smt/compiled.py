@@ -29,3 +29,12 @@ def wide(function: Function) -> Function:
     same reason such a loop should have no branches, and run over arrays from 0.
     """
     return cast(Function, njit(**_INNER, fastmath={"nnan", "nsz"})(function))
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function as `inner` does, always into the code of its callers.
+
+    For small functions with many arrays: a call hands over each with all its shape and strides.
+    """
+    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False, "forceinline": True}
+    return cast(Function, njit(**options)(function))

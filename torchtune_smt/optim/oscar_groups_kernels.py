@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inlined, inner
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.optim.oscar_tree_kernels import (
     ACTIVE,
@@ -37,7 +37,6 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     close_entry,
     drop,
     find,
-    make_room,
     open_entry,
     place,
     place_at,
@@ -51,7 +50,7 @@ from torchtune_smt.optim.oscar_tree_kernels import (
 SMALLEST = 1e-300
 
 
-@inner
+@inlined
 def read(tree: Tree, weight: Reals, j: int) -> float:
     """Bring a weight up to date and return it."""
     group = tree.member[j, GROUP]
@@ -64,7 +63,7 @@ def read(tree: Tree, weight: Reals, j: int) -> float:
     return result
 
 
-@inner
+@inlined
 def free_group(tree: Tree, group: int) -> None:
     """Give back the number of a group."""
     tree.group[group, FIRST] = tree.counts[FREE]
@@ -72,7 +71,7 @@ def free_group(tree: Tree, group: int) -> None:
     tree.counts[GROUPS] -= 1
 
 
-@inner
+@inlined
 def take_out(tree: Tree, j: int, leaf: int, i: int, alone: bool) -> None:
     """Take a coordinate out of its group, entry i of a leaf; all groups below move up by a rank.
 
@@ -86,21 +85,20 @@ def take_out(tree: Tree, j: int, leaf: int, i: int, alone: bool) -> None:
         close_entry(tree, leaf, i)
         if tree.link[leaf, ENTRIES] == 0:
             drop(tree, leaf)
-        else:
-            changed(tree, leaf, i)
-        return
-    after, before = tree.member[j, NEXT], tree.member[j, PREVIOUS]
-    tree.member[before, NEXT] = after
-    tree.member[after, PREVIOUS] = before
-    tree.group[tree.link[leaf, CHILD + i], FIRST] = after
-    tree.link[leaf, SIZE + i] = members - 1
-    # The mean of one rank less; |w| stays at this clock.
-    tree.real[leaf, RANK + i] -= 0.5
-    tree.real[leaf, VALUE + i] += 0.5 * slant(tree)
+            return
+    else:
+        after, before = tree.member[j, NEXT], tree.member[j, PREVIOUS]
+        tree.member[before, NEXT] = after
+        tree.member[after, PREVIOUS] = before
+        tree.group[tree.link[leaf, CHILD + i], FIRST] = after
+        tree.link[leaf, SIZE + i] = members - 1
+        # The mean of one rank less; |w| stays at this clock.
+        tree.real[leaf, RANK + i] -= 0.5
+        tree.real[leaf, VALUE + i] += 0.5 * slant(tree)
     changed(tree, leaf, i)
 
 
-@inner
+@inlined
 def put_in(tree: Tree, j: int, leaf: int, i: int, y: float, alone: bool) -> None:
     """Put a coordinate in as a group of one, as `find` says; all below move down by a rank.
 
@@ -133,14 +131,14 @@ def put_in(tree: Tree, j: int, leaf: int, i: int, y: float, alone: bool) -> None
     changed(tree, leaf, i)
 
 
-@inner
+@inlined
 def key(tree: Tree, leaf: int, i: int) -> float:
     """Return where an entry of a leaf is, as `find` gives |w|."""
     result: float = tree.real[leaf, VALUE + i] + slant(tree) * tree.real[leaf, RANK + i]
     return result
 
 
-@inner
+@inlined
 def stays(tree: Tree, leaf: int, i: int, y: float) -> bool:
     """Say whether a coordinate may leave entry i of a leaf and join at y without going elsewhere.
 
@@ -162,36 +160,38 @@ def move(tree: Tree, weight: Reals, j: int, new: float) -> None:
     if new == weight[j]:
         return
     weight[j] = new
+    magnitude = abs(new)
     group = tree.member[j, GROUP]
+    leaf = i = -1
+    y = 0.0
+    alone = False
     if group >= 0:
         leaf = tree.group[group, LEAF]
         i = place(tree, leaf, group)
         value, rank = above(tree, leaf)
-        y = abs(new) + tree.numbers[PASSED] - value - slant(tree) * rank
-        if new != 0.0 and stays(tree, leaf, i, y):
-            last = tree.link[leaf, ENTRIES] - 1
-            if (
-                tree.link[leaf, SIZE + i] == 1
-                and 0 < i < last
-                and key(tree, leaf, i - 1) >= y > key(tree, leaf, i + 1)
-            ):
-                tree.real[leaf, VALUE + i] = y - slant(tree) * tree.real[leaf, RANK + i]
-                changed(tree, leaf, i)
-                return
-            take_out(tree, j, leaf, i, True)
-            put_in(tree, j, leaf, place_at(tree, leaf, y), y, True)
+        y = magnitude + tree.numbers[PASSED] - value - slant(tree) * rank
+        alone = magnitude > 0.0 and stays(tree, leaf, i, y)
+        if (
+            alone
+            and tree.link[leaf, SIZE + i] == 1
+            and 0 < i < tree.link[leaf, ENTRIES] - 1
+            and key(tree, leaf, i - 1) >= y > key(tree, leaf, i + 1)
+        ):
+            tree.real[leaf, VALUE + i] = y - slant(tree) * tree.real[leaf, RANK + i]
+            changed(tree, leaf, i)
             return
-        take_out(tree, j, leaf, i, False)
+        take_out(tree, j, leaf, i, alone)
         tree.member[j, GROUP] = -1
-    if new != 0.0:
-        leaf, i, y = find(tree, abs(new))
-        if tree.link[leaf, ENTRIES] == FANOUT:
-            make_room(tree, leaf)
-            leaf, i, y = find(tree, abs(new))
-        put_in(tree, j, leaf, i, y, False)
+    if magnitude == 0.0:
+        return
+    if alone:
+        i = place_at(tree, leaf, y)
+    else:
+        leaf, i, y = find(tree, magnitude)
+    put_in(tree, j, leaf, i, y, alone)
 
 
-@inner
+@inlined
 def joined(tree: Tree, one: int, other: int, members: int, others: int) -> int:
     """Make the members of two groups one group; return its number, that of the larger."""
     if members < others:
@@ -262,7 +262,7 @@ def kill_last(tree: Tree, weight: Reals, leaf: int, i: int) -> None:
         changed(tree, leaf, i)
 
 
-@inner
+@inlined
 def due(tree: Tree, node: int) -> int:
     """Return an entry of a node whose event is due, or -1."""
     clock = tree.numbers[CLOCK]

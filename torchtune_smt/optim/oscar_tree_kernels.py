@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inlined, inner
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 FANOUT = 32
@@ -71,21 +71,21 @@ class Tree(NamedTuple):
     counts: Offsets
 
 
-@inner
+@inlined
 def fanout(tree: Tree) -> int:
     """Return FANOUT; loops of a length that the compiler knows it unrolls, without vectors."""
     result: int = (tree.link.shape[1] - CHILD) // 2
     return result
 
 
-@inner
+@inlined
 def slant(tree: Tree) -> float:
     """Return by how much a rank of 1 raises a value at the clock of the moment."""
     result: float = tree.numbers[LAMBDA2] * tree.numbers[CLOCK]
     return result
 
 
-@inner
+@inlined
 def above(tree: Tree, node: int) -> tuple[float, float]:
     """Return what the nodes above one add to the value and the rank of its entries."""
     value = rank = 0.0
@@ -100,7 +100,7 @@ def above(tree: Tree, node: int) -> tuple[float, float]:
     return value, rank
 
 
-@inner
+@inlined
 def place(tree: Tree, leaf: int, group: int) -> int:
     """Return which entry of a leaf a group is."""
     result = 0
@@ -109,7 +109,7 @@ def place(tree: Tree, leaf: int, group: int) -> int:
     return result
 
 
-@inner
+@inlined
 def position(tree: Tree, leaf: int, i: int) -> float:
     """Return |w| of an entry of a leaf; what rounding makes of a very small one may be negative."""
     value, rank = above(tree, leaf)
@@ -119,7 +119,7 @@ def position(tree: Tree, leaf: int, i: int) -> float:
     return result
 
 
-@inner
+@inlined
 def place_at(tree: Tree, leaf: int, y: float) -> int:
     """Return before which entry of a leaf a group at y belongs, behind equal ones."""
     s = slant(tree)
@@ -131,31 +131,7 @@ def place_at(tree: Tree, leaf: int, y: float) -> int:
     return result
 
 
-@inner
-def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
-    """Return the leaf and the place where a group at |w| belongs, behind equal ones.
-
-    Third comes |w| as the leaf's entries have it: value + λ2 · τ · rank.
-    """
-    s = slant(tree)
-    y = magnitude + tree.numbers[PASSED]
-    node = tree.counts[ROOT]
-    while tree.link[node, LEVEL] > 0:
-        entries = tree.link[node, ENTRIES]
-        slot = -1
-        for i in range(FANOUT):
-            value = tree.real[node, VALUE + i] + tree.real[node, HEAD_VALUE + i]
-            rank = tree.real[node, RANK + i] + tree.real[node, HEAD_RANK + i]
-            slot += (i < entries) & (value + s * rank >= y)
-        slot = max(slot, 0)
-        y -= tree.real[node, VALUE + slot] + s * tree.real[node, RANK + slot]
-        node = tree.link[node, CHILD + slot]
-        tree.counts[WORK] += 1
-    tree.counts[WORK] += 1
-    return node, place_at(tree, node, y), y
-
-
-@inner
+@inlined
 def shift(tree: Tree, node: int, i: int, by: float, alone: bool) -> None:
     """Add to the ranks of all groups behind an entry; no |w| changes at this clock.
 
@@ -175,7 +151,7 @@ def shift(tree: Tree, node: int, i: int, by: float, alone: bool) -> None:
         node = tree.link[node, PARENT]
 
 
-@inner
+@inlined
 def set_event(tree: Tree, leaf: int, i: int) -> None:
     """Compute when an entry of a leaf meets the next group."""
     gap = tree.real[leaf, VALUE + i]
@@ -197,7 +173,7 @@ def set_event(tree: Tree, leaf: int, i: int) -> None:
     tree.real[leaf, EVENT + i] = event
 
 
-@inner
+@inlined
 def earliest(tree: Tree, node: int) -> float:
     """Return the earliest event of a node's entries."""
     # Four chains, since each comparison waits for the one before it.
@@ -210,7 +186,7 @@ def earliest(tree: Tree, node: int) -> float:
     return min(min(a, b), min(c, d))
 
 
-@inner
+@inlined
 def pass_event(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its events have changed."""
     parent = tree.link[node, PARENT]
@@ -225,7 +201,7 @@ def pass_event(tree: Tree, node: int) -> None:
         parent = tree.link[node, PARENT]
 
 
-@inner
+@inlined
 def pass_head(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its first group has changed."""
     parent = tree.link[node, PARENT]
@@ -244,7 +220,7 @@ def pass_head(tree: Tree, node: int) -> None:
         parent = tree.link[node, PARENT]
 
 
-@inner
+@inlined
 def changed(tree: Tree, leaf: int, i: int) -> None:
     """Set right what depends on entry i of a leaf, which has changed, or been put in or out."""
     if i < tree.link[leaf, ENTRIES]:
@@ -279,7 +255,7 @@ def copy_entry(tree: Tree, node: int, i: int, to: int, k: int) -> None:
             tree.group[child, LEAF] = to
 
 
-@inner
+@inlined
 def open_entry(tree: Tree, node: int, i: int) -> None:
     """Make room before entry i of a node that is not full."""
     width = fanout(tree)
@@ -305,7 +281,7 @@ def open_entry(tree: Tree, node: int, i: int) -> None:
             tree.link[tree.link[node, CHILD + k], SLOT] = k
 
 
-@inner
+@inlined
 def close_entry(tree: Tree, node: int, i: int) -> None:
     """Take entry i out of a node."""
     width = fanout(tree) - 1
@@ -401,6 +377,33 @@ def make_room(tree: Tree, leaf: int) -> None:
             node = parent
             parent = tree.link[node, PARENT]
         split(tree, node)
+
+
+@inlined
+def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
+    """Return the leaf, which has room, and the place where a group at |w| belongs, behind equals.
+
+    Third comes |w| as the leaf's entries have it: value + λ2 · τ · rank.
+    """
+    s = slant(tree)
+    while True:
+        y = magnitude + tree.numbers[PASSED]
+        node = tree.counts[ROOT]
+        while tree.link[node, LEVEL] > 0:
+            entries = tree.link[node, ENTRIES]
+            slot = -1
+            for i in range(FANOUT):
+                value = tree.real[node, VALUE + i] + tree.real[node, HEAD_VALUE + i]
+                rank = tree.real[node, RANK + i] + tree.real[node, HEAD_RANK + i]
+                slot += (i < entries) & (value + s * rank >= y)
+            slot = max(slot, 0)
+            y -= tree.real[node, VALUE + slot] + s * tree.real[node, RANK + slot]
+            node = tree.link[node, CHILD + slot]
+            tree.counts[WORK] += 1
+        tree.counts[WORK] += 1
+        if tree.link[node, ENTRIES] < FANOUT:
+            return node, place_at(tree, node, y), y
+        make_room(tree, node)
 
 
 @inner
