@@ -312,7 +312,11 @@ def test_tables(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert "    python scripts/reproduce/liu2013.py --corpora multi30k" in lines
     assert "Run on 2026-01-01 to 2026-01-02; seed 1; torch 2.13.0." in lines
-    begins = ["| MERT | dev | default | | 10 |", "| PRO | dev", "| OSCAR | train (2,000 sentences)"]
+    begins = [
+        "| MERT | dev | default | | 10 |",
+        "| PRO | dev",
+        "| OSCAR, `lambda2=3e-08` | train (2,000 s",
+    ]
     places = [next(i for i, x in enumerate(lines) if x.startswith(b)) for b in begins]
     assert places == sorted(places)
     assert lines[places[0]].endswith("| 30.12 | 0.500 | 40.50 | **0.001** | 4 of 7 | 3.2 | 2.0 |")

@@ -151,9 +151,12 @@ ROWS: Final = {
 }
 
 CORPORA: Final = {
-    "multi30k": "Multi30k, German-English, captions of images; devtest is the test set of 2017",
-    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech",
-    "example": "The bundled example, German-English; it has no devtest, and dev stands for it",
+    "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
+    "sentences), devtest (the test set of 2017, 1,000) and test (2016, 1,000) with one reference.",
+    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech: 18,872 training pairs; dev "
+    "(3,967 sentences), devtest (3,949) and test (3,629) with four references.",
+    "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
+    "sentences each) with two references. It has no devtest, and dev stands for it.",
 }
 
 

@@ -196,11 +196,14 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
+        method = r.method
+        if r.chosen:
+            method += f", `{r.chosen.partition('.')[2]}`"
         active = f"{r.active:,}"
         if r.atomic != r.active:
             active += f" groups of {r.atomic:,} features"
         cells = [
-            r.method,
+            method,
             tuning_set(r),
             r.features,
             r.language_models,
