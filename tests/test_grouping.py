@@ -1,0 +1,491 @@
+"""Algorithm 1 of Liu et al. (2013), against a plain loop over dicts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_learn_groups import algorithm2
+from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
+
+from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
+from torchtune_smt.accumulation.pair_rows import PairRows
+from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.pairs import ProSampler
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.batch import IterationSettings
+from torchtune_smt.tuners.collect import Collector, Judge
+from torchtune_smt.tuners.epochs import Progress
+from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
+from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.weights import Weights
+
+SAMPLER = ProSampler(candidates=60, pairs=8)
+LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)
+FITTER = Pro(SAMPLER, tolerance=1e-11)
+INNER = IterationSettings(iterations=3, patience=2, interpolation=0.5)
+K = 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Threads wait for each other longer than such small tensors take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def random_lists(seed, sentences, features, size=12):
+    """As those of the online tuner, with features of one pool."""
+    rng = np.random.default_rng(seed)
+    lists = []
+    for i in range(sentences):
+        hypotheses = []
+        for h in range(size):
+            names = [features[n] for n in rng.choice(len(features), rng.integers(0, 4), False)]
+            values = dict(zip(DENSE, rng.normal(size=2).tolist(), strict=True))
+            words = f"w{rng.integers(4)} w{rng.integers(4)} x{i} h{h}"
+            row = values | {name: float(rng.integers(1, 3)) for name in names}
+            hypotheses.append((words, row, float(rng.random())))
+        lists.append(hypotheses)
+    return lists
+
+
+class Data:
+    """Training and dev lists, and one decoder for both: dev comes after training."""
+
+    def __init__(self, seed, train_size=12, dev_size=12):
+        names = [f"s:{n}" for n in range(16)]
+        self.train = random_lists(seed, 6, names[:12], train_size)
+        self.dev = random_lists(seed + 1, 5, names[4:], dev_size)
+
+    def collector(self, which, decoder, weights, folder, resumed):
+        lists = self.train if which == "train" else self.dev
+        first = 0 if which == "train" else len(self.train)
+        sentences = sentences_of(lists)
+        # Ids of words must not depend on what is decoded first.
+        for words, _, _ in [hypothesis for hypotheses in lists for hypothesis in hypotheses]:
+            decoder.target_words.intern(words.split())
+        decoder = Shifted(decoder, first)
+        gains = Gains(decoder, lists)
+        judge = Judge(
+            lambda kbest: statistics(gains, sentences, kbest), lambda kbest, _: gains.gains(kbest)
+        )
+        folder = None if folder is None else folder / which
+        if resumed:
+            accumulated = AccumulatedLists.open(folder, n_dense=2)
+        else:
+            accumulated = AccumulatedLists(n_dense=2, folder=folder)
+        return Collector(decoder, weights, sentences, judge, accumulated)
+
+    def tuner(self, *, settings=None, learning=LEARNING, folder=None, resumed=False):
+        decoder = ListDecoder(self.train + self.dev)
+        weights = Weights(DENSE)
+        weights.set(list(START), list(START.values()))
+        return GroupingTuner(
+            self.collector("train", decoder, weights, folder, resumed),
+            self.collector("dev", decoder, weights, folder, resumed),
+            SAMPLER,
+            learning,
+            FITTER,
+            settings or GroupingSettings(iterations=3, patience=None),
+            INNER,
+            seed=5,
+        )
+
+
+class Shifted:
+    """A decoder of some of the sentences of another one, with lists of K."""
+
+    def __init__(self, decoder, first):
+        self.decoder, self.first = decoder, first
+        self.target_words = decoder.target_words
+
+    def decode(self, sources, weights, *, k=None):
+        there = [type(s)(s.index + self.first, s.words) for s in sources]
+        kbests = self.decoder.decode(there, weights, k=K)
+        for kbest in kbests:
+            kbest.index -= self.first
+        return kbests
+
+
+class Gains(GivenGains):
+    def __init__(self, decoder, lists):
+        self.decoder = type("", (), {"lists": lists, "target_words": decoder.target_words})
+
+
+def statistics(gains, sentences, kbest):
+    """Not those of BLEU, but as additive: sums of them decide on the best iteration."""
+    matches = np.round(100 * gains.gains(kbest)).astype(np.int64)
+    rows = np.full((len(kbest), 10), 100, np.int64)
+    rows[:, :4] = matches[:, None]
+    return rows
+
+
+# The reference
+
+
+class Pool:
+    """Hypotheses of some sentences, as they came."""
+
+    def __init__(self, lists):
+        self.lists = lists
+        self.found = [[] for _ in lists]
+        self.collected = 0
+
+    def collect(self, weights):
+        """Return the number of new hypotheses, and the score of the best ones."""
+        self.collected += 1
+        new, total = 0, 0
+        for hypotheses, found in zip(self.lists, self.found, strict=True):
+            ranked = rank(hypotheses, weights)[:K]
+            total += round(100 * ranked[0][2])
+            for hypothesis in ranked:
+                if hypothesis not in found:
+                    found.append(hypothesis)
+                    new += 1
+        return new, total / len(self.lists)
+
+    def pairs(self, sampler, seed):
+        rows = []
+        for s, found in enumerate(self.found):
+            k = len(found)
+            begin, none = np.arange(k + 1), np.zeros(k + 1, np.int64)
+            gain = np.array([hypothesis[2] for hypothesis in found])
+            kbest = KBest(
+                s, begin, np.arange(k, dtype=np.int32), none, none[:0], gain[:0], gain, gain
+            )
+            for better, worse in sampler.sample(kbest, (*seed, s)).tolist():
+                row = dict(found[better][1])
+                for name, value in found[worse][1].items():
+                    row[name] = row.get(name, 0.0) - value
+                rows.append(row)
+        return rows
+
+    def names(self):
+        return sorted({n for h in self.lists for _, row, _ in h for n in row} - set(DENSE))
+
+
+def matrix(rows, names):
+    return np.array([[row.get(name, 0.0) for name in names] for row in rows])
+
+
+def reference(data, settings, learning, inner, fitter, seed):
+    """Return the weights of each iteration, its score, and its groups as sets of names."""
+    train, dev = Pool(data.train), Pool(data.dev)
+    weights, known, outcome = dict(START), [*DENSE], []
+    for i in range(1, settings.iterations + 1):
+        train.collect(weights)
+        known = [*DENSE, *sorted({*known, *train.names()} - set(DENSE))]
+        start = np.array([weights.get(name, 0.0) for name in known])
+        x = matrix(train.pairs(SAMPLER, (seed, i, 1)), known)
+        order = np.random.default_rng((seed, i, 2)).integers(len(x), size=learning.passes * len(x))
+        learned = algorithm2(x, start, 2, learning, order)
+        groups = [[name] for name in DENSE]
+        places = np.flatnonzero(np.abs(learned[2:]) > 1e-12) + 2
+        for value in np.unique(np.round(learned[places], 9))[::-1]:
+            groups.append([known[p] for p in places if round(learned[p], 9) == value])
+        seen = set(train.names())
+        zeros = [name for name in known if name in seen and not any(name in g for g in groups)]
+        if settings.zero_group == "keep" and zeros:
+            groups.append(zeros)
+        weights = {n: np.mean([weights.get(m, 0.0) for m in g]) for g in groups for n in g}
+        best, stale, moved = None, 0, np.inf
+        for j in range(1, inner.iterations + 1):
+            if inner.patience is not None and stale >= inner.patience:
+                break
+            if j == 1:
+                earlier = dev.collected
+                new, _ = dev.collect(weights)
+                known = [*DENSE, *sorted({*known, *dev.names()} - set(DENSE))]
+            if new == 0 and moved <= inner.tolerance:
+                break
+            rows = [
+                {str(g): sum(row.get(n, 0.0) for n in names) for g, names in enumerate(groups)}
+                for row in dev.pairs(SAMPLER, (seed, earlier + j))
+            ]
+            old = np.array([weights[names[0]] for names in groups])
+            found = fit_matrix(fitter, matrix(rows, [str(g) for g in range(len(groups))]), old)
+            mixed = inner.interpolation * found + (1 - inner.interpolation) * old
+            moved = np.abs(mixed - old).max() / np.abs(mixed).max()
+            weights = {n: w for w, g in zip(mixed, groups, strict=True) for n in g}
+            new, score = dev.collect(weights)
+            stale += 1
+            if best is None or score > best[0]:
+                best, stale = (score, weights), 0
+        score, weights = best
+        outcome.append((score, weights, {frozenset(g) for g in groups}))
+    return outcome
+
+
+def fit_matrix(fitter, x, start):
+    rows, columns = np.nonzero(x)
+    begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
+    pairs = PairRows(begin, columns.astype(np.int32), x[rows, columns])
+    return fitter.fit_pairs(pairs, start, ()).weights
+
+
+@pytest.mark.parametrize("zero_group", ["drop", "keep"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
+    data = Data(10 * seed)
+    settings = GroupingSettings(iterations=3, patience=None, zero_group=zero_group)
+    tuner = data.tuner(settings=settings)
+    reports, weights = [], []
+
+    def note(report, progress):
+        reports.append(report)
+        weights.append(named(tuner.weights))
+
+    progress = tuner.tune(on_iteration=note)
+    expected = reference(data, settings, LEARNING, INNER, FITTER, 5)
+    scores = [score for score, _, _ in expected]
+    assert [report.score for report in reports] == pytest.approx(scores)
+    features = tuner.weights.features
+    for report, found, (_, values, groups) in zip(reports, weights, expected, strict=True):
+        members = {}
+        for j, g in enumerate(report.groups.group.tolist()):
+            members.setdefault(g, []).append(features[j])
+        members.pop(-1, None)
+        assert {frozenset(names) for names in members.values()} == groups
+        for name, value in found.items():
+            assert value == pytest.approx(values.get(name, 0.0), abs=1e-6)
+            assert name in values or value == 0
+        for g, names in members.items():
+            assert {found[name] for name in names} == {report.group_weights[g]}
+    assert progress.best.score == pytest.approx(max(scores))
+    assert progress.best.epoch == 1 + scores.index(max(scores))
+    assert named(tuner.weights) == pytest.approx(weights[progress.best.epoch - 1], abs=0)
+    # Something was grouped, and it was no trivial grouping.
+    assert any(size > 1 for report in reports for size in report.groups.sizes)
+    assert any(report.groups.n_sparse > 1 for report in reports)
+    assert [report.kept for report in reports] == [
+        all(score > other for other in scores[:i]) for i, score in enumerate(scores)
+    ]
+
+
+def named(weights):
+    values = weights.parameter.detach().tolist()
+    return {weights.features[j]: value for j, value in enumerate(values)}
+
+
+# When it ends, and with what
+
+
+def test_patience_and_results():
+    data = Data(3)
+    for result in ("best", "last"):
+        settings = GroupingSettings(iterations=20, patience=2, result=result)
+        tuner = data.tuner(settings=settings)
+        reports, weights = [], []
+
+        def note(report, progress, tuner=tuner, reports=reports, weights=weights):
+            reports.append(report)
+            weights.append(named(tuner.weights))
+
+        progress = tuner.tune(on_iteration=note)
+        scores = [report.score for report in reports]
+        best = scores.index(max(scores))
+        assert len(scores) == best + 3 < 20
+        assert progress.best.epoch == best + 1
+        kept = best if result == "best" else len(scores) - 1
+        assert named(tuner.weights) == pytest.approx(weights[kept], abs=0)
+        assert [report.iteration for report in reports if report.kept][-1] == kept + 1
+
+
+def test_reports_count_what_was_done():
+    data = Data(4)
+    tuner = data.tuner()
+    learned, fits, steps, sentences = [], [], [], []
+    progress = tuner.tune(
+        on_learned=lambda report, progress: learned.append((report, progress.sentences)),
+        on_fit=lambda report, progress: fits.append((report, progress.sentences)),
+        on_steps=lambda done, total: steps.append((done, total)),
+        on_iteration=lambda report, progress: sentences.append((report, progress.sentences)),
+    )
+    assert [report.iteration for report, _ in learned] == [1, 2, 3]
+    assert [done for done, _ in steps] == [report.steps for report, _ in learned]
+    for report, _ in learned:
+        assert report.steps == 3 * report.pairs
+        assert report.dimension <= 16
+    assert [report.hypotheses for report, _ in learned] == np.cumsum(
+        [report.new for report, _ in learned]
+    ).tolist()
+    assert tuner.train.lists.n_hypotheses == learned[-1][0].hypotheses
+    # Steps of the log never go back.
+    times = [time for _, time in [*learned, *fits]]
+    assert sorted(times) == sorted(set(times))
+    assert progress.sentences == 3 * 6 + 5 * len(fits) == sentences[-1][1]
+    assert [report.fits for report, _ in sentences] == [
+        sum(1 for _, time in fits if begin < time <= end)
+        for begin, end in pairwise([0, *[time for _, time in sentences]])
+    ]
+
+
+# Killed and taken up again
+
+
+class Killed(BaseException):
+    pass
+
+
+def outcome(tuner, progress, folder):
+    return (
+        tuner.weights.parameter.detach().clone(),
+        [tuner.weights.features[i] for i in range(len(tuner.weights.features))],
+        progress.best.score,
+        progress.best.epoch,
+        progress.sentences,
+        tuner.dev.lists.sizes,
+        tuner.train.lists.sizes,
+    )
+
+
+def test_a_killed_tuner_ends_with_the_same_weights(tmp_path: Path):
+    """Killed in each pass over the sentences, and right after each checkpoint."""
+    data, kill = Data(6), {"left": -1}
+    settings = GroupingSettings(iterations=2, patience=None, zero_group="keep")
+
+    def count(*_):
+        kill["left"] -= 1
+        if kill["left"] == 0:
+            raise Killed
+
+    def make(folder, resumed):
+        tuner = data.tuner(settings=settings, folder=folder, resumed=resumed)
+        tuner.train.on_batch = tuner.dev.on_batch = count
+        progress = Progress()
+        if resumed and (folder / "checkpoint").exists():
+            progress = load_checkpoint(folder / "checkpoint", tuner.weights, tuner, {})
+
+        def save(progress):
+            save_checkpoint(folder / "checkpoint", tuner.weights, tuner, progress, {})
+            count()
+
+        return tuner, progress, save
+
+    tuner, progress, save = make(tmp_path / "whole", False)
+    expected = outcome(tuner, tuner.tune(progress, save=save), tmp_path / "whole")
+    moments = -1 - kill["left"]
+    assert moments > 15
+    for moment in range(1, moments + 1):
+        folder = tmp_path / str(moment)
+        tuner, progress, save = make(folder, False)
+        kill["left"] = moment
+        with pytest.raises(Killed):
+            tuner.tune(progress, save=save)
+        # A run that was stopped before its first checkpoint begins anew.
+        tuner, progress, save = make(folder, (folder / "checkpoint").exists())
+        found = outcome(tuner, tuner.tune(progress, save=save), folder)
+        assert torch.equal(found[0], expected[0])
+        assert found[1:] == expected[1:]
+
+
+def test_a_state_that_does_not_fit(tmp_path: Path):
+    tuner = Data(6).tuner(folder=tmp_path)
+    tuner.tune()
+    state = tuner.state_dict()
+    fresh = Data(6).tuner(folder=tmp_path / "other")
+    with pytest.raises(ValueError, match="there are 0 iterations, not 3"):
+        fresh.load_state_dict(state)
+    tuner.load_state_dict(state)
+    assert tuner.dev.lists.n_iterations > 3
+
+
+# Odd input
+
+
+def test_no_groups_and_default_features_alone():
+    """λ so large that everything dies: the default features are tuned, and it goes on."""
+    learning = GroupLearning(Oscar(1e3, 1e3), passes=2)
+    tuner = Data(7).tuner(learning=learning)
+    learned, reports = [], []
+    tuner.tune(
+        on_learned=lambda report, progress: learned.append(report),
+        on_iteration=lambda report, progress: reports.append(report),
+    )
+    assert [report.groups.n_sparse for report in learned] == [0, 0, 0]
+    assert len(reports) == 3
+    weights = tuner.weights.parameter.detach()
+    assert (weights[2:] == 0).all() and (weights[:2] != 0).all()
+    assert weights[0] != START["model"]
+    # The zeros can be one group all the same.
+    kept = Data(7).tuner(
+        learning=learning, settings=GroupingSettings(iterations=1, zero_group="keep")
+    )
+    kept.tune(on_learned=lambda report, progress: learned.append(report))
+    assert learned[-1].groups.n_sparse == 1
+    assert kept.weights.parameter.detach()[2:].unique().numel() == 2
+
+
+def test_without_lambda_each_weight_is_its_own_group():
+    learned = []
+    tuner = Data(8).tuner(learning=GroupLearning(Oscar(0.0, 0.0), passes=3))
+    tuner.tune(on_learned=lambda report, progress: learned.append(report))
+    for report in learned:
+        # Sparse features have counts, so that equal weights come about by themselves, too.
+        assert report.groups.n_sparse > 5
+
+
+@pytest.mark.parametrize("where", ["train", "dev"])
+def test_lists_of_one_hypothesis(where):
+    """Some of them do no harm; where all are, there is nothing to learn from."""
+    data = Data(9)
+    lists = getattr(data, where)
+    lists[0] = lists[0][:1]
+    data.tuner().tune()
+    setattr(data, where, [hypotheses[:1] for hypotheses in lists])
+    message = {"train": "groups are learnt from have no pairs", "dev": "no list has a pair"}
+    with pytest.raises(InputError, match=message[where]):
+        data.tuner().tune()
+
+
+def test_gains_that_are_all_equal():
+    data = Data(9)
+    data.train = [[(words, row, 0.5) for words, row, _ in h] for h in data.train]
+    with pytest.raises(InputError, match="no pairs: lower sampler.threshold, or take longer"):
+        data.tuner().tune()
+
+
+def test_no_sparse_features():
+    data = Data(9)
+    for lists in (data.train, data.dev):
+        lists[:] = [[(w, {n: row[n] for n in DENSE}, g) for w, row, g in h] for h in lists]
+    with pytest.raises(InputError, match="no sparse features that could be grouped"):
+        data.tuner().tune()
+
+
+def test_a_dimension_that_is_too_small():
+    learning = GroupLearning(Oscar(1e-3, 1e-3, dimension=3))
+    with pytest.raises(InputError, match="regularizer.dimension=3 is smaller than the number"):
+        Data(9).tuner(learning=learning).tune()
+
+
+def test_features_that_only_dev_has_keep_weight_zero():
+    tuner = Data(1).tuner()
+    tuner.tune()
+    values = named(tuner.weights)
+    only_dev = [f"s:{n}" for n in range(12, 16) if f"s:{n}" in values]
+    assert only_dev
+    assert [values[name] for name in only_dev] == [0.0] * len(only_dev)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1, or null"),
+        ({"result": "average"}, "result must be best or last"),
+        ({"zero_group": "both"}, "zero_group must be drop or keep, not 'both'"),
+    ],
+)
+def test_settings_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        GroupingSettings(**options)
