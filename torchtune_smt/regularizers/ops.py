@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.regularizers import oscar_kernels
+from torchtune_smt.regularizers.oscar_parallel import prox_parallel
 
 
 @torch.library.custom_op("torchtune_smt::prox_elastic_net", mutates_args=())
@@ -38,8 +39,8 @@ def prox_oscar(
 ) -> tuple[Tensor, Tensor]:
     """Return argmin_v ½‖v - w‖² + lambda1 Σ |v_i| + lambda2 Σ_{i<j} max(|v_i|, |v_j|).
 
-    Liu et al. (2013), Algorithm 3: sort, pool adjacent violators, clip at 0, in float64. Runs on
-    the CPU; tensors of other devices are copied there and back.
+    Liu et al. (2013), Algorithm 3: sort, pool adjacent violators, clip at 0, in float64. Tensors on
+    CUDA are worked on where they are; those of other devices are copied to the CPU and back.
 
     Parameters
     ----------
@@ -70,6 +71,13 @@ def prox_oscar(
         torch.from_numpy(result).to(weights.device, weights.dtype),
         torch.from_numpy(block).to(weights.device),
     )
+
+
+@prox_oscar.register_kernel("cuda")
+def _(
+    weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
+) -> tuple[Tensor, Tensor]:
+    return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks)
 
 
 @prox_oscar.register_fake

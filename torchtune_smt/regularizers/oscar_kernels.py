@@ -24,12 +24,9 @@ def prox(
     order = np.argsort(magnitude)
     if order.size and not np.isfinite(magnitude[order[-1]]):
         where = int(places[order[-1]] if places.size else order[-1])
-        raise ValueError(f"weight {where} of the prox is {weights[where]}, not finite")
+        raise not_finite_error(where, weights[where])
     if dimension < order.size:
-        raise ValueError(
-            f"OSCAR's dimension is {dimension}, and {order.size} weights are not 0: penalties "
-            "would be negative; set `dimension` to the number of features that may ever be met"
-        )
+        raise dimension_error(dimension, order.size)
     if places.size:
         order = places[order]
     result = weights.copy()
@@ -41,6 +38,19 @@ def prox(
         n = pool(weights, order, lambda1, lambda2, dimension, begin, total, value)
         write(order, begin[: n + 1], value, result, block)
     return result, block
+
+
+def not_finite_error(where: int, weight: float) -> ValueError:
+    """Return the error for a weight that is NaN or infinite."""
+    return ValueError(f"weight {where} of the prox is {weight}, not finite")
+
+
+def dimension_error(dimension: int, active: int) -> ValueError:
+    """Return the error for more weights that are not 0 than there are dimensions."""
+    return ValueError(
+        f"OSCAR's dimension is {dimension}, and {active} weights are not 0: penalties would be "
+        "negative; set `dimension` to the number of features that may ever be met"
+    )
 
 
 @njit(cache=True, nogil=True)
