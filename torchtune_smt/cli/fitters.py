@@ -65,9 +65,14 @@ def make_fitter(
         An option is out of range; one was given on the command line that the fitter does not take.
     """
     given = arguments(cfg, "tuner.fitter")
-    with option_errors("tuner.fitter", given):
-        kind = get_object(given.pop("_target_"))
+    target = given.pop("_target_")
+    try:
+        kind = get_object(target)
         names = set(inspect.signature(kind).parameters)
+    except (ImportError, TypeError, ValueError):
+        raise InputError(
+            f"tuner.fitter._target_={target}: there is no such class; is its module in this folder?"
+        ) from None
 
     def optimizer(parameters: list[Tensor]) -> Any:
         return parts.optimizer(
@@ -107,10 +112,10 @@ def refuse_unused(cfg: DictConfig, used: set[str]) -> None:
         Groups that it takes, of metric, sampler, loss, regularizer and optimizer.
     """
     hydra = HydraConfig.get()
-    what = "loss" if "loss" in used else "tuner"
     for override in hydra.overrides.task:
         group = override_key(override).partition(".")[0]
         if group in ("metric", "sampler", "loss", "regularizer", "optimizer") and group not in used:
+            what = "loss" if group == "sampler" and "loss" in used else "tuner"
             raise InputError(
                 f"{what}={hydra.runtime.choices[what]} takes no {group}, and {override} would "
                 "change nothing; leave it out"

@@ -1,0 +1,334 @@
+"""train with batch tuners, on the bundled example."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import MODEL, run_command
+
+from torchtune_smt.accumulation import AccumulatedLists
+from torchtune_smt.textio import read_lines
+from torchtune_smt.weights_io import read_weights
+
+SHORT = ["tuner.iterations=2", "decoder.k=20", "decoder.pop_limit=10"]
+L1 = ["loss=hinge", "optimizer=cumulative_l1", "regularizer.strength=1e-5"]
+TUNERS = {
+    "pro": ["tuner=pro", "tuner.interpolation=1"],
+    "pro_dense": ["tuner=pro", "features=dense"],
+    "mira": ["tuner=mira"],
+    "mert": ["tuner=mert", "features=dense", "tuner.fitter.restarts=2"],
+    "l1": ["tuner=stochastic", *L1],
+    "softmax": ["tuner=stochastic", "loss=softmax", "tuner.fitter.passes=5"],
+    "strings": ["tuner=pro", "tuner.unique=string", "tuner.interpolation=0.5"],
+    "last": ["tuner=pro", "tuner.result=last", "tuner.keep_lists=true"],
+    "train": ["tuner=pro", "tuner.tune_on=train", "tuner.sentences=60"],
+    "full": ["tuner=mira", "tuner.tune_on=train", "tuner.sentences=60", "lm=full"],
+    "sample": ["tuner=pro", "tuner.sentences=30"],
+    "one_thread": ["tuner=pro", "tuner.interpolation=1", "threads=1"],
+}
+
+
+def tune(place: Path, *options: str) -> str:
+    return run_command("train", *MODEL, *SHORT, *options, folder=place).check().out
+
+
+@pytest.fixture(scope="module")
+def runs(place: Path) -> dict[str, str]:
+    """What each of the tuners prints; its folder has its name."""
+    return {
+        name: tune(place, *options, f"hydra.run.dir=batch_{name}")
+        for name, options in TUNERS.items()
+    }
+
+
+def scores(out: str) -> dict[str, list[float]]:
+    """Return BLEU before and after, by set."""
+    rows = [line.split() for line in out.splitlines()]
+    found = [row for row in rows if len(row) == 4 and row[0] in ("dev", "test")]
+    return {row[0]: [float(row[1]), float(row[2])] for row in found}
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_weights_get_better(name: str, runs: dict[str, str], place: Path) -> None:
+    out, folder = runs[name], place / f"batch_{name}"
+    before, after = scores(out)["dev"]
+    assert after > before + 1
+    assert "best iteration: " in out
+    names, values = read_weights(folder / "weights.txt.gz")
+    assert np.isfinite(values).all() and len(names) >= 10
+    assert not (folder / "checkpoint.pt").exists()
+    assert (folder / "lists").exists() == (name == "last")
+
+
+def test_what_is_recorded(runs: dict[str, str], place: Path) -> None:
+    lines = [line for line in metrics(place / "batch_pro") if "lists/new" in line]
+    assert [line["step"] for line in lines] == [100, 200]
+    assert [line["lists/hypotheses"] for line in lines] == [
+        lines[0]["lists/new"],
+        lines[0]["lists/new"] + lines[1]["lists/new"],
+    ]
+    expected = {"bleu/dev", "lists/hypotheses", "lists/new", "fit/loss", "fit/pairs", "fit/moved"}
+    assert expected < lines[0].keys()
+    last = metrics(place / "batch_pro")[-1]
+    best = max(line["bleu/dev"] for line in lines)
+    assert last["bleu/dev_tuned"] == pytest.approx(best, abs=1e-9)
+    assert lines[int(last["best_iteration"]) - 1]["bleu/dev"] == best
+    assert f"iteration 1: dev BLEU {lines[0]['bleu/dev']:.2f}" in runs["pro"]
+
+
+def test_threads_make_no_difference(runs: dict[str, str], place: Path) -> None:
+    assert runs.keys() >= {"pro", "one_thread"}
+    weights = [
+        (place / f"batch_{n}" / "weights.txt.gz").read_bytes() for n in ("pro", "one_thread")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_lists_that_are_kept(runs: dict[str, str], place: Path) -> None:
+    assert "k-best lists of all iterations" in runs["last"]
+    lists = AccumulatedLists.open(place / "batch_last" / "lists", n_dense=10)
+    lines = [line for line in metrics(place / "batch_last") if "lists/new" in line]
+    # Those of the last weights, which gave them their score, are there as well.
+    assert lists.sizes[:2] == [line["lists/new"] for line in lines]
+    assert len(lists.sizes) == 3
+    assert lists.flat(10**6).has_statistics
+
+
+def config(place: Path, *options: str) -> str:
+    return run_command("train", *options, "--cfg", "job", folder=place).check().out
+
+
+def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
+    assert "pairs: 50" in config(place, "tuner=pro")
+    assert "pairs: 50" in config(place, "tuner=stochastic")
+    assert "pairs: 15" in config(place, "tuner=mira")
+    assert "pairs: 15" in config(place, "tuner=pro", "sampler=pro")
+    assert "pairs: 7" in config(place, "tuner=pro", "sampler.pairs=7")
+    assert "AllPairs" in config(place, "tuner=pro", "sampler=all")
+    assert "AllPairs" in config(place, "sampler=all", "tuner=pro")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["tuner=mert", "loss=hinge"], "tuner=mert takes no loss, and loss=hinge would change"),
+        (["tuner=mert", "metric=moses"], "tuner=mert takes no metric"),
+        (["tuner=mira", "sampler.pairs=3"], "tuner=mira takes no sampler, and sampler.pairs=3"),
+        (["tuner=pro", "regularizer=none"], "tuner=pro takes no regularizer"),
+        (["tuner=pro", "optimizer.lr=1"], "tuner=pro takes no optimizer"),
+        (
+            ["tuner=stochastic", "loss=softmax", "sampler=all"],
+            "loss=softmax takes no sampler",
+        ),
+        (
+            ["tuner=stochastic", *L1, "tuner.fitter.batch_size=9"],
+            "batch_size has no effect where a step is taken after each pair",
+        ),
+        (["tuner=mira", "device=cuda"], "device=cuda: this tuner works on the CPU alone"),
+        (["device=cuda"], "device=cuda: this tuner works on the CPU alone"),
+        (["tuner=pro", "device=gpu"], "device must be cpu or cuda, not 'gpu'"),
+        (["tuner=pro", "tuner.interpolation=0"], "interpolation must be a number above 0 and up"),
+        (["tuner=pro", "tuner.interpolation=1.1"], "interpolation must be a number above 0 and up"),
+        (["tuner=pro", "tuner.tolerance=-1"], "tuner.tolerance must be a number, 0 or more"),
+        (["tuner=pro", "tuner.patience=0"], "tuner.patience must be a whole number, 1 or more"),
+        (["tuner=pro", "tuner.iterations=0"], "tuner.iterations must be a whole number"),
+        (["tuner=pro", "tuner.result=average"], "tuner: result must be best or last"),
+        (["tuner=pro", "tuner.unique=words"], "tuner.unique must be derivation or string"),
+        (["tuner=pro", "tuner.keep_lists=1"], "tuner.keep_lists must be true or false"),
+        (["tuner=pro", "tuner.fitter.sigma=0"], "tuner.fitter: sigma must be finite and above 0"),
+        (["tuner=pro", "tuner.fitter.sigma=a"], "tuner.fitter: .* of the wrong type.*sigma=a"),
+        (["tuner=mira", "tuner.fitter.C=0"], "tuner.fitter: C must be finite and above 0"),
+        (["tuner=mert", "tuner.fitter.spread=0"], "tuner.fitter: spread must be finite and above"),
+        (["tuner=stochastic", "tuner.fitter.passes=0"], "tuner.fitter: passes must be at least 1"),
+        (["tuner=pro", "tuner.epochs=2"], "there is no option tuner.epochs"),
+        (["tuner=batch"], "tuner.fitter._target_ is missing"),
+        (["tuner=batch", "tuner.fitter._target_=no.Such"], "no.Such: there is no such class"),
+        (["tuner=mert"], "the lists have [\\d,]+ features, and MERT takes up to 50"),
+        (["tuner=pro", "decoder.k=1"], "no list has a pair of hypotheses to learn from"),
+        (["tuner=pro", "sampler.threshold=2"], "no list has a pair of hypotheses to learn from"),
+        (["tuner=pro", "data.dev=null"], "data.dev is null, and it is needed"),
+        (
+            ["tuner=pro", "data.dev=[empty,empty]"],
+            "empty: is empty; a line for each sentence is expected",
+        ),
+    ],
+)
+def test_what_makes_no_sense(options: list[str], message: str, place: Path) -> None:
+    (place / "empty").touch()
+    outcome = run_command("train", *MODEL, *options, "hydra.run.dir=bad", folder=place)
+    assert outcome.code == 1
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert re.search(message, last), last
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is a CUDA device")
+def test_no_cuda_device(place: Path) -> None:
+    outcome = run_command("train", "tuner=pro", "device=cuda", folder=place)
+    assert "torch finds no CUDA device; set device=cpu" in outcome.err
+
+
+FITTER = """
+from dataclasses import dataclass
+import numpy as np
+from torchtune_smt.tuners.batch import Fit
+
+@dataclass(frozen=True)
+class Towards:
+    goal: float
+    def fit(self, lists, start, seed):
+        return Fit(np.full_like(start, self.goal), {"n": lists.n_hypotheses})
+"""
+
+
+def test_a_fitter_of_the_users(place: Path) -> None:
+    (place / "my_fitter.py").write_text(FITTER)
+    tune(
+        place,
+        "tuner=batch",
+        "tuner.fitter._target_=my_fitter.Towards",
+        "+tuner.fitter.goal=0.25",
+        "tuner.iterations=1",
+        "features=dense",
+        "hydra.run.dir=own",
+    )
+    _, values = read_weights(place / "own" / "weights.txt.gz")
+    assert values.tolist() == [0.25] * 10
+
+
+# Stored lists.
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Moses's tuning files: a feature that goes with BLEU, one that does not, and sparse ones."""
+    folder = tmp_path_factory.mktemp("lists")
+    rng = np.random.default_rng(3)
+    features, counts = [], []
+    for sentence in range(30):
+        matches = rng.integers(1, 11, 12)
+        header = f"{sentence} 12"
+        features.append(f"FEATURES_TXT_BEGIN_0 {header} 2 good0 bad0")
+        counts.append(f"SCORES_TXT_BEGIN_0 {header} 9 BLEU")
+        for m in matches.tolist():
+            sparse = f"W_{m % 3}={1 + m % 2}"
+            features.append(f"{m / 10 + rng.normal() / 20:.4f} {rng.normal():.4f} {sparse}")
+            orders = [f"{max(m - n, 0)} {10 - n}" for n in range(4)]
+            counts.append(f"{' '.join(orders)} 10")
+        features.append("FEATURES_TXT_END_0")
+        counts.append("SCORES_TXT_END_0")
+    (folder / "features.dat").write_text("\n".join(features) + "\n")
+    (folder / "scores.dat").write_text("\n".join(counts) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        ["tuner=pro"],
+        ["tuner=mira"],
+        ["tuner=mert", "tuner.fitter.restarts=2"],
+        ["tuner=stochastic", *L1],
+        ["tuner=stochastic", "loss=softmax"],
+    ],
+)
+def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
+    out = (
+        run_command(
+            "train",
+            "data=files",
+            "data.name=x",
+            "data.source_language=de",
+            "data.target_language=en",
+            "data.train=null",
+            "data.dev=null",
+            "decoder=kbest_files",
+            "decoder.dev=features.dat",
+            "decoder.dev_scores=scores.dat",
+            "init=zero",
+            f"hydra.run.dir={tmp_path}",
+            *tuner,
+            folder=lists,
+        )
+        .check()
+        .out
+    )
+    before, after = scores(out)["dev"]
+    assert after > before + 20
+    lines = [line for line in out.splitlines() if re.search(r"iteration \d+: dev BLEU", line)]
+    assert "360 new hypotheses of 360" in lines[0]
+    assert all(" 0 new hypotheses of 360" in line for line in lines[1:])
+    # MERT and MIRA are done when nothing is new; PRO draws other pairs and may move on.
+    assert len(lines) < 15
+
+
+# Killed and resumed.
+
+
+def command(repository: Path, *overrides: str) -> list[str]:
+    return [sys.executable, str(repository / "train.py"), *overrides]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["tuner=pro", "tuner.patience=null"],
+        ["tuner=stochastic", *L1, "tuner.tune_on=train", "tuner.sentences=100", "tuner.patience=5"],
+    ],
+)
+def test_killed_and_resumed(options: list[str], repository: Path, place: Path) -> None:
+    kind = options[0].partition("=")[2]
+    common = [*MODEL, *options, "tuner.iterations=5", "decoder.pop_limit=10", "seed=5"]
+    whole, folder = place / f"whole_{kind}", place / f"killed_{kind}"
+    subprocess.run(
+        command(repository, *common, f"hydra.run.dir={whole.name}"),
+        cwd=place,
+        check=True,
+        capture_output=True,
+    )
+    process = subprocess.Popen(
+        command(repository, *common, f"hydra.run.dir={folder.name}"),
+        cwd=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # At the end of iteration 2, or in iteration 3; there is a checkpoint of iteration 1 at least.
+    record = folder / "metrics.jsonl"
+    while process.poll() is None and (
+        not record.exists() or len(record.read_text().splitlines()) < 6
+    ):
+        time.sleep(0.005)
+    time.sleep(0.1 * random.Random(kind).random())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / "weights.txt.gz").exists(), "finished before it could be killed"
+    done = subprocess.run(
+        command(repository, f"resume={folder.name}"),
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "resuming in iteration" in done.stdout
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    skipped = ("speed/seconds", "speed/seconds_fitting")
+    records = [
+        [{k: v for k, v in line.items() if k not in skipped} for line in metrics(f)]
+        for f in (folder, whole)
+    ]
+    assert records[0] == records[1]
