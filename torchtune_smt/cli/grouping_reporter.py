@@ -94,11 +94,11 @@ class GroupingReporter:
         self._log.scalars(
             progress.sentences,
             {
-                "pro/bleu": report.score,
-                "pro/hypotheses": report.hypotheses,
-                "pro/new": report.new,
-                "pro/seconds": report.seconds,
-                **{f"pro/{name}": value for name, value in report.fit.items()},
+                "fit/bleu": report.score,
+                "fit/hypotheses": report.hypotheses,
+                "fit/new": report.new,
+                "fit/seconds": report.seconds,
+                **{f"fit/{name}": value for name, value in report.fit.items()},
             },
         )
 

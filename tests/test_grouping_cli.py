@@ -1,0 +1,272 @@
+"""train with tuner=grouping, on the bundled example and on stored lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import MODEL, Run, run_command
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import torchtune_smt.cli.train as command
+from torchtune_smt.accumulation import AccumulatedLists
+from torchtune_smt.resources import example_folder
+from torchtune_smt.textio import read_lines
+from torchtune_smt.tuners.feature_groups import read_groups
+from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.weights_io import read_weights
+
+EXAMPLE = example_folder()
+SMALL = [
+    "tuner=grouping",
+    "features=rule_id",
+    "tuner.sentences=40",
+    "tuner.iterations=2",
+    "tuner.dev.iterations=2",
+    "tuner.passes=5",
+    "decoder.k=20",
+    "decoder.pop_limit=10",
+]
+
+
+def tune(place: Path, name: str, *options: str) -> str:
+    arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
+    return run_command("train", *arguments, folder=place).check().out
+
+
+@pytest.fixture(scope="module")
+def out(place: Path) -> str:
+    """What a run prints; its folder is called grouping."""
+    return tune(place, "grouping", "regularizer=oscar")
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
+
+
+def test_weights_get_better(out: str, place: Path) -> None:
+    folder = place / "grouping"
+    lines = metrics(folder)
+    assert lines[-1]["bleu/dev_tuned"] > lines[0]["bleu/dev"] + 1
+    scores = [line["bleu/dev"] for line in lines[1:] if "bleu/dev" in line]
+    assert len(scores) == 2
+    assert lines[-1]["bleu/dev_tuned"] == pytest.approx(max(scores), abs=1e-9)
+    best = 1 + scores.index(max(scores))
+    assert f"best iteration: {best}\n" in out
+    assert f"iteration {best}: dev BLEU {max(scores):.2f}, " in out
+    assert f"{folder.name}/groups.tsv.gz: groups of features" in out
+    assert not (folder / "lists").exists()
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_the_file_has_the_groups_of_the_weights(out: str, place: Path) -> None:
+    folder = place / "grouping"
+    names, values = read_weights(folder / "weights.txt.gz")
+    weight = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    dense = [name for name in weight if not name.startswith("rule_id:")]
+    features = Vocabulary(dense)
+    groups, group_weights = read_groups(folder / "groups.tsv.gz", features, len(dense))
+    unpacked = groups.unpack(group_weights, len(features))
+    found = {features[j]: w for j, w in enumerate(unpacked.tolist()) if w != 0}
+    assert found == weight
+    active = sum(line.get("groups/active", 0) for line in metrics(folder)[-3:])
+    assert groups.n_sparse >= np.count_nonzero(group_weights[len(dense) :]) > 0
+    assert active > 0
+
+
+def test_what_is_recorded(out: str, place: Path) -> None:
+    lines = metrics(place / "grouping")
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps)
+    learned = [line for line in lines if "groups/number" in line]
+    assert len(learned) == 2
+    for line in learned:
+        assert line["groups/features"] >= line["groups/number"] > 0
+        assert line["groups/largest"] >= 1
+        assert line["oscar/steps"] == 5 * line["oscar/pairs"] > 0
+        assert line["oscar/dimension"] > line["groups/features"]
+        assert line.keys() >= {"seconds/decoding", "seconds/learning", "lists/new"}
+        assert f"d = {int(line['oscar/dimension']):,}" in out
+    assert any("seconds/tuning" in line and "groups/active" in line for line in lines)
+    assert {"fit/bleu", "fit/loss", "fit/pairs"} < {name for line in lines for name in line}
+    events = EventAccumulator(str(place / "grouping" / "tensorboard")).Reload()
+    tags = events.Tags()
+    assert "groups/picture" in tags["images"]
+    assert len(events.Images("groups/picture")) == 2
+    assert {"groups/weights", "groups/log10_sizes"} <= set(tags["histograms"])
+
+
+def test_threads_and_seeds(out: str, place: Path) -> None:
+    files = ("weights.txt.gz", "groups.tsv.gz")
+    first = [(place / "grouping" / name).read_bytes() for name in files]
+    tune(place, "grouping_one", "threads=1", "tuner.keep_lists=true")
+    assert [(place / "grouping_one" / name).read_bytes() for name in files] == first
+    lists = AccumulatedLists.open(place / "grouping_one" / "lists" / "learning", n_dense=10)
+    assert lists.n_iterations == 2
+    tune(place, "grouping_seed", "seed=2")
+    assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]
+
+
+@pytest.mark.parametrize("saves", [1, 2, 4])
+def test_a_killed_run_is_resumed(
+    out: str, place: Path, saves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"grouping_killed_{saves}"
+    save, left = command.save_checkpoint, saves
+
+    def save_and_die(*arguments: Any) -> None:
+        nonlocal left
+        save(*arguments)
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "save_checkpoint", save_and_die)
+        arguments = [*MODEL, *SMALL, "regularizer=oscar", f"hydra.run.dir={name}"]
+        killed = run_command("train", *arguments, folder=place)
+    assert killed.code == 130
+    assert not (place / name / "weights.txt.gz").exists()
+    resumed = run_command("train", f"resume={name}", folder=place).check()
+    assert "resuming in iteration " in resumed.out
+    for file in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
+        assert (place / name / file).read_bytes() == (place / "grouping" / file).read_bytes()
+    timed = ("seconds", "fit/seconds", "speed")
+    first, second = (
+        [{k: v for k, v in line.items() if not k.startswith(timed)} for line in metrics(place / n)]
+        for n in ("grouping", name)
+    )
+    assert first == second
+
+
+def test_no_groups_are_no_end(place: Path) -> None:
+    found = tune(place, "grouping_none", "regularizer.lambda1=100", "tuner.iterations=1")
+    assert "iteration 1: no groups: OSCAR has left no weight that is not 0" in found
+    names, _ = read_weights(place / "grouping_none" / "weights.txt.gz")
+    assert len(names) == 10
+    assert len(read_lines(place / "grouping_none" / "groups.tsv.gz")) == 11
+
+
+def test_options_of_the_algorithm(place: Path) -> None:
+    """Each makes a difference."""
+    quick = ["tuner.iterations=1", "tuner.dev.iterations=1", "data.test=null"]
+    found: dict[bytes, str] = {}
+    for i, option in enumerate(
+        [
+            "seed=1",
+            "tuner.zero_group=keep",
+            "tuner.passes=1",
+            "optimizer.schedule=constant",
+            "optimizer.lr=0.1",
+            "regularizer.lambda2=1e-6",
+            "regularizer.dimension=5000000",
+            "tuner.dev.interpolation=1",
+            "tuner.tune_on=dev",
+        ]
+    ):
+        tune(place, f"grouping_{i}", *quick, option)
+        weights = (place / f"grouping_{i}" / "weights.txt.gz").read_bytes()
+        assert found.setdefault(weights, option) == option
+
+
+def test_groups_tuned_by_another_fitter(place: Path) -> None:
+    options = ["tuner.fitter._target_=torchtune_smt.tuners.mira.KBestMira", "tuner.iterations=1"]
+    tune(place, "grouping_mira", *options, "tuner.dev.interpolation=1")
+    assert (place / "grouping_mira" / "groups.tsv.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["regularizer=l1"], "tuner=grouping learns groups by FOBOS with OSCAR, and regularizer"),
+        (["optimizer=adagrad"], "set optimizer=fobos_oscar, or leave optimizer out"),
+        (["optimizer=fobos"], "set optimizer=fobos_oscar, or leave optimizer out"),
+        (["optimizer.regularize_dense=true"], "each dense feature is a group of its own"),
+        (["features=dense"], "there are none: set features=rule_id"),
+        (["loss=hinge"], "tuner=grouping takes no loss, and loss=hinge would change nothing"),
+        (["tuner.result=average"], "result must be best or last, not 'average'"),
+        (["tuner.zero_group=both"], "tuner.zero_group must be drop or keep, not 'both'"),
+        (["tuner.passes=0"], "tuner.passes must be a whole number, 1 or more, not 0"),
+        (["tuner.dev.iterations=0"], "tuner.dev.iterations must be a whole number, 1 or more"),
+        (["tuner.dev.interpolation=0"], "tuner.dev.interpolation must be a number above 0"),
+        (["optimizer.schedule=t"], "schedule must be one of"),
+        (["regularizer.lambda2=-1"], "lambda2 must be a finite number, 0 or more, not -1"),
+        (["regularizer.dimension=5"], "regularizer.dimension=5 is smaller than the number"),
+        (["sampler.threshold=2"], "groups are learnt from have no pairs: lower sampler.threshold"),
+        (["decoder=kbest_files", "decoder.dev=x"], "decoder.train is null, and its k-best lists"),
+        (["model=files", "model.grammar=a", "model.language_model=b"], "use model=hiero, or"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(place: Path, options: list[str], message: str) -> None:
+    small = [o for o in SMALL if not (options[0].startswith("decoder=") and "decoder." in o)]
+    outcome = run_command("train", *MODEL, *small, *options, "hydra.run.dir=bad", folder=place)
+    if options[0].startswith("model"):
+        outcome = run_command("train", *SMALL, *options, "hydra.run.dir=bad", folder=place)
+    assert outcome.code == 1
+    assert message in outcome.err
+
+
+# Stored lists
+
+
+@pytest.fixture(scope="module")
+def stored(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Lists of some sentences of the bitext and of dev, with all options that name them."""
+    folder = tmp_path_factory.mktemp("stored")
+    options = ["decoder=kbest_files", "init=zero", "data.test=null"]
+    for split, source in (("train", EXAMPLE / "train.de"), ("dev", EXAMPLE / "dev.de")):
+        ends = ["de", "en"] if split == "train" else ["de", "en.0", "en.1"]
+        for end in ends:
+            lines = read_lines(EXAMPLE / f"{split}.{end}")[:40]
+            (folder / f"{split}.{end}").write_text("".join(f"{line}\n" for line in lines))
+        run_command(
+            "translate",
+            f"weights={run.weights}",
+            f"input={folder / source.name}",
+            f"output={folder / split}.nbest",
+            "n_best=20",
+            folder=run.place,
+        ).check()
+        files = ",".join(str(folder / f"{split}.{end}") for end in ends)
+        options += [f"data.{split}=[{files}]", f"decoder.{split}={folder / split}.nbest"]
+    return folder, options
+
+
+LISTS = ["tuner=grouping", "tuner.iterations=2", "tuner.dev.iterations=2", "tuner.passes=5"]
+
+
+def test_stored_lists(stored: tuple[Path, list[str]], place: Path) -> None:
+    folder, options = stored
+    options = [*LISTS, *options, "decoder.on_error=skip"]
+    outcome = run_command("train", *options, f"hydra.run.dir={folder / 'run'}", folder=place)
+    out = outcome.check().out
+    assert "iteration 1: " in out
+    # Nothing comes to the lists in the second iteration.
+    assert "iteration 2: " in out
+    assert "(0 new)" in out
+    names, _ = read_weights(folder / "run" / "weights.txt.gz")
+    assert any(name.startswith("rule_id:") for name in names.names(range(len(names))))
+    # The header, and a line for each feature with a weight at least.
+    assert len(read_lines(folder / "run" / "groups.tsv.gz")) > len(names)
+
+
+def test_stored_lists_without_sparse_features(stored: tuple[Path, list[str]], place: Path) -> None:
+    folder, options = stored
+    dense = []
+    for option in options:
+        name, _, path = option.partition("=")
+        if name in ("decoder.train", "decoder.dev"):
+            lines = []
+            for line in read_lines(path):
+                index, words, features, score = line.split(" ||| ")
+                kept = " ".join(f for f in features.split() if ":" not in f)
+                lines.append(f"{index} ||| {words} ||| {kept} ||| {score}\n")
+            path = f"{path}.dense"
+            Path(path).write_text("".join(lines))
+        dense.append(f"{name}={path}")
+    outcome = run_command("train", *LISTS, *dense, f"hydra.run.dir={folder / 'bad'}", folder=place)
+    assert outcome.code == 1
+    assert "the k-best lists have none: say with decoder.dense which of theirs" in outcome.err
