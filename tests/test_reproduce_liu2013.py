@@ -245,6 +245,22 @@ def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     assert chosen.grids["regularizer.lambda2"] == [1e-8]
 
 
+def test_a_choice_from_shorter_runs(tmp_path: Path) -> None:
+    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2")
+    run = Run(tmp_path / "l1", ("tuner=stochastic", "tuner.iterations=15", "seed=1"))
+    shorter = liu2013.sweep_run(run, chosen)
+    assert shorter.overrides == ("tuner=stochastic", "tuner.iterations=2", "seed=1")
+    train = FakeTrain(dies=["l1"], keeps=False)
+    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
+    # A run that has to start anew leaves them where they are.
+    assert not complete(run, start=train)
+    assert complete(run, start=train)
+    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
+    assert len(train.commands) == 3
+    assert "--sweep-iterations 2 --strengths" in chosen.command
+    assert liu2013.sweep_run(run, options(tmp_path, "--sweep")) == run
+
+
 def result(row: str, **changes: object) -> Result:
     described = liu2013.ROWS[row]
     values = {

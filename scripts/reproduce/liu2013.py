@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tables
-from runs import LOG, REPOSITORY, Run, complete, read_log, sweep
+from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
 from tuned import DEVTEST, TEST, Corpus
 
@@ -171,6 +171,7 @@ class Options:
     seed: int
     threads: int
     grids: dict[str, list[float]]
+    sweep_iterations: int | None
     extra: tuple[str, ...]
 
 
@@ -197,20 +198,24 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
     run = Run(folder, row_overrides(name, row, options))
     points: list[dict[str, Any]] = []
     chosen = ""
+    option = row.swept or (ROWS[row.like].swept if row.like else "")
     if grid := options.grids.get(row.swept):
-        finished = sweep(row.swept, grid, run)
-        if not finished:
+        found = sweep(option, grid, sweep_run(run, options))
+        if not found:
             return None
-        points = [_point(corpus, point) for point in finished]
+        points = [_point(corpus, point) for point in found]
         best = max(range(len(points)), key=lambda i: points[i]["devtest"])
-        run, chosen = finished[best], points[best]["option"]
-    else:
-        if option := row.swept or (ROWS[row.like].swept if row.like else ""):
-            like = Result.load(options.folder / name / row.like) if row.like else None
-            chosen = like.chosen if like is not None else f"{option}={DEFAULTS[option]}"
+        chosen = points[best]["option"]
+        if options.sweep_iterations is None:
+            run = found[best]
+        else:
             run = Run(folder, (*run.overrides, chosen))
-        if not complete(run):
-            return None
+    elif option:
+        like = Result.load(options.folder / name / row.like) if row.like else None
+        chosen = like.chosen if like is not None else f"{option}={DEFAULTS[option]}"
+        run = Run(folder, (*run.overrides, chosen))
+    if not complete(run):
+        return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
         return before
     devtest = corpus.devtest(run.overrides, run.folder)
@@ -252,6 +257,15 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
     )
     result.save(folder)
     return result
+
+
+def sweep_run(run: Run, options: Options) -> Run:
+    """Return the run that a row's option is chosen with: the row's own, or a shorter one."""
+    if options.sweep_iterations is None:
+        return run
+    shorter = f"tuner.iterations={options.sweep_iterations}"
+    overrides = tuple(shorter if o.startswith("tuner.iterations=") else o for o in run.overrides)
+    return Run(run.folder / SWEEP, overrides)
 
 
 def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
@@ -354,6 +368,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="choose the strengths of L1 and OSCAR on devtest, as the paper did",
     )
+    parser.add_argument(
+        "--sweep-iterations",
+        type=int,
+        metavar="T",
+        help="choose them from runs of so many iterations, each, and run the chosen one in full",
+    )
     parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
     parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
     parser.add_argument("--seed", type=int, default=1)
@@ -370,6 +390,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.small and options.corpora:
         parser.error("--small has a corpus of its own: leave --corpora out")
+    if options.sweep_iterations is not None and not options.sweep:
+        parser.error("--sweep-iterations needs --sweep")
     for name in ("train_sentences", "iterations", "seed"):
         if (getattr(options, name) or 0) < 0:
             parser.error(f"--{name.replace('_', '-')} must be 0 or more")
@@ -389,6 +411,8 @@ def as_command(given: argparse.Namespace) -> str:
         words.append(f"--iterations {given.iterations}")
     if given.sweep:
         words.append("--sweep")
+        if given.sweep_iterations is not None:
+            words.append(f"--sweep-iterations {given.sweep_iterations}")
         for name in ("strengths", "lambda2s"):
             words.append(f"--{name} {' '.join(f'{v:g}' for v in getattr(given, name))}")
     if given.seed != 1:
@@ -413,6 +437,7 @@ def as_options(given: argparse.Namespace) -> Options:
         seed=given.seed,
         threads=given.threads,
         grids={STRENGTH: given.strengths, LAMBDA2: given.lambda2s} if given.sweep else {},
+        sweep_iterations=given.sweep_iterations,
         extra=(*(SMALL if given.small else ()), *given.set),
     )
 

@@ -29,6 +29,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "weights.txt.gz"
 RECORD = "run.json"
 LOG = "train.log"
+# Shorter runs that choose an option of this one.
+SWEEP = "sweep"
 
 
 class Process(Protocol):
@@ -247,7 +249,7 @@ def _clear(folder: Path) -> None:
     """Remove what an earlier attempt left that cannot be taken up again."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if path.name in (RECORD, LOG):
+            if path.name in (RECORD, LOG, SWEEP):
                 continue
             if path.is_dir():
                 shutil.rmtree(path)

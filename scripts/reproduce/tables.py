@@ -241,7 +241,8 @@ def _points(results: Sequence[Result]) -> list[str]:
     if not swept:
         return []
     lines = [
-        "Values that were tried, each with a run of its own; the best on devtest was taken:",
+        "Values that were tried, each with a run of its own (of no more iterations than "
+        "`--sweep-iterations` says, where it is given); the best on devtest was taken:",
         "",
         "| row | value | BLEU dev | BLEU devtest | active features | minutes | CPU minutes |",
         "|---|---|---|---|---|---|---|",
