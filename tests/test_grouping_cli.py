@@ -110,11 +110,12 @@ def test_threads_and_seeds(out: str, place: Path) -> None:
     assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]
 
 
-@pytest.mark.parametrize("saves", [1, 2, 4])
+@pytest.mark.parametrize(("saves", "minutes"), [(1, 1), (2, 1), (2, 0), (5, 0)])
 def test_a_killed_run_is_resumed(
-    out: str, place: Path, saves: int, monkeypatch: pytest.MonkeyPatch
+    out: str, place: Path, saves: int, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"grouping_killed_{saves}"
+    """After groups were learnt, after the first iteration, after a fit in both iterations."""
+    name = f"grouping_killed_{saves}_{minutes}"
     save, left = command.save_checkpoint, saves
 
     def save_and_die(*arguments: Any) -> None:
@@ -126,7 +127,7 @@ def test_a_killed_run_is_resumed(
 
     with monkeypatch.context() as patched:
         patched.setattr(command, "save_checkpoint", save_and_die)
-        arguments = [*MODEL, *SMALL, "regularizer=oscar", f"hydra.run.dir={name}"]
+        arguments = [*MODEL, *SMALL, f"tuner.checkpoint_minutes={minutes}", f"hydra.run.dir={name}"]
         killed = run_command("train", *arguments, folder=place)
     assert killed.code == 130
     assert not (place / name / "weights.txt.gz").exists()

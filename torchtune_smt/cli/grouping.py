@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,12 @@ from torchtune_smt.run_log import RunLog
 from torchtune_smt.tuners.batch import IterationSettings
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.epochs import Progress
-from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
+from torchtune_smt.tuners.grouping import (
+    GroupingReport,
+    GroupingSettings,
+    GroupingTuner,
+    LearningReport,
+)
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.sentences import Sentences
 
@@ -123,15 +129,35 @@ class GroupingRun:
 
     def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
         """Run the iterations."""
+        saved, due = time.perf_counter(), False
+
+        def learned(report: LearningReport, progress: Progress) -> None:
+            nonlocal due
+            due = True
+            reporter.learned(report, progress)
+
+        def iteration(report: GroupingReport, progress: Progress) -> None:
+            nonlocal due
+            due = True
+            reporter.iteration(report, progress)
+
+        def save_now_and_then(progress: Progress) -> None:
+            nonlocal saved, due
+            # A checkpoint has the names of all features, which may be millions.
+            minutes = (time.perf_counter() - saved) / 60
+            if due or minutes >= self._cfg.tuner.checkpoint_minutes:
+                save(progress)
+                saved, due = time.perf_counter(), False
+
         with closing(GroupingReporter(log, self._task.weights, self._folder)) as reporter:
             self._reporter = reporter
             return self._tuner.tune(
                 progress,
                 on_steps=reporter.steps,
-                on_learned=reporter.learned,
+                on_learned=learned,
                 on_fit=reporter.fit,
-                on_iteration=reporter.iteration,
-                save=save,
+                on_iteration=iteration,
+                save=save_now_and_then,
             )
 
     def finish(self) -> None:

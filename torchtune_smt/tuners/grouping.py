@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from torchtune_smt.accumulation.flat_lists import FlatLists
 from torchtune_smt.accumulation.pair_rows import PairRows
@@ -278,9 +279,12 @@ class GroupingTuner:
             "train": self.train.lists.state_dict(),
             "dev": self.dev.lists.state_dict(),
             "earlier": self._earlier,
-            "groups": None if groups is None else torch.from_numpy(groups.group),
+            # Few features have a group, or a weight.
+            "groups": None if groups is None else _packed(groups.group + 1),
             "tuned": (tuned.epoch, tuned.sentences, tuned.stale_epochs, tuned.moved),
-            "best": None if best is None else (best.epoch, best.score, best.weights),
+            "best": None
+            if best is None
+            else (best.epoch, best.score, _packed(best.weights.numpy())),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -297,14 +301,16 @@ class GroupingTuner:
         groups, best = state_dict["groups"], state_dict["best"]
         self._groups = None
         if groups is not None:
-            self._groups = FeatureGroups(groups.numpy(), self.weights.n_dense)
+            self._groups = FeatureGroups(_unpacked(groups) - 1, self.weights.n_dense)
         epoch, sentences, stale, moved = state_dict["tuned"]
         self._tuned = Progress(
             epoch=epoch,
             sentences=sentences,
             stale_epochs=stale,
             moved=moved,
-            best=None if best is None else Best(*best),
+            best=None
+            if best is None
+            else Best(best[0], best[1], torch.from_numpy(_unpacked(best[2]))),
         )
 
     def _learn(self, iteration: int, on_steps: Callable[[int, int], None]) -> LearningReport:
@@ -388,3 +394,17 @@ class GroupingTuner:
             time.perf_counter() - begin,
             best or self.settings.result == "last",
         )
+
+
+def _packed(values: NDArray[Any]) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Return the length of a vector, and the places and values of what is not 0 in it."""
+    places = np.flatnonzero(values)
+    return values.size, torch.from_numpy(places), torch.from_numpy(values[places])
+
+
+def _unpacked(packed: tuple[int, torch.Tensor, torch.Tensor]) -> NDArray[Any]:
+    """Return the vector that `_packed` was given."""
+    size, places, values = packed
+    result = np.zeros(size, values.numpy().dtype)
+    result[places.numpy()] = values.numpy()
+    return result
