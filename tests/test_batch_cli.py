@@ -162,7 +162,7 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         (["tuner=pro", "data.dev=null"], "data.dev is null, and it is needed"),
         (
             ["tuner=pro", "data.dev=[empty,empty]"],
-            "empty: is empty; a line for each sentence is expected",
+            "empty: is empty; a line for each sentence",
         ),
     ],
 )
