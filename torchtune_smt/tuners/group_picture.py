@@ -49,10 +49,11 @@ def draw_groups(weights: Reals, sizes: Offsets, title: str) -> Bytes:
         place = LEFT + (RIGHT - LEFT) * (i + last) / (2 * last)
         draw.line((place, TOP, place, BOTTOM), _GREY if i == 0 else _LIGHT)
         draw.text((place, BOTTOM + 8), f"{i * step:.4g}", _GREY, font, anchor="mt")
-    for i in range(decades + 1):
-        place = BOTTOM + (TOP - BOTTOM) * i / decades
+    within = (1, 2, 5) if decades < 3 else (1,)
+    for size in [m * 10**i for i in range(decades) for m in within] + [10**decades]:
+        place = BOTTOM + (TOP - BOTTOM) * math.log10(size) / decades
         draw.line((LEFT, place, RIGHT, place), _LIGHT)
-        draw.text((LEFT - 8, place), f"{10**i:,}", _GREY, font, anchor="rm")
+        draw.text((LEFT - 8, place), f"{size:,}", _GREY, font, anchor="rm")
     draw.rectangle((LEFT, TOP, RIGHT, BOTTOM), outline=_GREY)
     draw.text((LEFT - 70, TOP - 22), "features in the group", _GREY, font)
     middle = (LEFT + RIGHT) // 2
