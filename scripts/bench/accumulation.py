@@ -107,9 +107,8 @@ def main() -> None:
         )
         begin = perf_counter()
         flat = lists.flat(len(task.weights.features))
-        print(
-            f"all laid out: {perf_counter() - begin:.2f} s, {flat.value.size / n:.1f} non-zeros each"
-        )
+        seconds = perf_counter() - begin
+        print(f"all laid out: {seconds:.2f} s, {flat.value.size / n:.1f} non-zeros a hypothesis")
     size = lists.nbytes / n
     most = SENTENCES * ITERATIONS * K
     # The share of new hypotheses falls with the iterations: the last one's stands for those after.
