@@ -28,9 +28,9 @@ def pool_parallel(
 ) -> tuple[Tensor, Tensor]:
     """Pool adjacent violators: `torchtune_smt.regularizers.oscar_kernels.pool` in parallel.
 
-    With z = |w| + lambda2 · rank, blocks are the edges of the least concave majorant of the sums
-    of z, and their slopes, less a constant, are the values. A corner is where two edges do not
-    descend. In rounds, over all corners at once,
+    With z as there, blocks are the edges of the least concave majorant of the sums of z, and
+    their slopes are the values. A corner is where two edges do not descend. In rounds, over all
+    corners at once,
 
     1. edges that meet in corners are merged. This leaves a few corners between long concave
        pieces, and typically one large block that would swallow its neighbours one by one. So
@@ -60,7 +60,7 @@ def pool_parallel(
     value : float64 [blocks]
         Descending. Equal |w| are in one block, whatever rounding says.
     """
-    hull = _Hull.of(magnitude, lambda2)
+    hull = _Hull.of(magnitude, lambda1 + lambda2 * (dimension - 1), lambda2)
     rounds = 0
     while (corner := hull.corners()).numel():
         if corner.numel() > FEW and rounds < merges:
@@ -72,34 +72,32 @@ def pool_parallel(
             below = hull.below_bridges(corner, 2, common=True)
         hull = hull.without(below)
         rounds += 1
-    begin = hull.point[:, 0]
-    first, last = begin[:-1], begin[1:] - 1
-    mean = torch.where(first == last, magnitude[first], hull.mean())
-    highest = lambda1 + lambda2 * (dimension - 1)
-    return begin, mean - (highest - lambda2 * 0.5 * (first + last).double())
+    return hull.point[:, 0], hull.value
 
 
 @dataclass(frozen=True)
 class _Units:
-    """What the whole numbers mean that sums are kept in.
+    """What the whole numbers mean that sums are kept in, and the penalties.
 
-    Sums of |w| are exact: two whole numbers each, in units of `high` and of `high` · `low`.
-    Those of 10^7 floating-point numbers would lose the digits of small penalties.
+    Sums of |w| are two whole numbers each, in units of `high` and of `high` · `low`, together
+    exact to 2^-74 of the largest |w| for 10^7 of them. In floating point they would lose the digits
+    that small penalties have. `highest` is the penalty of rank 0.
     """
 
     high: float
     low: float
+    highest: float
     half_lambda2: float
 
-    def mean(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the mean of |w| from points p to points q (int64 [..., 3])."""
+    def value(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return the mean of z from points p to points q (int64 [..., 3])."""
         length, high, low = (q - p).double().unbind(-1)
-        return (high + low * self.low) / length * self.high
+        return self.less_penalty((high + low * self.low) / length * self.high, p, q)
 
-    def slope(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the mean of z from points p to points q."""
+    def less_penalty(self, mean: Tensor, p: Tensor, q: Tensor) -> Tensor:
+        """Return the mean of z where that of |w| is known."""
         ranks = (p[..., 0] + q[..., 0] - 1).double()
-        return self.mean(p, q) + ranks * self.half_lambda2
+        return mean - (self.highest - ranks * self.half_lambda2)
 
 
 @dataclass(frozen=True)
@@ -110,16 +108,16 @@ class _Hull:
     ----------
     point : int64 [points, 3]
         Ranks, ascending from 0 to u, and the sums of |w| in two parts.
-    slope : float64 [points - 1]
-        Of the edges from each point to the next.
+    value : float64 [points - 1]
+        Slopes of the edges from each point to the next: means of z.
     """
 
     point: Tensor
-    slope: Tensor
+    value: Tensor
     units: _Units
 
     @classmethod
-    def of(cls, magnitude: Tensor, lambda2: float) -> _Hull:
+    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> _Hull:
         """Return the ends of runs in which neighbours do not descend, after the penalties."""
         bits = 61 - magnitude.numel().bit_length()
         exponent = min(bits - math.frexp(float(magnitude[0]))[1], LARGEST_SCALE)
@@ -130,24 +128,23 @@ class _Hull:
         torch.gt(magnitude[:-1] - magnitude[1:], lambda2, out=apart[1:-1])
         rank = apart.nonzero().squeeze(1)
         point = torch.stack([rank, _cumulated(high)[rank], _cumulated(low)[rank]], 1)
-        units = _Units(math.ldexp(1.0, -exponent), math.ldexp(1.0, -bits), 0.5 * lambda2)
-        return cls(point, units.slope(point[:-1], point[1:]), units)
-
-    def mean(self) -> Tensor:
-        """Return the mean of |w| along each edge."""
-        return self.units.mean(self.point[:-1], self.point[1:])
+        units = _Units(math.ldexp(1.0, -exponent), math.ldexp(1.0, -bits), highest, lambda2 / 2)
+        p, q = point[:-1], point[1:]
+        # Single ones keep all their digits, however small they are beside the largest.
+        alone = units.less_penalty(magnitude[rank[:-1]], p, q)
+        return cls(point, torch.where(rank.diff() == 1, alone, units.value(p, q)), units)
 
     def corners(self) -> Tensor:
         """Return the points (int64) whose edges do not descend."""
-        return (self.slope[1:] >= self.slope[:-1]).nonzero().squeeze(1) + 1
+        return (self.value[1:] >= self.value[:-1]).nonzero().squeeze(1) + 1
 
     def without(self, gone: Tensor) -> _Hull:
         """Return the hull without some inner points (bool [points])."""
         kept = (~gone).nonzero().squeeze(1)
-        point, slope = self.point[kept], self.slope[kept[:-1]]
+        point, value = self.point[kept], self.value[kept[:-1]]
         new = (kept.diff() > 1).nonzero().squeeze(1)
-        slope[new] = self.units.slope(point[new], point[new + 1])
-        return _Hull(point, slope, self.units)
+        value[new] = self.units.value(point[new], point[new + 1])
+        return _Hull(point, value, self.units)
 
     def below_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
         """Return which points (bool) are below the bridges of some corners.
@@ -162,7 +159,7 @@ class _Hull:
             Whether bridges are the common tangents of the pieces that meet; else the tangent of
             both that comes of the edge after the corner.
         """
-        ends = torch.cat([corner[:1] * 0, corner, corner[:1] * 0 + self.slope.numel()])
+        ends = torch.cat([corner[:1] * 0, corner, corner[:1] * 0 + self.value.numel()])
         start, corner, end = ends[:-2:every], ends[1:-1:every], ends[2::every]
         size = int((end - start).max())
         probes = min(ROOM // corner.numel(), size)
@@ -175,7 +172,7 @@ class _Hull:
             p = self.point[a].unsqueeze(-2)
             low, high = (x.view(-1, *[1] * (a.dim() - 1)).expand_as(a) for x in (corner + 1, end))
             return first_without(
-                lambda b: self.slope[b] >= self.units.slope(p, self.point[b]),
+                lambda b: self.value[b] >= self.units.value(p, self.point[b]),
                 low,
                 high,
                 probes,
@@ -183,7 +180,7 @@ class _Hull:
             )
 
         def edge_above_tangent(a: Tensor) -> Tensor:
-            return self.slope[a] > self.units.slope(self.point[a], self.point[touch_after(a)])
+            return self.value[a] > self.units.value(self.point[a], self.point[touch_after(a)])
 
         if common:
             a = first_without(edge_above_tangent, start, corner - 1, probes, size)
@@ -191,7 +188,7 @@ class _Hull:
             q = self.point[corner + 1].unsqueeze(-2)
             before = corner.unsqueeze(-1) - 1
             steps = first_without(
-                lambda n: self.slope[before - n - 1] <= self.units.slope(self.point[before - n], q),
+                lambda n: self.value[before - n - 1] <= self.units.value(self.point[before - n], q),
                 torch.zeros_like(corner),
                 corner - 1 - start,
                 probes,
