@@ -317,6 +317,7 @@ def test_weights_may_be_changed_after_a_flush():
     with torch.no_grad():
         parameter.copy_(torch.tensor([0.0, 0.5, -0.5]))
     lazy.flush()
+    assert lazy.groups().tolist() == [-1, 0, 1]
     eager = EagerFobos([0, 0.5, -0.5], 0.1, regularizer)
     step(lazy, parameter, [2], [0.1])
     eager.step([(2, 0.1)])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -18,6 +18,8 @@ from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
 from torchtune_smt.regularizers.oscar import Oscar
+
+logger = logging.getLogger(__name__)
 
 
 class FobosOscar(SparseOptimizer):
@@ -91,10 +93,9 @@ class FobosOscar(SparseOptimizer):
         group, parameter = self._find(parameter)
         state = self._prepared(group, parameter)
         weight = parameter.detach().numpy()
-        if "structure" not in state:
-            self._structure(group, weight, state)
+        structure = self._structure(group, weight, state)
         self._flush(group, parameter, state)
-        return torch.from_numpy(state["structure"].signed_blocks(weight))
+        return torch.from_numpy(structure.signed_blocks(weight))
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state: plain numbers, strings and tensors.
@@ -214,10 +215,11 @@ class FobosOscar(SparseOptimizer):
             first,
         )
         state["step"] += done - first
-        if why == BUILD:
-            structure.make_room(int(np.diff(row_begin).max()))
-        else:
-            _check(why, f"row {order[min(done, order.size - 1)]}", dimension)
+        if done < order.size:
+            row = int(order[done])
+            if why == BUILD:
+                structure.make_room(int(row_begin[row + 1] - row_begin[row]))
+            _check(why, f"row {row}", dimension)
         return int(done)
 
     def _structure(self, group: Group, weight: Reals, state: State) -> OscarStructure:
