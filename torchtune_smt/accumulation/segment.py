@@ -19,14 +19,13 @@ from torchtune_smt.kernel_types import Codes, Ids, Offsets, Reals, Records
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.textio import atomic_folder
 
-# The smallest type that holds all numbers exactly is taken. 64-bit integers are not among them:
-# together with fractions they would have to be rounded.
+# The first type that holds all numbers exactly is taken, or else float64.
 _TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Some hypotheses of some sentences.
+    """Some hypotheses of some sentences; narrow once they are `joined`.
 
     Attributes
     ----------
@@ -78,10 +77,10 @@ class Segment:
         counts = np.empty((chosen.size, 0)) if statistics is None else statistics[chosen]
         columns = {
             "hash": hashes[chosen],
-            "gain": _narrow(kbest.gain[chosen]),
-            "length": _narrow(length),
-            "statistics": _narrow(counts),
-            **{_dense(f): _narrow(dense[:, f]) for f in range(n_dense)},
+            "gain": kbest.gain[chosen],
+            "length": length,
+            "statistics": counts,
+            **{_dense(f): dense[:, f] for f in range(n_dense)},
         }
         any_at_all = chosen.size > 0
         return cls(
@@ -90,7 +89,7 @@ class Segment:
             np.array([0, feature.size][: 1 + any_at_all]),
             _records(columns),
             feature,
-            _narrow(value),
+            value,
         )
 
     @classmethod
@@ -122,7 +121,12 @@ class Segment:
             feature, value = feature[places], value[places]
         sentence, list_begin = lists_of(owner)
         begin = _begins(length)
-        return cls(sentence, list_begin, begin[list_begin], _records(columns), feature, value)
+        narrow = {
+            name: column if name == "hash" else _narrow(column) for name, column in columns.items()
+        }
+        return cls(
+            sentence, list_begin, begin[list_begin], _records(narrow), feature, _narrow(value)
+        )
 
     def __len__(self) -> int:
         """Return the number of hypotheses."""
