@@ -282,5 +282,5 @@ def read_log(folder: Path) -> Log:
     dev = {entry["step"]: entry["bleu/dev"] for entry in entries if "bleu/dev" in entry}
     last = {name: value for entry in entries for name, value in entry.items()}
     _, values = read_weights(folder / WEIGHTS)
-    active = sum(value != 0 for value in values)
+    active = int(sum(value != 0 for value in values))
     return Log(len(dev) - 1, int(last["best_iteration"]), last["bleu/dev_tuned"], active)
