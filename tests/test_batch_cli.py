@@ -86,6 +86,8 @@ def test_what_is_recorded(runs: dict[str, str], place: Path) -> None:
     best = max(line["bleu/dev"] for line in lines)
     assert last["bleu/dev_tuned"] == pytest.approx(best, abs=1e-9)
     assert lines[int(last["best_iteration"]) - 1]["bleu/dev"] == best
+    is_last = last["best_iteration"] == 2
+    assert is_last or f"last iteration: 2, dev BLEU {lines[1]['bleu/dev']:.2f}" in runs["pro"]
     assert f"iteration 1: dev BLEU {lines[0]['bleu/dev']:.2f}" in runs["pro"]
 
 

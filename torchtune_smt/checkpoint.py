@@ -63,6 +63,7 @@ def save_checkpoint(
         "stale_epochs": progress.stale_epochs,
         "records": progress.records,
         "moved": progress.moved,
+        "last": progress.last,
         "total": progress.total,
         "best": None if best is None else (best.epoch, best.score, best.weights),
     }
@@ -143,4 +144,5 @@ def load_checkpoint(
         stale_epochs=content["stale_epochs"],
         records=content["records"],
         moved=content["moved"],
+        last=content["last"],
     )

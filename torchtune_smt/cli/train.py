@@ -90,7 +90,10 @@ def _train(cfg: DictConfig) -> float:
                 file.writelines(f"{line}\n" for line in lines)
         best = progress.best.epoch if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
-        text = summary(before, after, weights, f"best {tuning.unit}: {best}", start)
+        reached = f"best {tuning.unit}: {best}"
+        if progress.epoch - 1 != best:
+            reached += f"\nlast {tuning.unit}: {progress.epoch - 1}, dev BLEU {progress.last:.2f}"
+        text = summary(before, after, weights, reached, start)
         log.scalars(progress.sentences, tuned | {f"best_{tuning.unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)

@@ -45,6 +45,8 @@ class Progress:
         Lines that the run's log has so far; whoever writes one keeps count here.
     moved : float
         Of the last iteration: the largest change of a weight, as a share of the largest weight.
+    last : float
+        Score of the last epoch.
     """
 
     epoch: int = 1
@@ -55,9 +57,11 @@ class Progress:
     stale_epochs: int = 0
     records: int = 0
     moved: float = float("inf")
+    last: float = float("nan")
 
     def compare(self, score: float, weights: torch.Tensor) -> None:
         """Note the score of the epoch under way, and its weights if they are the best so far."""
+        self.last = score
         self.stale_epochs += 1
         if self.best is None or score > self.best.score:
             self.best = Best(self.epoch, score, weights.clone())
