@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import MODEL, run_command
+from commands import MODEL, Outcome, run_command
 
 from torchtune_smt.accumulation import AccumulatedLists
 from torchtune_smt.textio import read_lines
@@ -237,6 +237,24 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def tune_on_lists(lists: Path, *options: str) -> Outcome:
+    return run_command(
+        "train",
+        "data=files",
+        "data.name=x",
+        "data.source_language=de",
+        "data.target_language=en",
+        "data.train=null",
+        "data.dev=null",
+        "decoder=kbest_files",
+        "decoder.dev=features.dat",
+        "decoder.dev_scores=scores.dat",
+        "init=zero",
+        *options,
+        folder=lists,
+    )
+
+
 @pytest.mark.parametrize(
     "tuner",
     [
@@ -248,26 +266,7 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
-    out = (
-        run_command(
-            "train",
-            "data=files",
-            "data.name=x",
-            "data.source_language=de",
-            "data.target_language=en",
-            "data.train=null",
-            "data.dev=null",
-            "decoder=kbest_files",
-            "decoder.dev=features.dat",
-            "decoder.dev_scores=scores.dat",
-            "init=zero",
-            f"hydra.run.dir={tmp_path}",
-            *tuner,
-            folder=lists,
-        )
-        .check()
-        .out
-    )
+    out = tune_on_lists(lists, f"hydra.run.dir={tmp_path}", *tuner).check().out
     before, after = scores(out)["dev"]
     assert after > before + 20
     lines = [line for line in out.splitlines() if re.search(r"iteration \d+: dev BLEU", line)]
@@ -275,6 +274,11 @@ def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
     assert all(" 0 new hypotheses of 360" in line for line in lines[1:])
     # MERT and MIRA are done when nothing is new; PRO draws other pairs and may move on.
     assert len(lines) < 15
+
+
+def test_lists_without_words(lists: Path) -> None:
+    outcome = tune_on_lists(lists, "tuner=pro", "tuner.unique=string", "hydra.run.dir=bad")
+    assert "by their words, and features.dat has none; leave it out" in outcome.err
 
 
 # Killed and resumed.

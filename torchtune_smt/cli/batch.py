@@ -13,9 +13,12 @@ from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.fitters import make_fitter
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.lists import has_statistics
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import BatchReporter
 from torchtune_smt.cli.task import Task, evaluate, make_judge
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.run_log import RunLog
 from torchtune_smt.tuners.batch import IterationSettings, tune_batch
@@ -87,6 +90,14 @@ class BatchRun:
 def open_accumulated(folder: Path, unique: str, task: Task, resumed: bool) -> AccumulatedLists:
     """Return the lists of a run's folder, or empty ones for a run that begins."""
     n_dense = task.weights.n_dense
+    without_words = isinstance(task.decoder, KBestFiles) and has_statistics(
+        task.decoder, task.tuning
+    )
+    if unique == "string" and without_words:
+        raise InputError(
+            "tuner.unique=string tells hypotheses apart by their words, and features.dat has none; "
+            "leave it out"
+        )
     with option_errors("tuner"):
         if resumed:
             return AccumulatedLists.open(folder, n_dense=n_dense, unique=unique)  # type: ignore[arg-type]
