@@ -45,8 +45,7 @@ def prox_parallel(
         order = places[order]
     begin, value = pool_parallel(magnitude.double(), lambda1, lambda2, dimension)
     number = torch.zeros_like(order)
-    number[begin[1:-1]] = 1
-    number = number.cumsum(0)
+    number = number.index_fill_(0, begin[1:-1], 1).cumsum(0)
     result[order] = value.clamp_min(0.0)[number].to(weights.dtype)
     if blocks:
         block[order] = torch.where(value[number] > 0, number, -1)

@@ -64,40 +64,64 @@ def pool_parallel(
     rounds = 0
     while (corner := hull.corners()).numel():
         if corner.numel() > FEW and rounds < merges:
-            below = torch.zeros_like(hull.point[:, 0], dtype=torch.bool)
-            below[corner] = True
+            kept = torch.ones_like(hull.rank, dtype=torch.bool)
+            kept.index_fill_(0, corner, False)
         elif rounds < tangents:
-            below = hull.below_bridges(corner, 1, common=False)
+            kept = hull.above_bridges(corner, 1, common=False)
         else:
-            below = hull.below_bridges(corner, 2, common=True)
-        hull = hull.without(below)
+            kept = hull.above_bridges(corner, 2, common=True)
+        hull = hull.reduced(kept)
         rounds += 1
-    return hull.point[:, 0], hull.value
+    return hull.rank, hull.value
 
 
 @dataclass(frozen=True)
-class _Units:
-    """What the whole numbers mean that sums are kept in, and the penalties.
+class _Sums:
+    """The sums of |w| over ranks, as whole numbers, and the penalties.
 
-    Sums of |w| are two whole numbers each, in units of `high` and of `high` · `low`, together
-    exact to 2^-74 of the largest |w| for 10^7 of them. In floating point they would lose the digits
-    that small penalties have. `highest` is the penalty of rank 0.
+    In floating point, sums of 10^7 numbers would lose the digits that small penalties have. These
+    are exact to 2^-74 of the largest |w|, and more where there are fewer.
+
+    Attributes
+    ----------
+    high, low : int64 [u + 1]
+        Two parts of each sum.
+    high_unit, low_unit : float64 scalar tensor, float
+        What their units are.
+    penalty, half_lambda2 : float64 scalar tensor, float
+        Ranks p to q, without q, have the mean penalty ``penalty - half_lambda2 * (p + q)``.
     """
 
-    high: float
-    low: float
-    highest: float
+    high: Tensor
+    low: Tensor
+    high_unit: Tensor
+    low_unit: float
+    penalty: Tensor
     half_lambda2: float
 
-    def value(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the mean of z from points p to points q (int64 [..., 3])."""
-        length, high, low = (q - p).double().unbind(-1)
-        return self.less_penalty((high + low * self.low) / length * self.high, p, q)
+    @classmethod
+    def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> _Sums:
+        """Add up |w| (float64 [u], descending)."""
+        bits = 61 - magnitude.numel().bit_length()
+        exponent = min(bits - math.frexp(float(magnitude[0]))[1], LARGEST_SCALE)
+        scaled = magnitude * math.ldexp(1.0, exponent)
+        high = _cumulated(scaled)
+        low = _cumulated(scaled.frac_().mul_(math.ldexp(1.0, bits)))
+        return cls(
+            high,
+            low,
+            magnitude.new_full((), math.ldexp(1.0, -exponent)),
+            math.ldexp(1.0, -exponent - bits),
+            magnitude.new_full((), highest + lambda2 / 2),
+            lambda2 / 2,
+        )
 
-    def less_penalty(self, mean: Tensor, p: Tensor, q: Tensor) -> Tensor:
-        """Return the mean of z where that of |w| is known."""
-        ranks = (p[..., 0] + q[..., 0] - 1).double()
-        return mean - (self.highest - ranks * self.half_lambda2)
+    def value(self, p: Tensor, q: Tensor) -> Tensor:
+        """Return the mean of z from ranks p (int64) to ranks q, without q."""
+        # Few calls, since for few points the calls are what it costs.
+        mean = (self.high[q] - self.high[p]) * self.high_unit
+        mean.add_(self.low[q] - self.low[p], alpha=self.low_unit).div_(q - p)
+        return mean.sub_(torch.add(self.penalty, p + q, alpha=-self.half_lambda2))
 
 
 @dataclass(frozen=True)
@@ -106,48 +130,46 @@ class _Hull:
 
     Attributes
     ----------
-    point : int64 [points, 3]
-        Ranks, ascending from 0 to u, and the sums of |w| in two parts.
+    rank : int64 [points]
+        Where they are, ascending from 0 to u.
     value : float64 [points - 1]
         Slopes of the edges from each point to the next: means of z.
     """
 
-    point: Tensor
+    rank: Tensor
     value: Tensor
-    units: _Units
+    sums: _Sums
 
     @classmethod
     def of(cls, magnitude: Tensor, highest: float, lambda2: float) -> _Hull:
         """Return the ends of runs in which neighbours do not descend, after the penalties."""
-        bits = 61 - magnitude.numel().bit_length()
-        exponent = min(bits - math.frexp(float(magnitude[0]))[1], LARGEST_SCALE)
-        scaled = magnitude * math.ldexp(1.0, exponent)
-        high = scaled.floor()
-        low = (scaled - high) * math.ldexp(1.0, bits)
         apart = torch.ones(magnitude.numel() + 1, dtype=torch.bool, device=magnitude.device)
         torch.gt(magnitude[:-1] - magnitude[1:], lambda2, out=apart[1:-1])
         rank = apart.nonzero().squeeze(1)
-        point = torch.stack([rank, _cumulated(high)[rank], _cumulated(low)[rank]], 1)
-        units = _Units(math.ldexp(1.0, -exponent), math.ldexp(1.0, -bits), highest, lambda2 / 2)
-        p, q = point[:-1], point[1:]
         # Single ones keep all their digits, however small they are beside the largest.
-        alone = units.less_penalty(magnitude[rank[:-1]], p, q)
-        return cls(point, torch.where(rank.diff() == 1, alone, units.value(p, q)), units)
+        penalty = highest - rank[:-1].double().mul_(lambda2)
+        hull = cls(rank, magnitude[rank[:-1]].sub_(penalty), _Sums.of(magnitude, highest, lambda2))
+        hull._renew(rank)
+        return hull
 
     def corners(self) -> Tensor:
         """Return the points (int64) whose edges do not descend."""
         return (self.value[1:] >= self.value[:-1]).nonzero().squeeze(1) + 1
 
-    def without(self, gone: Tensor) -> _Hull:
-        """Return the hull without some inner points (bool [points])."""
-        kept = (~gone).nonzero().squeeze(1)
-        point, value = self.point[kept], self.value[kept[:-1]]
-        new = (kept.diff() > 1).nonzero().squeeze(1)
-        value[new] = self.units.value(point[new], point[new + 1])
-        return _Hull(point, value, self.units)
+    def reduced(self, kept: Tensor) -> _Hull:
+        """Return the hull of some of the points (bool [points], the ends among them)."""
+        point = kept.nonzero().squeeze(1)
+        hull = _Hull(self.rank[point], self.value[point[:-1]], self.sums)
+        hull._renew(point)
+        return hull
 
-    def below_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
-        """Return which points (bool) are below the bridges of some corners.
+    def _renew(self, number: Tensor) -> None:
+        """Compute the slopes of those edges that span several of what `number` counts."""
+        new = (number.diff() > 1).nonzero().squeeze(1)
+        self.value[new] = self.sums.value(self.rank[new], self.rank[new + 1])
+
+    def above_bridges(self, corner: Tensor, every: int, *, common: bool) -> Tensor:
+        """Return which points (bool) are not below the bridges of some corners.
 
         Parameters
         ----------
@@ -167,73 +189,76 @@ class _Hull:
             probes = math.isqrt(probes)
         probes = max(probes, 1)
 
-        def touch_after(a: Tensor) -> Tensor:
+        def touched(a: Tensor) -> Tensor:
             """Return where tangents from points ([corners, ...]) touch the pieces after."""
-            p = self.point[a].unsqueeze(-2)
-            low, high = (x.view(-1, *[1] * (a.dim() - 1)).expand_as(a) for x in (corner + 1, end))
-            return first_without(
-                lambda b: self.value[b] >= self.units.value(p, self.point[b]),
-                low,
-                high,
-                probes,
-                size,
-            )
+            first, last = (x.view(-1, *[1] * (a.dim() - 1)) for x in (corner + 1, end))
+            origin = self.rank[a].unsqueeze(-1)
 
-        def edge_above_tangent(a: Tensor) -> Tensor:
-            return self.value[a] > self.units.value(self.point[a], self.point[touch_after(a)])
+            def rises(n: Tensor) -> Tensor:
+                b = first.unsqueeze(-1) + n
+                return self.value[b] >= self.sums.value(origin, self.rank[b])
+
+            return first + count_leading(rises, (last - first).expand_as(a), probes, size)
 
         if common:
-            a = first_without(edge_above_tangent, start, corner - 1, probes, size)
+
+            def outside(n: Tensor) -> Tensor:
+                a = start.unsqueeze(-1) + n
+                return self.value[a] > self.sums.value(self.rank[a], self.rank[touched(a)])
+
+            a = start + count_leading(outside, corner - 1 - start, probes, size)
         else:
-            q = self.point[corner + 1].unsqueeze(-2)
-            before = corner.unsqueeze(-1) - 1
-            steps = first_without(
-                lambda n: self.value[before - n - 1] <= self.units.value(self.point[before - n], q),
-                torch.zeros_like(corner),
-                corner - 1 - start,
-                probes,
-                size,
-            )
-            a = corner - 1 - steps
-        change = torch.zeros_like(self.point[:, 0])
-        one = torch.ones_like(a)
-        change.index_add_(0, a + 1, one)
-        change.index_add_(0, touch_after(a), -one)
-        return change.cumsum(0) > 0
+            before = corner - 1
+            target = self.rank[corner + 1].unsqueeze(-1)
+
+            def falls(n: Tensor) -> Tensor:
+                a = before.unsqueeze(-1) - n
+                return self.value[a - 1] <= self.sums.value(self.rank[a], target)
+
+            a = before - count_leading(falls, before - start, probes, size)
+        bridges = torch.zeros_like(self.rank, dtype=torch.int32)
+        one = torch.ones_like(a, dtype=torch.int32)
+        bridges.index_add_(0, a + 1, one)
+        bridges.index_add_(0, touched(a), -one)
+        return bridges.cumsum(0, dtype=torch.int32) == 0
 
 
-def first_without(
-    holds: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probes: int, size: int
+def count_leading(
+    holds: Callable[[Tensor], Tensor], length: Tensor, probes: int, size: int
 ) -> Tensor:
-    """Return the first number of each range low..high for which a condition does not hold.
-
-    It holds for all numbers before that one, and for none after it; `high` need not be asked.
+    """Return how many of the numbers from 0 a condition holds for, before the first without it.
 
     Parameters
     ----------
     holds : callable
-        Takes numbers of each range (int64 [..., probes]) and returns bools. In an empty range,
-        it is asked for ``high - 1``, and the answer is not used.
-    low, high : int64 [...]
+        Takes numbers (int64 [..., probes]) for each search and returns bools. A search of length
+        0 asks it for -1, and does not use the answer.
+    length : int64 [...]
+        Each search has the numbers below its length. After one number without the condition,
+        none has it.
     probes : int
-        How many numbers of a range each step looks at.
+        How many numbers each search looks at in one step.
     size : int
-        No range is longer.
+        No length is larger.
     """
-    number = torch.arange(1, probes + 1, device=low.device)
-    while size > 0:
-        length = high - low
-        probe = low.unsqueeze(-1) + length.unsqueeze(-1) * number // (probes + 1)
-        answer = holds(torch.minimum(probe, high.unsqueeze(-1) - 1))
-        count = answer.sum(-1) * (length > 0)
-        high = low + length * (count + 1) // (probes + 1)
-        low = low + length * count // (probes + 1) + (count > 0)
-        size //= probes + 1
-    return low
+    stride = 1
+    while stride * (probes + 1) <= size:
+        stride *= probes + 1
+    last = (length - 1).unsqueeze(-1)
+    count = torch.zeros_like(length)
+    while stride:
+        # Digit by digit of the number, in base probes + 1.
+        end = min(stride * (probes + 1), size + 1) - 1
+        digits = torch.arange(stride - 1, end, stride, device=length.device)
+        number = count.unsqueeze(-1) + digits
+        held = holds(torch.minimum(number, last)) & (number <= last)
+        count = torch.add(count, held.sum(-1), alpha=stride)
+        stride //= probes + 1
+    return count
 
 
 def _cumulated(values: Tensor) -> Tensor:
-    """Return the sums (int64 [n + 1]) of the first 0, 1, ..., n whole numbers."""
+    """Return the sums (int64 [n + 1]) of the whole parts of the first 0, 1, ..., n numbers."""
     sums = torch.zeros(values.numel() + 1, dtype=torch.int64, device=values.device)
     torch.cumsum(values.long(), 0, out=sums[1:])
     return sums
