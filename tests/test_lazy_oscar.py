@@ -285,9 +285,12 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
                 torch.save((parameter.detach(), lazy.state_dict()), file)
                 file.seek(0)
                 weights, state = torch.load(file, weights_only=True)
+                room = [s["structure"].tree.real.shape for s in lazy.state.values()]
                 parameter = torch.nn.Parameter(weights)
                 lazy = build(parameter, regularizer, 0.1, "1/sqrt(t)", 3)
                 lazy.load_state_dict(state)
+                if "structure" in lazy.state[parameter]:
+                    assert room == [lazy.state[parameter]["structure"].tree.real.shape]
             check(lazy, parameter)
         state = lazy.state_dict()["state"][0]
         group = lazy.groups()
@@ -412,6 +415,7 @@ def test_damaged_states_are_refused():
     damage(lambda s: s["link"][0].fill_(1000))
     damage(lambda s: s["member"][1].fill_(60))
     damage(lambda s: s["counts"].fill_(70))
+    damage(lambda s: s["counts"][t.ROOM].add_(10**9))
     state = lazy.state_dict()
     with pytest.raises(ValueError, match="damaged"):
         build(parameter_of(np.ones(50)), Oscar(0.0, 1e-6)).load_state_dict(state)

@@ -10,7 +10,7 @@ from torchtune_smt.compiled import inner
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
-from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree
+from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, wide
 
 # Why a kernel stopped: nothing is wrong, the tree is to be built anew, a margin or a weight is not
 # finite, more weights than `dimension` would not be 0.
@@ -33,11 +33,11 @@ def allowed(
     active = tree.counts[ACTIVE]
     finite = True
     for p in range(begin, end):
-        j = feature[p]
+        j = wide(feature[p])
         new = weight[j] + factor * value[p]
         finite &= math.isfinite(new)
         if j >= unregularized:
-            active += int(new != 0.0) - int(tree.member[j, GROUP] >= 0)
+            active += int(new != 0.0) - wide(tree.member[j, GROUP] >= 0)
     if not finite:
         return WEIGHT
     return DONE if active <= dimension else DIMENSION
@@ -56,7 +56,7 @@ def descend(
 ) -> None:
     """Take a gradient step on coordinates that are up to date."""
     for p in range(begin, end):
-        j = feature[p]
+        j = wide(feature[p])
         new = weight[j] + factor * value[p]
         if j < unregularized:
             weight[j] = new
@@ -121,7 +121,7 @@ def rows(
             return taken, BUILD
         z = 0.0
         for p in range(first, end):
-            j = feature[p]
+            j = wide(feature[p])
             z += (weight[j] if j < unregularized else read(tree, weight, j)) * value[p]
         margins[taken] = z
         if not math.isfinite(z):

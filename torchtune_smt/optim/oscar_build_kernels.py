@@ -38,6 +38,7 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     pass_head,
     set_event,
     slant,
+    wide,
 )
 
 # Entries of a new node: it can take some more before it is split.
@@ -94,7 +95,7 @@ def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
     members, group = np.empty(n, np.int64), np.empty(n, np.int64)
     leaf = tree.counts[ROOT]
     while tree.link[leaf, LEVEL] > 0:
-        leaf = tree.link[leaf, CHILD]
+        leaf = wide(tree.link[leaf, CHILD])
     s, passed = slant(tree), tree.numbers[PASSED]
     k = 0
     while leaf >= 0:
@@ -106,7 +107,7 @@ def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
             members[k] = tree.link[leaf, SIZE + i]
             group[k] = tree.link[leaf, CHILD + i]
             k += 1
-        leaf = tree.link[leaf, AFTER]
+        leaf = wide(tree.link[leaf, AFTER])
     return magnitude, members, group
 
 
@@ -142,7 +143,7 @@ def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> Non
     tree.counts[GROUPS], tree.counts[ACTIVE], tree.counts[LAST] = group.size, rank, leaf
     for leaf in range(tree.counts[NODES]):
         # The nodes above are not there yet, and add nothing.
-        for i in range(tree.link[leaf, ENTRIES]):
+        for i in range(wide(tree.link[leaf, ENTRIES])):
             set_event(tree, leaf, i)
     begin, end = 0, tree.counts[NODES]
     while end - begin > 1:
@@ -151,7 +152,7 @@ def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> Non
         for node in range(begin, end):
             if parent < 0 or tree.link[parent, ENTRIES] == FILL:
                 parent = new_node(tree, level)
-            i = tree.link[parent, ENTRIES]
+            i = wide(tree.link[parent, ENTRIES])
             tree.link[parent, ENTRIES] = i + 1
             hang(tree, node, parent, i, 0.0, 0.0)
             pass_head(tree, node)

@@ -10,7 +10,6 @@ from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.optim import oscar_build_kernels
 from torchtune_smt.optim.oscar_build_kernels import FILL
 from torchtune_smt.optim.oscar_tree_kernels import (
-    ACTIVE,
     AFTER,
     BEFORE,
     CHILD,
@@ -26,6 +25,7 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     NODES,
     PARENT,
     PREVIOUS,
+    ROOM,
     ROOT,
     SLOT,
     Tree,
@@ -69,16 +69,11 @@ class OscarStructure:
             np.zeros((0, 2), np.int32),
             np.full((weight.size, 4), -1, np.int32),
             np.array([0.0, 0.0, lambda1, lambda2]),
-            np.zeros(8, np.int64),
+            np.zeros(9, np.int64),
         )
         self.tree.counts[FREE] = -1
         self._make_groups(order.size)
         self._build(0, *oscar_build_kernels.group_equals(self.tree, weight, order))
-
-    @property
-    def active(self) -> int:
-        """The number of weights that are not 0."""
-        return int(self.tree.counts[ACTIVE])
 
     def make_room(self, changes: int) -> None:
         """Have room for some weights to be put in."""
@@ -141,7 +136,7 @@ class OscarStructure:
             raise ValueError("the saved state is damaged: its groups are no groups of the weights")
         nodes = parts["real"].shape[0]
         result.tree = Tree(**parts)
-        result._make_nodes(nodes + _nodes_for(0, int(result.tree.counts[LEFT])))
+        result._make_nodes(int(result.tree.counts[ROOM]))
         result.tree.real[:nodes], result.tree.link[:nodes] = parts["real"], parts["link"]
         return result
 
@@ -170,6 +165,7 @@ class OscarStructure:
                 real=np.zeros((number, self.tree.real.shape[1])),
                 link=np.zeros((number, self.tree.link.shape[1]), np.int32),
             )
+        self.tree.counts[ROOM] = self.tree.real.shape[0]
 
 
 def _nodes_for(groups: int, changes: int) -> int:
@@ -198,6 +194,8 @@ def _points_inside(tree: Tree, length: int) -> bool:
         (rings, length),
         (tree.member[length:, GROUP], 0),
     ]
-    return tree.real.shape[0] == nodes == tree.counts[NODES] and all(
-        bool(((numbers >= -1) & (numbers < limit)).all()) for numbers, limit in limits
+    return (
+        tree.real.shape[0] == nodes == tree.counts[NODES]
+        and nodes <= tree.counts[ROOM] <= _nodes_for(groups, groups)
+        and all(bool(((numbers >= -1) & (numbers < limit)).all()) for numbers, limit in limits)
     )

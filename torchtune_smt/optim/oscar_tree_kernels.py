@@ -14,13 +14,16 @@ Neighbours with n1 and n2 members close at the speed λ2 (n1 + n2) / 2 and meet 
 2 (value1 - value2) / (λ2 (n1 + n2)), an event, which stays true while both are unchanged and
 neighbours. Each entry of a node has the earliest event below it.
 
-A tree of wide nodes and not a binary one: one read of memory brings eight values or more, and there
-are four levels for 10^6 groups, not 20.
+A tree of wide nodes and not a binary one: a read of memory brings eight values, additions take
+as many at once, and there are five levels for 10^6 groups, not 20. Two levels of blocks of a
+thousand would be no slower at that size, but a step would cost O(√groups).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import numpy as np
 
 from torchtune_smt.compiled import inlined, inner
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
@@ -40,7 +43,7 @@ LEAF, FIRST = range(2)
 GROUP, NEXT, PREVIOUS = range(3)
 # Places of `Tree.numbers` and `Tree.counts`.
 CLOCK, PASSED, LAMBDA1, LAMBDA2 = range(4)
-ROOT, LAST, NODES, GROUPS, ACTIVE, FREE, LEFT, WORK = range(8)
+ROOT, LAST, NODES, ROOM, GROUPS, ACTIVE, FREE, LEFT, WORK = range(9)
 
 
 class Tree(NamedTuple):
@@ -58,9 +61,10 @@ class Tree(NamedTuple):
         next and the one before.
     numbers : float64 [4]
         τ, S, λ1 and λ2.
-    counts : int64 [8]
-        Root, last leaf, nodes in use, groups, weights that are not 0, first unused number of a
-        group (-1: none), changes left until the tree is to be built anew, nodes visited.
+    counts : int64 [9]
+        Root, last leaf, nodes in use, nodes there is room for, groups, weights that are not 0,
+        first unused number of a group (-1: none), changes left until the tree is to be built anew,
+        nodes visited.
     """
 
     real: Reals
@@ -69,6 +73,12 @@ class Tree(NamedTuple):
     member: Ids
     numbers: Reals
     counts: Offsets
+
+
+@inlined
+def wide(number: int) -> int:
+    """Return an int32 as an int64: functions that meet both are compiled for each."""
+    return int(np.int64(number))
 
 
 @inlined
@@ -89,13 +99,13 @@ def slant(tree: Tree) -> float:
 def above(tree: Tree, node: int) -> tuple[float, float]:
     """Return what the nodes above one add to the value and the rank of its entries."""
     value = rank = 0.0
-    parent = tree.link[node, PARENT]
+    parent = wide(tree.link[node, PARENT])
     while parent >= 0:
         slot = tree.link[node, SLOT]
         value += tree.real[parent, VALUE + slot]
         rank += tree.real[parent, RANK + slot]
         node = parent
-        parent = tree.link[node, PARENT]
+        parent = wide(tree.link[node, PARENT])
         tree.counts[WORK] += 1
     return value, rank
 
@@ -120,14 +130,19 @@ def position(tree: Tree, leaf: int, i: int) -> float:
 
 
 @inlined
+def key(tree: Tree, leaf: int, i: int) -> float:
+    """Return where an entry of a leaf is, as `find` gives |w|: value + λ2 · τ · rank."""
+    result: float = tree.real[leaf, VALUE + i] + slant(tree) * tree.real[leaf, RANK + i]
+    return result
+
+
+@inlined
 def place_at(tree: Tree, leaf: int, y: float) -> int:
     """Return before which entry of a leaf a group at y belongs, behind equal ones."""
-    s = slant(tree)
     entries = tree.link[leaf, ENTRIES]
     result = 0
     for i in range(FANOUT):
-        key = tree.real[leaf, VALUE + i] + s * tree.real[leaf, RANK + i]
-        result += (i < entries) & (key >= y)
+        result += (i < entries) & (key(tree, leaf, i) >= y)
     return result
 
 
@@ -160,7 +175,7 @@ def set_event(tree: Tree, leaf: int, i: int) -> None:
         gap -= tree.real[leaf, VALUE + i + 1]
         members += tree.link[leaf, SIZE + i + 1]
     else:
-        after = tree.link[leaf, AFTER]
+        after = wide(tree.link[leaf, AFTER])
         if after < 0:
             tree.real[leaf, EVENT + i] = NEVER
             return
@@ -189,7 +204,7 @@ def earliest(tree: Tree, node: int) -> float:
 @inlined
 def pass_event(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its events have changed."""
-    parent = tree.link[node, PARENT]
+    parent = wide(tree.link[node, PARENT])
     while parent >= 0:
         event = earliest(tree, node)
         slot = tree.link[node, SLOT]
@@ -198,13 +213,13 @@ def pass_event(tree: Tree, node: int) -> None:
             return
         tree.real[parent, EVENT + slot] = event
         node = parent
-        parent = tree.link[node, PARENT]
+        parent = wide(tree.link[node, PARENT])
 
 
 @inlined
 def pass_head(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its first group has changed."""
-    parent = tree.link[node, PARENT]
+    parent = wide(tree.link[node, PARENT])
     while parent >= 0:
         slot = tree.link[node, SLOT]
         value, rank = tree.real[node, VALUE], tree.real[node, RANK]
@@ -217,7 +232,7 @@ def pass_head(tree: Tree, node: int) -> None:
         if slot > 0:
             return
         node = parent
-        parent = tree.link[node, PARENT]
+        parent = wide(tree.link[node, PARENT])
 
 
 @inlined
@@ -229,9 +244,9 @@ def changed(tree: Tree, leaf: int, i: int) -> None:
         set_event(tree, leaf, i - 1)
     else:
         pass_head(tree, leaf)
-        before = tree.link[leaf, BEFORE]
+        before = wide(tree.link[leaf, BEFORE])
         if before >= 0:
-            set_event(tree, before, tree.link[before, ENTRIES] - 1)
+            set_event(tree, before, wide(tree.link[before, ENTRIES]) - 1)
             pass_event(tree, before)
     pass_event(tree, leaf)
 
@@ -333,7 +348,7 @@ def hang(tree: Tree, node: int, parent: int, i: int, value: float, rank: float) 
 @inner
 def split(tree: Tree, node: int) -> None:
     """Move the second half of a node to a new one; the node above has room."""
-    level = tree.link[node, LEVEL]
+    level = wide(tree.link[node, LEVEL])
     other = new_node(tree, level)
     kept = FANOUT // 2
     for i in range(kept, FANOUT):
@@ -351,14 +366,14 @@ def split(tree: Tree, node: int) -> None:
             tree.link[after, BEFORE] = other
         else:
             tree.counts[LAST] = other
-    parent = tree.link[node, PARENT]
+    parent = wide(tree.link[node, PARENT])
     if parent < 0:
         parent = new_node(tree, level + 1)
         tree.counts[ROOT] = parent
         tree.link[parent, ENTRIES] = 1
         hang(tree, node, parent, 0, 0.0, 0.0)
         pass_head(tree, node)
-    slot = tree.link[node, SLOT]
+    slot = wide(tree.link[node, SLOT])
     open_entry(tree, parent, slot + 1)
     value, rank = tree.real[parent, VALUE + slot], tree.real[parent, RANK + slot]
     hang(tree, other, parent, slot + 1, value, rank)
@@ -372,10 +387,10 @@ def make_room(tree: Tree, leaf: int) -> None:
     """Split a full leaf, and before it the full nodes above it."""
     while tree.link[leaf, ENTRIES] == FANOUT:
         node = leaf
-        parent = tree.link[node, PARENT]
+        parent = wide(tree.link[node, PARENT])
         while parent >= 0 and tree.link[parent, ENTRIES] == FANOUT:
             node = parent
-            parent = tree.link[node, PARENT]
+            parent = wide(tree.link[node, PARENT])
         split(tree, node)
 
 
@@ -383,7 +398,7 @@ def make_room(tree: Tree, leaf: int) -> None:
 def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
     """Return the leaf, which has room, and the place where a group at |w| belongs, behind equals.
 
-    Third comes |w| as the leaf's entries have it: value + λ2 · τ · rank.
+    Third comes |w| as the leaf's entries have it: see `key`.
     """
     s = slant(tree)
     while True:
@@ -398,7 +413,7 @@ def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
                 slot += (i < entries) & (value + s * rank >= y)
             slot = max(slot, 0)
             y -= tree.real[node, VALUE + slot] + s * tree.real[node, RANK + slot]
-            node = tree.link[node, CHILD + slot]
+            node = wide(tree.link[node, CHILD + slot])
             tree.counts[WORK] += 1
         tree.counts[WORK] += 1
         if tree.link[node, ENTRIES] < FANOUT:
@@ -409,7 +424,7 @@ def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
 @inner
 def drop(tree: Tree, leaf: int) -> None:
     """Take a leaf without entries out of the tree, unless it is all there is."""
-    before, after = tree.link[leaf, BEFORE], tree.link[leaf, AFTER]
+    before, after = wide(tree.link[leaf, BEFORE]), wide(tree.link[leaf, AFTER])
     if before < 0 and after < 0:
         # Its slots above, which are 0, cost nothing.
         pass_event(tree, leaf)
@@ -420,11 +435,11 @@ def drop(tree: Tree, leaf: int) -> None:
         tree.counts[LAST] = before
     if before >= 0:
         tree.link[before, AFTER] = after
-        set_event(tree, before, tree.link[before, ENTRIES] - 1)
+        set_event(tree, before, wide(tree.link[before, ENTRIES]) - 1)
         pass_event(tree, before)
     node = leaf
     while tree.link[node, ENTRIES] == 0:
-        parent, slot = tree.link[node, PARENT], tree.link[node, SLOT]
+        parent, slot = wide(tree.link[node, PARENT]), wide(tree.link[node, SLOT])
         close_entry(tree, parent, slot)
         if slot == 0 and tree.link[parent, ENTRIES] > 0:
             pass_head(tree, parent)
