@@ -28,7 +28,7 @@ class Reuse(NamedTuple):
 
 
 def firing_features(kbests: Iterable[KBest]) -> Offsets:
-    """Return the ids (ascending) of the features that some hypothesis has with a value other than 0.
+    """Return the ids (ascending) of the features that some hypothesis has, not as 0.
 
     The lists are taken one after the other, so they may be decoded on the way.
     """
