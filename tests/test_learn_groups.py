@@ -108,27 +108,39 @@ def instance(seed, n_pairs, n_dense, n_sparse):
     lambda2=st.sampled_from([0.0, 0.003, 0.05]),
     schedule=st.sampled_from(list(POWERS)),
     extra=st.none() | st.integers(0, 5),
+    counts=st.booleans(),
 )
-def test_weights_and_groups(seed, n_pairs, n_dense, n_sparse, lambda1, lambda2, schedule, extra):
+def test_weights_and_groups(
+    seed, n_pairs, n_dense, n_sparse, lambda1, lambda2, schedule, extra, counts
+):
     x, start = instance(seed, n_pairs, n_dense, n_sparse)
+    if not counts:
+        x *= np.random.default_rng(seed).uniform(0.5, 1.5, x.shape)
     oscar = Oscar(lambda1, lambda2, None if extra is None else n_sparse + extra)
-    learning = GroupLearning(oscar, lr=0.5, schedule=schedule, passes=4)
+    # No margin of counts is 1 with such steps, where the hinge jumps and rounding would decide.
+    learning = GroupLearning(oscar, lr=0.4873, schedule=schedule, passes=4)
     found = learn_groups(pair_rows(x), start, n_dense, learning, (seed, 2))
     order = np.random.default_rng((seed, 2)).integers(n_pairs, size=4 * n_pairs)
     expected = algorithm2(x, start, n_dense, learning, order, oscar.dimension)
     assert np.allclose(found.weights, expected, rtol=0, atol=1e-9)
     assert (found.steps, found.dimension) == (4 * n_pairs, oscar.dimension or n_sparse)
-    check_groups(FeatureGroups.of(found.blocks, n_dense).group, expected, n_dense)
+    check_groups(FeatureGroups.of(found.blocks, n_dense).group, expected, n_dense, counts)
 
 
-def check_groups(group, weights, n_dense):
-    """A group is the features of one weight, sign included; weights of 0 have none."""
+def check_groups(group, weights, n_dense, may_touch):
+    """A group is the features of one weight, sign included; weights of 0 have none.
+
+    With counts as values two groups may come to touch at the very last step: whether they are one
+    is then decided by rounding.
+    """
     assert group[:n_dense].tolist() == list(range(n_dense))
     for i in range(n_dense, weights.size):
         assert (group[i] < 0) == (abs(weights[i]) < 1e-12)
         for j in range(n_dense, i):
             if group[i] >= 0 and group[j] >= 0:
-                assert (group[i] == group[j]) == (abs(weights[i] - weights[j]) < 1e-9)
+                difference = abs(weights[i] - weights[j])
+                assert difference < 1e-9 or group[i] != group[j]
+                assert difference > 1e-9 or group[i] == group[j] or may_touch
 
 
 @pytest.mark.parametrize("seed", range(4))
