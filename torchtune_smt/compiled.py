@@ -36,5 +36,4 @@ def inlined(function: Function) -> Function:
 
     For small functions with many arrays: a call hands over each with all its shape and strides.
     """
-    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False, "forceinline": True}
-    return cast(Function, njit(**options)(function))
+    return cast(Function, njit(**_INNER, forceinline=True)(function))

@@ -17,7 +17,7 @@ from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.pairs import PairSampler
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Progress, set_weights
+from torchtune_smt.tuners.epochs import Progress, check_ending, set_weights
 from torchtune_smt.weights import Weights
 
 Result = Literal["best", "last"]
@@ -86,6 +86,14 @@ class PairFitter(Protocol):
         ...
 
 
+def check_start(lists: FlatLists, start: Reals) -> None:
+    """Raise ValueError if there are not D start weights, or not all are finite."""
+    if start.shape != (lists.dimension,):
+        raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
+    if not np.isfinite(start).all():
+        raise ValueError("a start weight is not finite")
+
+
 def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Reals, seed: Sequence[int]) -> Fit:
     """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
     if isinstance(fitter, PairFitter) and fitter.takes_pairs:
@@ -124,18 +132,13 @@ class IterationSettings:
     result: Result = "best"
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
+        check_ending("iterations", self.iterations, self.patience, self.result, get_args(Result))
         if not 0 < self.interpolation <= 1:
             raise ValueError(
                 f"interpolation must be above 0 and at most 1, not {self.interpolation}"
             )
         if not self.tolerance >= 0:
             raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
-        if self.result not in get_args(Result):
-            raise ValueError(f"result must be best or last, not {self.result!r}")
 
 
 @dataclass(frozen=True)

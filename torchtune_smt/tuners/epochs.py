@@ -97,12 +97,28 @@ class EpochSettings:
     result: Result = "best"
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"epochs must be at least 1, not {self.epochs}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
-        if self.result not in get_args(Result):
-            raise ValueError(f"result must be best, last or average, not {self.result!r}")
+        check_ending("epochs", self.epochs, self.patience, self.result, get_args(Result))
+
+
+def check_ending(
+    unit: str, limit: int, patience: int | None, result: str, results: tuple[str, ...]
+) -> None:
+    """Raise ValueError if when tuning ends, or with which weights, is out of range.
+
+    Parameters
+    ----------
+    unit : str
+        What `limit` and `patience` count: epochs, or iterations.
+    results : tuple of str
+        What `result` may be.
+    """
+    if limit < 1:
+        raise ValueError(f"{unit} must be at least 1, not {limit}")
+    if patience is not None and patience < 1:
+        raise ValueError(f"patience must be at least 1, or null, not {patience}")
+    if result not in results:
+        names = f"{', '.join(results[:-1])} or {results[-1]}"
+        raise ValueError(f"result must be {names}, not {result!r}")
 
 
 def tune(

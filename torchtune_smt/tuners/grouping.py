@@ -26,7 +26,7 @@ from torchtune_smt.tuners.batch import (
     tune_batch,
 )
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Best, Progress, set_weights
+from torchtune_smt.tuners.epochs import Best, Progress, check_ending, set_weights
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
 
@@ -98,12 +98,7 @@ class GroupingSettings:
     zero_group: ZeroGroup = "drop"
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience must be at least 1, or null, not {self.patience}")
-        if self.result not in get_args(Result):
-            raise ValueError(f"result must be best or last, not {self.result!r}")
+        check_ending("iterations", self.iterations, self.patience, self.result, get_args(Result))
         check_zero_group(self.zero_group)
 
 

@@ -12,7 +12,7 @@ from torchtune_smt.accumulation.flat_lists import FlatLists
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.tuners import mert_kernels as kernels
-from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.batch import Fit, check_start
 
 GAIN = 1e-6  # a round that gains less BLEU (0..1) is the last one
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs
@@ -100,10 +100,7 @@ class Mert:
                 f"{self.max_features} (max_features); leave the sparse ones out (features=dense), "
                 "or take a tuner for many features, such as mira or pro"
             )
-        if start.shape != (lists.dimension,):
-            raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
-        if not np.isfinite(start).all():
-            raise ValueError("a start weight is not finite")
+        check_start(lists, start)
         generator = np.random.default_rng(seed)
         search = _Search(lists, active)
         old = start[search.feature]

@@ -14,7 +14,7 @@ from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
-from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.batch import Fit, check_start
 
 GainScale = Literal["reference", "none"]
 
@@ -96,10 +96,7 @@ class KBestMira:
                 "MIRA computes BLEU, and these lists have no statistics of it; give references "
                 "or Moses's scores.dat, or tune with tuner=pro"
             )
-        if start.shape != (lists.dimension,):
-            raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
-        if not np.isfinite(start).all():
-            raise ValueError("a start weight is not finite")
+        check_start(lists, start)
         generator = np.random.default_rng(seed)
         usable: Offsets = np.flatnonzero(np.diff(lists.list_begin) > 1)
         widest = int(np.diff(lists.row_begin).max(initial=0))
