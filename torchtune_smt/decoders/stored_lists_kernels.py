@@ -11,11 +11,18 @@ from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
 
 
 @njit(cache=True, nogil=True)
+def _chosen_begins(begin: Offsets, chosen: Offsets) -> Offsets:
+    """Return where rows `chosen` begin when they lie one behind the other, and where they end."""
+    out: Offsets = np.zeros(chosen.size + 1, np.int64)
+    for j in range(chosen.size):
+        out[j + 1] = out[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    return out
+
+
+@njit(cache=True, nogil=True)
 def gather_items(begin: Offsets, items: Ids, chosen: Offsets) -> tuple[Offsets, Ids]:
     """Return rows `chosen` of ``items[begin[i]:begin[i + 1]]``, as begins and items."""
-    out_begin = np.zeros(chosen.size + 1, np.int64)
-    for j in range(chosen.size):
-        out_begin[j + 1] = out_begin[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    out_begin = _chosen_begins(begin, chosen)
     out = np.empty(out_begin[-1], np.int32)
     for j in range(chosen.size):
         shift = begin[chosen[j]] - out_begin[j]
@@ -29,9 +36,7 @@ def gather_features(
     begin: Offsets, feature: Ids, value: Reals, chosen: Offsets
 ) -> tuple[Offsets, Ids, Reals]:
     """Return rows `chosen` in CSR form."""
-    out_begin = np.zeros(chosen.size + 1, np.int64)
-    for j in range(chosen.size):
-        out_begin[j + 1] = out_begin[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    out_begin = _chosen_begins(begin, chosen)
     out_feature = np.empty(out_begin[-1], np.int32)
     out_value = np.empty(out_begin[-1])
     for j in range(chosen.size):
@@ -47,9 +52,7 @@ def gather_rows(
     begin: Offsets, feature: Ids, value: Reals, chosen: Offsets, rename: Offsets
 ) -> tuple[Offsets, Offsets, Reals]:
     """Return rows `chosen` in CSR form, their features renamed."""
-    out_begin = np.zeros(chosen.size + 1, np.int64)
-    for j in range(chosen.size):
-        out_begin[j + 1] = out_begin[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    out_begin = _chosen_begins(begin, chosen)
     out_feature = np.empty(out_begin[-1], np.int64)
     out_value = np.empty(out_begin[-1])
     for j in range(chosen.size):
