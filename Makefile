@@ -1,4 +1,4 @@
-# make demo | test | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
+# make demo | test | fuzz | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
 #     make PYTHON=python3.12 demo
 # On a machine without a GPU, torch's CPU build saves some gigabytes: TORCH_OPTIONS takes options of
 # pip for torch, such as the --index-url that pytorch.org names for it.
@@ -18,7 +18,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo test boundscheck lint format clean
+.PHONY: demo test boundscheck fuzz lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -32,6 +32,13 @@ test: $(tools) $(oracle)
 # The tests once with numba's bounds checks, compiled into a cache of their own.
 boundscheck: $(tools)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/boundscheck $(python) -m pytest $(ARGS)
+
+# Damaged inputs without end, once with bounds checks and then until interrupted;
+# ARGS="TARGET --cases 20000" chooses.
+fuzz: $(tools)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/boundscheck $(python) \
+	  tests/fuzz/run.py --cases 1000 $(ARGS)
+	$(python) tests/fuzz/run.py $(ARGS)
 
 lint: $(tools)
 	$(python) -m ruff check .
