@@ -130,12 +130,15 @@ def test_weights_and_groups(
 def check_groups(group, weights, n_dense, may_touch):
     """A group is the features of one weight, sign included; weights of 0 have none.
 
-    With counts as values two groups may come to touch at the very last step: whether they are one
-    is then decided by rounding.
+    With counts as values two groups may come to touch at the very last step, or one come to 0:
+    whether they are one, or none, is then decided by rounding.
     """
     assert group[:n_dense].tolist() == list(range(n_dense))
     for i in range(n_dense, weights.size):
-        assert (group[i] < 0) == (abs(weights[i]) < 1e-12)
+        if group[i] < 0:
+            assert abs(weights[i]) < 1e-12
+        else:
+            assert abs(weights[i]) > 1e-12 or may_touch
         for j in range(n_dense, i):
             if group[i] >= 0 and group[j] >= 0:
                 difference = abs(weights[i] - weights[j])

@@ -36,8 +36,8 @@ class Vocabulary:
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, name: str) -> bool:
-        return bool(self.lookup([name])[0] >= 0)
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self.lookup([name])[0] >= 0)
 
     def __getitem__(self, id: int) -> str:
         if not 0 <= id < self._count:

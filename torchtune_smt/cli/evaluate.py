@@ -8,6 +8,8 @@ from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.setup import require_split
+from torchtune_smt.cli.warn import warn
+from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.errors import InputError
 from torchtune_smt.evaluation.significance import compare
 from torchtune_smt.metrics.corpus import METRICS, corpus_scores
@@ -47,6 +49,16 @@ def main(cfg: DictConfig) -> None:
                 "sentences; both need one line a sentence",
                 path=path,
             )
+    for path, lines in systems.items():
+        warn(
+            output_suspicions(
+                path,
+                [line.split() for line in lines],
+                [[reference.split() for reference in row] for row in references],
+                case=not cfg.lowercase,
+                tokens=cfg.tokenize == "none",
+            )
+        )
     metrics = list(cfg.metrics)
     settings = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
     try:

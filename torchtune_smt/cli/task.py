@@ -27,7 +27,9 @@ from torchtune_smt.cli.setup import (
     read_split,
     require_split,
 )
+from torchtune_smt.cli.warn import warn
 from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest import KBest
@@ -75,6 +77,11 @@ def _with_lists(cfg: DictConfig) -> Task:
     weights = list_weights(cfg.init, decoder)
     found = {name: list_sentences(decoder, name, cfg.data) for name in decoder.sets}
     sets = {name: sentences for name, sentences in found.items() if sentences is not None}
+    for name, sentences in sets.items():
+        if not has_statistics(decoder, sentences):
+            lines = translate(decoder, weights, sentences.sources)
+            texts = [line.split(" ") for line in lines]
+            warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     tuning = sets[cfg.tuner.tune_on]
     evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
     return Task(decoder, weights, evaluated, tuning)
@@ -82,10 +89,11 @@ def _with_lists(cfg: DictConfig) -> Task:
 
 def _with_model(cfg: DictConfig, parts: Parts) -> Task:
     """Return what there is to tune with grammar and language model, built if need be."""
-    sets = {"dev": _sentences(require_split(cfg.data, "dev"))}
+    corpora = {"dev": require_split(cfg.data, "dev")}
     test = read_split(cfg.data, "test")
     if test is not None:
-        sets["test"] = _sentences(test)
+        corpora["test"] = test
+    sets = {name: _sentences(corpus) for name, corpus in corpora.items()}
     on_train = cfg.tuner.tune_on == "train"
     bitext: Corpus | None = None
 
@@ -93,11 +101,14 @@ def _with_model(cfg: DictConfig, parts: Parts) -> Task:
         nonlocal bitext
         bitext = require_split(cfg.data, "train", training=True)
         print(f"training bitext: {bitext.summary()}")
+        warn(corpus_suspicions({"train": bitext, **corpora}))
         return bitext
 
     grammar, model, folds = open_model(
         cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
     )
+    if bitext is None:
+        warn(corpus_suspicions(corpora, (grammar.source_words, grammar.target_words)))
     decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
     weights = initial_weights(cfg.init, decoder)
     tuning = sets["dev"]

@@ -1,0 +1,251 @@
+"""Data that cannot be right is told apart from data that is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, run_command
+
+from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
+from torchtune_smt.data.preprocess import LengthFilter
+from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
+from torchtune_smt.resources import example_folder
+
+Sets = dict[str, Corpus]
+Words = list[list[str]]
+
+
+def read_sets(folder: Path, source: str, target: str) -> Sets:
+    sets = {}
+    for split in ("train", "dev", "test"):
+        lengths = LengthFilter() if split == "train" else None
+        files = find_files(folder, split, source, target)
+        sets[split] = read_corpus(*files, empty="skip", lengths=lengths)
+    return sets
+
+
+CORPORA = {
+    "multi30k-de-en": ("de", "en"),
+    "fisher-es-en": ("es", "en"),
+    "tanaka-ja-en": ("ja", "en"),
+}
+
+
+@pytest.fixture(scope="module", params=["example", *CORPORA])
+def sets(request: pytest.FixtureRequest) -> Sets:
+    if request.param == "example":
+        return read_sets(example_folder(), "de", "en")
+    shared: Path = request.getfixturevalue("shared")
+    return read_sets(shared / "data" / request.param, *CORPORA[request.param])
+
+
+def test_nothing_is_said_of_good_data(sets: Sets) -> None:
+    assert corpus_suspicions(sets) == []
+    without = {name: corpus for name, corpus in sets.items() if name != "train"}
+    source = {word for line in sets["train"].source for word in line}
+    target = {word for line in sets["train"].targets for word in line}
+    assert corpus_suspicions(without, (source, target)) == []
+
+
+def shuffled(corpus: Corpus) -> Corpus:
+    references = list(corpus.references)
+    random.Random(1).shuffle(references)
+    return replace(corpus, references=references)
+
+
+def swapped(corpus: Corpus) -> Corpus:
+    return replace(corpus, source=corpus.targets, references=[[line] for line in corpus.source])
+
+
+def cased(line: list[str]) -> list[str]:
+    return [line[0].capitalize(), *line[1:]]
+
+
+def attached(line: list[str]) -> list[str]:
+    words: list[str] = []
+    for word in line:
+        if words and word in set(".,!?。、"):
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
+
+
+def pieces(line: list[str]) -> list[str]:
+    return [piece for w in line for piece in ([w[:3] + "@@", w[3:]] if len(w) > 3 else [w])]
+
+
+def targets(change: Callable[[list[str]], list[str]], corpus: Corpus) -> Corpus:
+    return replace(corpus, references=[[change(line) for line in r] for r in corpus.references])
+
+
+@pytest.mark.parametrize("name", ["dev", "test"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shuffled, "have next to nothing to do with each other"),
+        (swapped, "are the files in the wrong order?"),
+        (lambda corpus: targets(cased, corpus), "differ in case"),
+        (lambda corpus: targets(attached, corpus), "are not tokenised alike"),
+        (lambda corpus: targets(pieces, corpus), "pieces of words (@@ or ▁) are in"),
+    ],
+)
+def test_a_set_that_cannot_be_right(
+    sets: Sets, name: str, change: Callable[[Corpus], Corpus], message: str
+) -> None:
+    found = corpus_suspicions({**sets, name: change(sets[name])})
+    assert found
+    assert all(message in sentence and name in sentence for sentence in found)
+
+
+def test_a_line_lost_in_the_middle(shared: Path) -> None:
+    sets = read_sets(shared / "data" / "multi30k-de-en", "de", "en")
+    dev = sets["dev"]
+    references = dev.references[:500] + dev.references[501:] + dev.references[500:501]
+    (found,) = corpus_suspicions({**sets, "dev": replace(dev, references=references)})
+    assert "of dev have next to nothing to do with each other" in found
+    assert "in lines 508 to 760" in found
+
+
+def test_references_in_different_orders(sets: Sets) -> None:
+    dev = sets["dev"]
+    if len(dev.references[0]) == 1:
+        pytest.skip("this corpus has one reference a sentence")
+    last = [row[-1] for row in dev.references]
+    random.Random(1).shuffle(last)
+    rows = [[*row[:-1], line] for row, line in zip(dev.references, last, strict=True)]
+    (found,) = corpus_suspicions({**sets, "dev": replace(dev, references=rows)})
+    assert f"of reference {len(rows[0]) - 1} of dev have hardly more words in common" in found
+
+
+def test_words_that_nobody_told_apart(shared: Path) -> None:
+    sets = read_sets(shared / "data" / "tanaka-ja-en", "ja", "en")
+    whole = {
+        name: replace(corpus, source=[["".join(line)] for line in corpus.source])
+        for name, corpus in sets.items()
+    }
+    found = corpus_suspicions(whole)
+    for name in whole:
+        assert any(f"the source of {name} has" in s and "split into words" in s for s in found)
+
+
+def test_many_pairs_of_different_lengths() -> None:
+    sets = read_sets(example_folder(), "de", "en")
+    train = sets["train"]
+    few, many = (
+        corpus_suspicions(
+            {**sets, "train": replace(train, dropped={"of too different lengths": dropped})}
+        )
+        for dropped in (100, 200)
+    )
+    assert few == []
+    assert len(many) == 1 and "200 of 1,400 lines of train are left out" in many[0]
+
+
+def test_sets_that_share_sentences(sets: Sets) -> None:
+    dev, test = sets["dev"], sets["test"]
+    (found,) = corpus_suspicions({**sets, "test": dev})
+    assert f"{len(dev):,} of {len(dev):,} sentences of test are in dev" in found
+    first = [[row[0]] for row in dev.references]
+    more = sets["train"].followed_by(replace(dev, references=first))
+    (found,) = corpus_suspicions({**sets, "train": more})
+    assert f"{len(dev):,} of {len(dev):,} sentences of dev are in train" in found
+    # A few common sentences are no fault: one in ten here.
+    part = len(test) // 10
+    mixed = replace(
+        test,
+        source=dev.source[:part] + test.source[part:],
+        references=dev.references[:part] + test.references[part:],
+    )
+    assert corpus_suspicions({**sets, "test": mixed}) == []
+
+
+def hypotheses(corpus: Corpus) -> Words:
+    """Return what a decoder might say: every sixth word is lost, every tenth another one."""
+    rng = random.Random(2)
+    words = [word for line in corpus.targets for word in line]
+    return [
+        [rng.choice(words) if rng.random() < 0.1 else w for w in line if rng.random() < 5 / 6]
+        for line in corpus.targets
+    ]
+
+
+def test_translations_beside_their_references(sets: Sets) -> None:
+    dev = sets["dev"]
+    lines = [line or ["x"] for line in hypotheses(dev)]
+    assert output_suspicions("out", lines, dev.references) == []
+    for change, message, options in (
+        (cased, "out and the references differ in case", {"case": False}),
+        (attached, "out and the references are not tokenised alike", {"tokens": False}),
+        (pieces, "pieces of words (@@ or ▁) are in out, and none in the references", {}),
+    ):
+        changed = [change(line) for line in lines]
+        (found,) = output_suspicions("out", changed, dev.references)
+        assert message in found
+        if options:
+            assert output_suspicions("out", changed, dev.references, **options) == []
+    for wrong in (dev.source, lines[1:] + lines[:1]):
+        (found,) = output_suspicions("out", wrong, dev.references)
+        assert "of out have hardly more words in common" in found
+
+
+def write(path: Path, lines: Words) -> Path:
+    path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
+    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1"]
+    outcome = run_command("train", *options, f"hydra.run.dir={tmp_path}/a", folder=place).check()
+    assert outcome.err.count("warning") == 0
+    dev = read_sets(example_folder(), "de", "en")["dev"]
+    files = [
+        write(tmp_path / "dev.en", dev.targets),
+        write(tmp_path / "dev.de", dev.source),
+    ]
+    given = f"data.dev=[{files[0]},{files[1]}]"
+    outcome = run_command(
+        "train", *options, given, f"hydra.run.dir={tmp_path}/b", folder=place
+    ).check()
+    assert "warning: the source of dev has words of the model's target side" in outcome.err
+
+
+def test_warnings_of_stored_lists(tmp_path: Path) -> None:
+    dev = read_sets(example_folder(), "de", "en")["dev"]
+    for change, count in ((list, 0), (cased, 1)):
+        rows = [
+            f"{i} ||| {' '.join(change(line))} ||| a= {h} b= {h * h} ||| 0\n"
+            for i, row in enumerate(dev.references)
+            for h, line in enumerate(row)
+        ]
+        (tmp_path / "lists").write_text("".join(rows), encoding="utf-8")
+        outcome = run_command(
+            "train",
+            "decoder=kbest_files",
+            "decoder.dev=lists",
+            "init=zero",
+            "data.test=null",
+            "tuner.epochs=1",
+            "metric=nakov",
+            f"hydra.run.dir=run{count}",
+            folder=tmp_path,
+        ).check()
+        assert outcome.err.count("warning: decoder.dev and the references differ in case") == count
+        assert outcome.err.count("warning") == count
+
+
+def test_warnings_of_evaluate(tmp_path: Path) -> None:
+    dev = read_sets(example_folder(), "de", "en")["dev"]
+    references = write(tmp_path / "reference", dev.targets)
+    write(tmp_path / "good", dev.targets)
+    write(tmp_path / "cased", [cased(line) for line in dev.targets])
+    arguments = ["systems=[good,cased]", f"references={references}", "metrics=[bleu]"]
+    outcome = run_command("evaluate", *arguments, folder=tmp_path).check()
+    assert outcome.err.count("warning") == 1
+    assert "warning: cased and the references differ in case" in outcome.err
+    outcome = run_command("evaluate", *arguments, "lowercase=true", folder=tmp_path).check()
+    assert outcome.err.count("warning") == 0
