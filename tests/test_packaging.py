@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -75,23 +74,7 @@ def site(repository: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("site")
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
     subprocess.run([*install, "--target", folder, wheel], check=True, timeout=300)
-    take_over_kernels(repository / "torchtune_smt", folder / "torchtune_smt")
     return folder
-
-
-def take_over_kernels(repository: Path, installed: Path) -> None:
-    """Copy what numba has compiled, which would take a minute or two again.
-
-    It is valid for a source file of the same size and time.
-    """
-    for compiled in repository.rglob("__pycache__/*.nb[ci]"):
-        target = installed / compiled.relative_to(repository)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy2(compiled, target)
-    for source in repository.rglob("*kernels.py"):
-        status = source.stat()
-        target = installed / source.relative_to(repository)
-        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def run_installed(site: Path, folder: Path, *command: str | Path) -> str:

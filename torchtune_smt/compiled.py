@@ -6,10 +6,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+from torchtune_smt.machine_code import MachineCode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_INNER: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+
+def kernel(function: Function) -> Function:
+    """Compile a function, which then runs without the GIL.
+
+    Machine code of this package is kept until the source of any of its kernels changes; functions
+    from elsewhere have numba's own cache.
+    """
+    return _compile(function)
 
 
 def inner(function: Function) -> Function:
@@ -19,7 +29,7 @@ def inner(function: Function) -> Function:
     its time on that. Without its runtime (``_nrt``) it does not; such a function can make no
     arrays.
     """
-    return cast(Function, njit(**_INNER)(function))
+    return _compile(function, _nrt=False)
 
 
 def wide(function: Function) -> Function:
@@ -28,7 +38,7 @@ def wide(function: Function) -> Function:
     Maxima and comparisons of floats may then take any order, which is right without NaN. For the
     same reason such a loop should have no branches, and run over arrays from 0.
     """
-    return cast(Function, njit(**_INNER, fastmath={"nnan", "nsz"})(function))
+    return _compile(function, _nrt=False, fastmath={"nnan", "nsz"})
 
 
 def inlined(function: Function) -> Function:
@@ -36,4 +46,15 @@ def inlined(function: Function) -> Function:
 
     For small functions with many arrays: a call hands over each with all its shape and strides.
     """
-    return cast(Function, njit(**_INNER, forceinline=True)(function))
+    return _compile(function, _nrt=False, forceinline=True)
+
+
+def _compile(function: Function, **options: Any) -> Function:
+    compiled = njit(nogil=True, **options)(function)
+    # With NUMBA_DISABLE_JIT it is the function itself.
+    if isinstance(compiled, Dispatcher):
+        if function.__module__.startswith("torchtune_smt."):
+            vars(compiled)["_cache"] = MachineCode(function)
+        else:
+            compiled.enable_caching()
+    return cast(Function, compiled)

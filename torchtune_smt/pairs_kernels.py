@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mix(x: np.uint64) -> np.uint64:
     """Return the 64 bits of `x` scrambled (the finisher of splitmix64; a bijection)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -19,7 +19,7 @@ def mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def make_key(parts: Offsets) -> np.uint64:
     """Return the key of a random stream that is named by some integers."""
     key = np.uint64(0)
@@ -28,19 +28,19 @@ def make_key(parts: Offsets) -> np.uint64:
     return key
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw(key: np.uint64, counter: int) -> np.uint64:
     """Return number `counter` (64 random bits) of the stream `key`."""
     return mix(key + GAMMA * np.uint64(counter + 1))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def below(bits: np.uint64, n: int) -> np.int64:
     """Return an integer in 0..n-1 from 32 random bits; its bias is below n / 2^32."""
     return np.int64(((bits & np.uint64(0xFFFFFFFF)) * np.uint64(n)) >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def string_hashes(token_begin: Offsets, tokens: Ids) -> NDArray[np.uint64]:
     """Return a hash of each hypothesis's words."""
     hashes = np.empty(token_begin.size - 1, np.uint64)
@@ -53,7 +53,7 @@ def string_hashes(token_begin: Offsets, tokens: Ids) -> NDArray[np.uint64]:
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def same_words(token_begin: Offsets, tokens: Ids, i: np.int64, j: np.int64) -> bool:
     """Say whether hypotheses i and j are the same string."""
     length = token_begin[i + 1] - token_begin[i]
@@ -65,7 +65,7 @@ def same_words(token_begin: Offsets, tokens: Ids, i: np.int64, j: np.int64) -> b
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_key(keys: Offsets, key: int | np.int64) -> int | np.int64:
     """Return the slot of `key`, or a free one, in a hash table (2^n long, -1 where free)."""
     mask = keys.size - 1
@@ -75,7 +75,7 @@ def find_key(keys: Offsets, key: int | np.int64) -> int | np.int64:
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct_numbers(key: np.uint64, n: int, count: int) -> Offsets:
     """Return `count` <= n different integers of 0..n-1 in random order.
 
@@ -100,7 +100,7 @@ def distinct_numbers(key: np.uint64, n: int, count: int) -> Offsets:
     return numbers
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unordered_pair(number: int) -> tuple[np.int64, np.int64]:
     """Return pair `number` of (1, 0), (2, 0), (2, 1), (3, 0), ..."""
     i = np.int64((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0)
@@ -112,7 +112,7 @@ def unordered_pair(number: int) -> tuple[np.int64, np.int64]:
     return i, number - i * (i - 1) // 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def goes_first(difference: Reals, entry: Offsets, a: int, b: int) -> bool:
     """Say whether entry `a` goes before `b` does: it differs less, or as much but came later."""
     if difference[a] != difference[b]:
@@ -120,7 +120,7 @@ def goes_first(difference: Reals, entry: Offsets, a: int, b: int) -> bool:
     return bool(entry[a, 2] > entry[b, 2])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def swap(difference: Reals, entry: Offsets, a: int, b: int) -> None:
     """Exchange two entries of the heap."""
     difference[a], difference[b] = difference[b], difference[a]
@@ -128,7 +128,7 @@ def swap(difference: Reals, entry: Offsets, a: int, b: int) -> None:
         entry[a, column], entry[b, column] = entry[b, column], entry[a, column]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sift_up(difference: Reals, entry: Offsets, place: int) -> None:
     """Move the last entry of a heap, at `place`, up to where it belongs."""
     while place > 0:
@@ -139,7 +139,7 @@ def sift_up(difference: Reals, entry: Offsets, place: int) -> None:
         place = parent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sift_down(difference: Reals, entry: Offsets, size: int) -> None:
     """Move the top entry of a heap of `size` entries down to where it belongs."""
     place = 0
@@ -154,7 +154,7 @@ def sift_down(difference: Reals, entry: Offsets, size: int) -> None:
         place = first
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pro_pairs(
     gain: Reals,
     token_begin: Offsets,
@@ -209,7 +209,7 @@ def pro_pairs(
     return entry[:kept, :2].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ranked_pairs(
     gain: Reals,
     token_begin: Offsets,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Offsets, Reals
 
 # Two derivations may add up one real-valued feature in different orders. Their difference is
@@ -12,7 +12,7 @@ from torchtune_smt.kernel_types import Offsets, Reals
 NOISE = 1e-12
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def difference_rows(
     row_begin: Offsets, feature: Offsets, value: Reals, pairs: Offsets
 ) -> tuple[Offsets, Offsets, Reals]:
@@ -61,7 +61,7 @@ def difference_rows(
     return length, out_feature[:n], out_value[:n]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number_columns(feature: Offsets) -> tuple[Offsets, Offsets]:
     """Renumber feature ids in the order of first sight: return (distinct ids, number of each id).
 

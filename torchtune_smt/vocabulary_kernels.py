@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_bytes(data: Bytes, begin: int, end: int) -> np.uint64:
     """Return a 64-bit hash of ``data[begin:end]`` (multiply-xor over bytes, finished by a mix)."""
     h = np.uint64(0xCBF29CE484222325)
@@ -20,7 +20,7 @@ def hash_bytes(data: Bytes, begin: int, end: int) -> np.uint64:
     return h
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find(
     table: Ids, arena: Bytes, begin: Offsets, data: Bytes, first: int, last: int
 ) -> tuple[np.uint64, int]:
@@ -44,7 +44,7 @@ def find(
         slot = (slot + np.uint64(1)) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rebuild(table: Ids, arena: Bytes, begin: Offsets, count: int) -> None:
     """Fill the emptied `table` (a power of two long) with strings 0..count-1."""
     table[:] = -1
@@ -56,7 +56,7 @@ def rebuild(table: Ids, arena: Bytes, begin: Offsets, count: int) -> None:
         table[slot] = id
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def intern(
     table: Ids,
     arena: Bytes,
@@ -91,7 +91,7 @@ def intern(
     return count, first.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lookup(
     table: Ids, arena: Bytes, begin: Offsets, data: Bytes, first: Offsets, last: Offsets, ids: Ids
 ) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Bytes, Offsets
 
 NEWLINE, RETURN, TAB, BLANK, HASH, EQUALS = 10, 13, 9, 32, 35, 61
 NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_number_letter(letter: int) -> bool:
     """Say whether a byte may stand in a decimal number: 0-9, +, -, ., e, E."""
     return (48 <= letter <= 57) or letter in (43, 45, 46, 69, 101)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_weights(text: Bytes) -> tuple[Offsets, int, int]:
     """Return where names and values lie.
 

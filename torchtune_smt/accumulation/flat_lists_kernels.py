@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Features, Ids, Offsets, Reals
 from torchtune_smt.scoring_kernels import NOISE
 
@@ -44,7 +43,7 @@ def dense_columns(row_begin: Offsets, feature: Features, value: Reals, out: Real
             out[row, feature[p]] = value[p]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rename_rows(
     row_begin: Offsets, feature: Features, value: Reals, rename: Offsets, dimension: int
 ) -> tuple[Offsets, Ids, Reals]:

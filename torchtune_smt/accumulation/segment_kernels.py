@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Codes, Flags, Ids, Offsets, Reals
 from torchtune_smt.pairs_kernels import GAMMA, mix
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_hypotheses(
     token_begin: Offsets,
     tokens: Ids,
@@ -46,7 +45,7 @@ def hash_hypotheses(
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_new(known: Codes, hashes: Codes) -> Flags:
     """Return which of `hashes` are neither among `known` nor among those before them."""
     room = 16
@@ -73,7 +72,7 @@ def mark_new(known: Codes, hashes: Codes) -> Flags:
     return new
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_rows(
     row_begin: Offsets, feature: Offsets, value: Reals, chosen: Offsets, n_dense: int
 ) -> tuple[Reals, Offsets, Ids, Reals]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
@@ -283,7 +282,7 @@ def _prune_cell(
         edges += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _with_room(rows: Ids, needed: int) -> Ids:
     """Return the rows in an array of at least `needed` rows: the same one if it is long enough."""
     if needed <= rows.shape[0]:
@@ -293,7 +292,7 @@ def _with_room(rows: Ids, needed: int) -> Ids:
     return result
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_chart(
     table: Records,
     nodes: Records,

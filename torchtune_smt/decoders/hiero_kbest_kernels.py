@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_chart_kernels import (
     CHILD1,
@@ -228,7 +227,7 @@ def _search(
     return _FINISHED
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_derivations(
     chart: Chart, target_begin: Ids, target: Ids, k: int, unique: bool
 ) -> Derivations:
@@ -392,7 +391,7 @@ def _write(
     return firings
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_off(
     chart: Chart,
     derivations: Derivations,

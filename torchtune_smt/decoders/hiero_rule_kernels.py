@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.decoders.hiero_lm_kernels import add_word
 from torchtune_smt.kernel_types import Ids, Offsets, Reals, Records
 
@@ -30,7 +30,7 @@ class Rules(NamedTuple):
     score: Reals
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def local_rules(
     target_begin: Offsets,
     target_symbols: Ids,
@@ -94,7 +94,7 @@ def local_rules(
     return begin, target, target_lm, values
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def score_rules(
     table: Records,
     nodes: Records,

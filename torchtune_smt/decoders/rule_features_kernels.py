@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def store(begin: Offsets, pool: Ids, used: int, rules: Offsets, counts: Offsets, ids: Ids) -> int:
     """Store the features `ids` of `rules` (`counts` each) in the pool; return its new length.
 
@@ -27,7 +27,7 @@ def store(begin: Offsets, pool: Ids, used: int, rules: Offsets, counts: Offsets,
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather(begin: Offsets, pool: Ids, rules: Offsets) -> tuple[Offsets, Ids]:
     """Return the stored features of `rules` in CSR form."""
     row = np.zeros(rules.size + 1, np.int64)

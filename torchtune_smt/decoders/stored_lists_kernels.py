@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.decoders.kbest_formats_kernels import sort_row
 from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _chosen_begins(begin: Offsets, chosen: Offsets) -> Offsets:
     """Return where rows `chosen` begin when they lie one behind the other, and where they end."""
     out: Offsets = np.zeros(chosen.size + 1, np.int64)
@@ -19,7 +18,7 @@ def _chosen_begins(begin: Offsets, chosen: Offsets) -> Offsets:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_items(begin: Offsets, items: Ids, chosen: Offsets) -> tuple[Offsets, Ids]:
     """Return rows `chosen` of ``items[begin[i]:begin[i + 1]]``, as begins and items."""
     out_begin = _chosen_begins(begin, chosen)
@@ -31,7 +30,7 @@ def gather_items(begin: Offsets, items: Ids, chosen: Offsets) -> tuple[Offsets, 
     return out_begin, out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_features(
     begin: Offsets, feature: Ids, value: Reals, chosen: Offsets
 ) -> tuple[Offsets, Ids, Reals]:
@@ -47,7 +46,7 @@ def gather_features(
     return out_begin, out_feature, out_value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_rows(
     begin: Offsets, feature: Ids, value: Reals, chosen: Offsets, rename: Offsets
 ) -> tuple[Offsets, Offsets, Reals]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 from torchtune_smt.grammar.matching_kernels import lower_bound
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets
@@ -68,7 +68,7 @@ class Lexicon(NamedTuple):
     target_count: Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _longer_reals(array: Reals, needed: int) -> Reals:
     """Do as `longer`, for float64."""
     if needed <= array.size:
@@ -79,7 +79,7 @@ def _longer_reals(array: Reals, needed: int) -> Reals:
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _slot(table: Ids, keys: Ids, key: int) -> int:
     """Return the slot of `table` (places in `keys`, -1: free) where `key` is or belongs."""
     mask = table.size - 1
@@ -89,7 +89,7 @@ def _slot(table: Ids, keys: Ids, key: int) -> int:
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _power_of_two(n: int) -> int:
     """Return the smallest power of two that is at least `n`, and 16 at least."""
     size = 16
@@ -98,7 +98,7 @@ def _power_of_two(n: int) -> int:
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_probabilities(rule_source: Ids, counts: RuleCounts) -> None:
     """Fill ``counts.log_p``."""
     for r in range(rule_source.size):
@@ -107,7 +107,7 @@ def log_probabilities(rule_source: Ids, counts: RuleCounts) -> None:
         counts.log_p[r, 1] = np.log10(count / counts.target_count[counts.rule_target[r]])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def select(
     node: Ids,
     node_source: Ids,
@@ -237,7 +237,7 @@ def select(
     return begin, rule[:found].copy(), dense[:found].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lexical_scores(
     words: Ids,
     rule: Offsets,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets, more_rows
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
@@ -16,7 +16,7 @@ size. What one sentence adds to one count must be below 2^15.
 """
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_phrases(
     n: int, m: int, links: Ids, max_length: int, unaligned_edges: bool
 ) -> tuple[Ids, Ids]:
@@ -93,7 +93,7 @@ def find_phrases(
     return phrases[:count], index
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_rules(
     p: int, phrases: Ids, index: Ids, max_symbols: int, max_gaps: int, rules: Ids
 ) -> tuple[int, Ids]:
@@ -156,7 +156,7 @@ def find_rules(
     return count, rules
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_side(words: Ids, begin: int, end: int, gaps: Ids, labels: Ids, out: Ids, at: int) -> int:
     """Write ``words[begin:end]`` with spans replaced by labels to `out`; return the place after.
 
@@ -177,7 +177,7 @@ def _write_side(words: Ids, begin: int, end: int, gaps: Ids, labels: Ids, out: I
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def extract(
     source_begin: Offsets,
     source: Ids,
@@ -278,7 +278,7 @@ def extract(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
     """Sum, in place, the weights of equal keys within each sentence; return how many stay.
 
@@ -308,7 +308,7 @@ def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
     return kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_counts(group: Ids, weight: Offsets, approximate: Reals, low: Offsets, count: Reals) -> None:
     """Add weights up by group.
 
@@ -334,7 +334,7 @@ def add_counts(group: Ids, weight: Offsets, approximate: Reals, low: Offsets, co
         count[g] = exact_count(low[g], count[g])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exact_count(low: int, approximate: float) -> float:
     """Return the count that is `low` in units of ``1 / UNIT`` modulo 2^64, and about `approximate`.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from torchtune_smt import numerals_kernels as numerals
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
 
 # What a field of a line holds.
@@ -39,7 +39,7 @@ _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
 _ZERO, _NINE, _MINUS = 48, 57, 45
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _digits(text: Bytes, begin: int, end: int) -> int:
     """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
     if begin == end or end - begin > 9:
@@ -52,7 +52,7 @@ def _digits(text: Bytes, begin: int, end: int) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gap(text: Bytes, begin: int, end: int, on_target: bool) -> int:
     """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
 
@@ -73,7 +73,7 @@ def _gap(text: Bytes, begin: int, end: int, on_target: bool) -> int:
     return number if comma == begin + 2 and text[begin + 1] == _X else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_label(text: Bytes, begin: int, end: int) -> bool:
     """Whether the token is ``[X]``."""
     return (
@@ -84,7 +84,7 @@ def _is_label(text: Bytes, begin: int, end: int) -> bool:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _moses_gap(text: Bytes, begin: int, end: int) -> int:
     """Return 0 for the token ``[X][X]``, -1 for such a pair of other labels, `WORD` otherwise."""
     if end - begin < 6 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
@@ -96,7 +96,7 @@ def _moses_gap(text: Bytes, begin: int, end: int) -> int:
     return WORD
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse(
     text: Bytes,
     roles: Ids,
@@ -367,7 +367,7 @@ def parse(
     return code, line, i, n_names, n_slow, n_source_words, n_target_words, n_values
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_words(symbols: Ids, words: Ids) -> None:
     """Replace each 0 among the symbols by the next of the words."""
     at = 0
@@ -377,7 +377,7 @@ def put_words(symbols: Ids, words: Ids) -> None:
             at += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_dense(value_begin: Offsets, column: Ids, value: Reals, dense: Reals) -> tuple[int, int]:
     """Write the values to their columns; return (line, column) of one given twice, or (-1, -1)."""
     seen = np.full(dense.shape[1], -1, np.int64)

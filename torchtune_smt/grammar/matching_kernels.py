@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.grammar.room_kernels import longer
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
     """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
     while begin < end:
@@ -21,7 +21,7 @@ def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
     return begin
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int) -> tuple[Ids, Ids]:
     """Return the nodes of a trie that match some span of the sentence.
 
@@ -145,7 +145,7 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int)
     return node[:count].copy(), begin[: count + 1].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def all_rules(
     node: Ids, node_source: Ids, source_rule_begin: Offsets, table_limit: int
 ) -> tuple[Ids, Offsets]:
@@ -167,7 +167,7 @@ def all_rules(
     return begin, rule
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def prune(symbol: Ids, child_begin: Ids, rule_begin: Ids) -> tuple[Ids, Ids, Ids, Ids]:
     """Return a trie without the nodes (but the root) under which no rule ends.
 

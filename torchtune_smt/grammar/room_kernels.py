@@ -6,12 +6,12 @@ Copies are loops, since a slice assignment costs numba half a second of compilat
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def longer(array: Ids, needed: int) -> Ids:
     """Return `array`, or a copy of twice the length where `needed` places are not there."""
     if needed <= array.size:
@@ -22,7 +22,7 @@ def longer(array: Ids, needed: int) -> Ids:
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def longer_offsets(array: Offsets, needed: int) -> Offsets:
     """Do as `longer`, for int64."""
     if needed <= array.size:
@@ -33,7 +33,7 @@ def longer_offsets(array: Offsets, needed: int) -> Offsets:
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def more_rows(array: Ids) -> Ids:
     """Return a copy of a matrix with twice the rows."""
     larger = np.empty((2 * array.shape[0], array.shape[1]), np.int32)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Ids, Offsets
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_sequence(symbols: Ids, begin: int, end: int) -> np.uint64:
     """Return a 64-bit hash of ``symbols[begin:end]``."""
     h = np.uint64(0x9E3779B97F4A7C15)
@@ -20,7 +20,7 @@ def hash_sequence(symbols: Ids, begin: int, end: int) -> np.uint64:
     return h
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def intern(
     table: Ids,
     known_begin: Offsets,
@@ -77,7 +77,7 @@ def intern(
     return count, ids.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
     """Fill the emptied `table` with the sequences 0..count-1."""
     for slot in range(table.size):
@@ -90,7 +90,7 @@ def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
         table[place] = s
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather(
     begin: Offsets, symbols: Ids, wanted: Offsets, new_begin: Offsets, new_symbols: Ids
 ) -> None:

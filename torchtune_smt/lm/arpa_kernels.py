@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
 
 DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
@@ -17,7 +17,7 @@ _PLUS, _MINUS, _POINT, _ZERO, _NINE, _CAPITAL_E, _SMALL_E = 43, 45, 46, 48, 57, 
 DECIMALS = 7
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse_number(text: Bytes, begin: int, end: int) -> tuple[float, bool]:
     """Return (value, valid) of the decimal number ``text[begin:end]``."""
     k = begin
@@ -69,7 +69,7 @@ def parse_number(text: Bytes, begin: int, end: int) -> tuple[float, bool]:
     return (-value if negative else value), valid and k == end and value < 1e30
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lower_unknown(text: Bytes, begin: int, end: int) -> None:
     """Replace ``<UNK>`` by ``<unk>``."""
     if end - begin != 5 or text[begin] != _LESS or text[begin + 4] != _GREATER:
@@ -79,7 +79,7 @@ def _lower_unknown(text: Bytes, begin: int, end: int) -> None:
             text[k] += _BLANK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse_section(
     text: Bytes,
     position: int,
@@ -136,7 +136,7 @@ def parse_section(
     return DONE, count, min(position, size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_number(out: Bytes, position: int, value: float) -> int:
     """Write `value` with up to `DECIMALS` digits behind the point; return the position behind."""
     scaled = np.int64(np.rint(abs(value) * 10.0**DECIMALS))
@@ -164,7 +164,7 @@ def _put_number(out: Bytes, position: int, value: float) -> int:
     return position
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def format_rows(
     out: Bytes,
     rows: Ids,

@@ -9,9 +9,8 @@ by a mix of the 64-bit key, then by linear probing.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Floats, Ids, Offsets, Reals, Records
 
 PLACED, MISSING, DUPLICATE = 0, 1, 2
@@ -106,7 +105,7 @@ def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[floa
     return logp, after
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def score_sentences(
     table: Records,
     nodes: Records,
@@ -133,7 +132,7 @@ def score_sentences(
         total[i] = sum_
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def link_order(table: Records, nodes: Records, rows: Ids, first: int) -> tuple[int, int]:
     """Place the n-grams of one order, given as rows of word ids; they are nodes from `first` on.
 
@@ -168,7 +167,7 @@ def link_order(table: Records, nodes: Records, rows: Ids, first: int) -> tuple[i
     return -1, PLACED
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def finish_nodes(table: Records, nodes: Records, backoff: Floats, order: int) -> None:
     """Fill what follows from the links, `prob` and the nodes' own `backoff`.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
+from torchtune_smt.compiled import kernel
 
 HINGE, LOGISTIC, PERCEPTRON = range(3)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def slope(kind: int, z: float) -> float:
     """Return -dℓ/dz at margin z of the loss of a kind, one of the constants above."""
     if kind == HINGE:

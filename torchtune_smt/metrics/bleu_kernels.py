@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 WORD, SIBLING, CHILD, LIMIT = 0, 1, 2, 3
@@ -27,7 +26,7 @@ Nodes = NDArray[np.int32]
 Counts = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def root_slot(roots: Ids, nodes: Nodes, word: int) -> int:
     """Return the slot of `word` among the hashed nodes of length one: its own or a free one."""
     mask = roots.size - 1
@@ -37,7 +36,7 @@ def root_slot(roots: Ids, nodes: Nodes, word: int) -> int:
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def build_trie(tokens: Ids, begin: Offsets, first: int, last: int, roots: Ids, nodes: Nodes) -> int:
     """Write the trie of references `first` to ``last - 1`` of one sentence.
 
@@ -90,7 +89,7 @@ def build_trie(tokens: Ids, begin: Offsets, first: int, last: int, roots: Ids, n
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def build_tries(
     tokens: Ids, begin: Offsets, group: Offsets, root_begin: Offsets, roots: Ids, nodes: Nodes
 ) -> Offsets:
@@ -122,7 +121,7 @@ def build_tries(
     return node_begin
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def match_statistics(
     sentence: int,
     root_begin: Offsets,
@@ -200,7 +199,7 @@ def root(product: float, orders: int) -> float:
     return math.pow(product, 1.0 / orders)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def smoothed_bleu(
     statistics: Counts,
     add_first: float,
@@ -246,7 +245,7 @@ def smoothed_bleu(
     return gains
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Reals:
     """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics.
 
@@ -293,7 +292,7 @@ def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_orde
     return gains
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def liang_bleu(statistics: Counts) -> Reals:
     """Return Liang's sum of BLEUs (0..15/16) of each row of BLEU's statistics."""
     gains = np.zeros(statistics.shape[0])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
@@ -64,7 +62,7 @@ def descend(
             move(tree, weight, j, new)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def catch_up(tree: Tree, weight: Reals, indices: Offsets, unregularized: int) -> None:
     """Bring some weights up to date."""
     for j in indices:
@@ -72,7 +70,7 @@ def catch_up(tree: Tree, weight: Reals, indices: Offsets, unregularized: int) ->
             read(tree, weight, j)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def step(
     tree: Tree,
     weight: Reals,
@@ -93,7 +91,7 @@ def step(
     return why
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rows(
     tree: Tree,
     weight: Reals,

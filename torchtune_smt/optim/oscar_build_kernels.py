@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.optim.oscar_groups_kernels import SMALLEST
 from torchtune_smt.optim.oscar_tree_kernels import (
@@ -45,7 +45,7 @@ from torchtune_smt.optim.oscar_tree_kernels import (
 FILL = 24
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_equals(tree: Tree, weight: Reals, order: Offsets) -> tuple[Reals, Offsets, Offsets]:
     """Make groups of equal |w|.
 
@@ -87,7 +87,7 @@ def group_equals(tree: Tree, weight: Reals, order: Offsets) -> tuple[Reals, Offs
     return magnitude[:n], members[:n], np.arange(n)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
     """Return |w|, the number of members and the number of each group, in descending order."""
     n = tree.counts[GROUPS]
@@ -111,7 +111,7 @@ def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
     return magnitude, members, group
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> None:
     """Write all nodes anew, and set the clock to 0.
 
@@ -160,7 +160,7 @@ def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> Non
     tree.counts[ROOT] = begin
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write(tree: Tree, weight: Reals, magnitude: Reals, group: Offsets) -> None:
     """Bring all weights up to date; `magnitude` and `group` are those of `in_order`."""
     for k in range(group.size):
@@ -173,7 +173,7 @@ def write(tree: Tree, weight: Reals, magnitude: Reals, group: Offsets) -> None:
                 break
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def signed_blocks(tree: Tree, weight: Reals, group: Offsets, result: Offsets) -> None:
     """Write 2 b, or 2 b + 1 where w < 0, for the members of the b-th group of `in_order`."""
     for b in range(group.size):

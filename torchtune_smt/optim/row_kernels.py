@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
-from torchtune_smt.compiled import inner
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Features, Ids, Offsets, Reals
 from torchtune_smt.losses.slope_kernels import slope
 
@@ -58,7 +56,7 @@ def elastic_repeated(
     return weight * math.exp(-power)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def adagrad(
     weight: Reals,
     total: Reals,
@@ -112,7 +110,7 @@ def adagrad(
     return margins.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fobos(
     weight: Reals,
     shrink: Reals,
@@ -170,7 +168,7 @@ def fobos(
     return margins.size, S, P
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sgd(
     weight: Reals,
     total: Reals,
@@ -214,7 +212,7 @@ def sgd(
     return margins.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cumulative_l1(
     weight: Reals,
     received: Reals,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Offsets, Reals
 
 
@@ -53,7 +53,7 @@ def dimension_error(dimension: int, active: int) -> ValueError:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pool(
     weights: Reals,
     order: Offsets,
@@ -111,7 +111,7 @@ def pool(
     return n + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write(order: Offsets, begin: Offsets, value: Reals, result: Reals, block: Offsets) -> None:
     """Give each weight of `result` the value of its block, clipped at 0, with its own sign."""
     u = order.size

@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from torchtune_smt.compiled import inner, wide
+from torchtune_smt.compiled import inner, kernel, wide
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 ORDER = 4
 LARGEST = 1e30  # of γ: so much times a slope is still finite
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill(row_begin: Offsets, feature: Ids, value: Reals, column: Offsets, matrix: Reals) -> None:
     """Write values of CSR rows into a matrix of zeros, float64 [m, n].
 
@@ -35,7 +34,7 @@ def fill(row_begin: Offsets, feature: Ids, value: Reals, column: Offsets, matrix
             matrix[column[feature[p]], h] = value[p]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def standardize(list_begin: Offsets, matrix: Reals, scale: Reals) -> None:
     """Subtract each list's mean from each feature (float64 [m, n]), and divide by its spread.
 
@@ -60,7 +59,7 @@ def standardize(list_begin: Offsets, matrix: Reals, scale: Reals) -> None:
                 matrix[j, h] /= scale[j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def combine(matrix: Reals, vector: Reals, out: Reals) -> None:
     """Write the sum of the rows of a matrix (float64 [m, n]), each times its part of a vector."""
     out[:] = 0.0
@@ -125,7 +124,7 @@ def outermost(offset: Reals, slope: Reals, sign: float) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def envelopes(
     list_begin: Offsets,
     offset: Reals,
@@ -197,7 +196,7 @@ def bleu(total: Offsets) -> float:
     return result if c >= r else result * math.exp(1.0 - r / c)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def chosen_bleu(statistics: Ids, chosen: Offsets) -> float:
     """Return corpus BLEU of some hypotheses."""
     total = np.zeros(statistics.shape[1], np.int64)
@@ -207,7 +206,7 @@ def chosen_bleu(statistics: Ids, chosen: Offsets) -> float:
     return bleu(total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best(list_begin: Offsets, offset: Reals, chosen: Offsets) -> None:
     """Write the first hypothesis of the largest score of each list."""
     for s in range(chosen.size):
@@ -218,7 +217,7 @@ def best(list_begin: Offsets, offset: Reals, chosen: Offsets) -> None:
         chosen[s] = top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sweep(
     first: Offsets,
     gamma: Reals,

@@ -1,0 +1,296 @@
+"""Compiled functions: their machine code is that of their sources, whole, and always usable."""
+
+import ast
+import importlib
+import os
+import pkgutil
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+from torchtune_smt import machine_code
+from torchtune_smt.compiled import inner, kernel
+from torchtune_smt.machine_code import KEPT, MachineCode, kernel_sources
+from torchtune_smt.pairs_kernels import mix
+from torchtune_smt.resources import PACKAGE
+
+
+@kernel
+def first(values: np.ndarray) -> float:
+    return values[0]
+
+
+@kernel
+def counted(values: np.ndarray) -> float:
+    return first(values)
+
+
+@inner
+def uncounted(values: np.ndarray) -> float:
+    return inner_first(values)
+
+
+@inner
+def inner_first(values: np.ndarray) -> float:
+    return values[0]
+
+
+def test_this_numba_still_has_what_the_decorators_ask_of_it() -> None:
+    """Says what to look at when the upper bound in pyproject.toml is raised."""
+    advice = f"numba {numba.__version__}: see torchtune_smt/compiled.py before raising its bound"
+    values = np.ones(3)
+    assert counted(values) == uncounted(values) == 1
+    (code,) = uncounted.inspect_llvm().values()
+    assert "NRT_incref" not in code, f"_nrt=False has no effect any more; {advice}"
+    fresh = numba.njit(mix.py_func)
+    vars(fresh)["_cache"] = MachineCode(mix.py_func)
+    assert mix(7) == fresh(7)
+    assert sum(fresh.stats.cache_hits.values()) == 1, f"MachineCode is not asked; {advice}"
+
+
+def test_all_compiled_functions_are_in_the_files_that_are_hashed() -> None:
+    sources = {str(path) for path in kernel_sources()}
+    found = set()
+    for info in pkgutil.walk_packages([str(PACKAGE)], "torchtune_smt."):
+        for value in vars(importlib.import_module(info.name)).values():
+            if isinstance(value, Dispatcher):
+                found.add(value.py_func.__code__.co_filename)
+                assert isinstance(vars(value)["_cache"], MachineCode), value
+    assert found
+    assert found <= sources
+
+
+def test_kernels_take_nothing_from_files_that_are_not_hashed() -> None:
+    for path in kernel_sources():
+        if not path.name.endswith("kernels.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_smt"):
+                # A name may be a module of its own: from torchtune_smt import x_kernels.
+                inside = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = inside if node.module == "torchtune_smt" else [node.module]
+                for name in names:
+                    file = PACKAGE.parent / (str(name).replace(".", "/") + ".py")
+                    assert file in kernel_sources(), f"{path} imports {name}"
+
+
+CALLEE = """
+from torchtune_smt.compiled import kernel
+
+@kernel
+def callee(x):
+    return x + 1
+"""
+CALLER = """
+from torchtune_smt.callee_kernels import callee
+from torchtune_smt.compiled import kernel
+
+@kernel
+def caller(x):
+    return 10 * callee(x)
+"""
+CALL = "from torchtune_smt.caller_kernels import caller; print(caller(4), caller(0.5))"
+HITS = "; print(sum(caller.stats.cache_hits.values()))"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package with two small kernels more, and the folder of a cache beside it."""
+    copy = tmp_path / "site" / "torchtune_smt"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "example"))
+    (copy / "callee_kernels.py").write_text(CALLEE)
+    (copy / "caller_kernels.py").write_text(CALLER)
+    return copy
+
+
+def start(package: Path, code: str, **environment: str) -> subprocess.Popen[str]:
+    cache = {"NUMBA_CACHE_DIR": str(package.parent.parent / "cache")}
+    path = {"PYTHONPATH": str(package.parent)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=package.parent,
+        env={**os.environ, **path, **cache, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return out.strip(), err
+
+
+def run(package: Path, code: str, **environment: str) -> str:
+    out, err = finish(start(package, code, **environment))
+    assert err == ""
+    return out
+
+
+def code_files(package: Path) -> list[Path]:
+    return sorted((package.parent.parent / "cache").rglob("*.code"))
+
+
+@pytest.mark.slow
+def test_a_callee_in_another_file_may_change(package: Path) -> None:
+    assert run(package, CALL + HITS) == "50 15.0\n0"
+    assert run(package, CALL + HITS) == "50 15.0\n2"
+    callee = package / "callee_kernels.py"
+    callee.write_text(CALLEE.replace("x + 1", "x + 2"))
+    assert run(package, CALL + HITS) == "60 25.0\n0"
+    callee.write_text(CALLEE)
+    assert run(package, CALL + HITS) == "50 15.0\n2"
+
+
+@pytest.mark.slow
+def test_another_place_with_the_same_sources_shares_the_code(package: Path) -> None:
+    assert run(package, CALL + HITS) == "50 15.0\n0"
+    package.parent.rename(package.parent.with_name("elsewhere"))
+    moved = package.parent.with_name("elsewhere") / package.name
+    assert run(moved, CALL + HITS) == "50 15.0\n2"
+
+
+@pytest.mark.slow
+def test_bounds_checks_have_code_of_their_own(package: Path) -> None:
+    assert run(package, CALL + HITS) == "50 15.0\n0"
+    assert run(package, CALL + HITS, NUMBA_BOUNDSCHECK="1") == "50 15.0\n0"
+    assert run(package, CALL, NUMBA_DISABLE_JIT="1") == "50 15.0"
+
+
+@pytest.mark.slow
+def test_damaged_files_are_replaced(package: Path) -> None:
+    run(package, CALL)
+    files = code_files(package)
+    whole = [path.read_bytes() for path in files]
+    # The callee for two types, and the caller.
+    assert len(files) == 4
+    damages = [b"", whole[0][:10], whole[0][:-1], whole[0] + b"x", b"\0" * len(whole[0])]
+    for damaged in damages:
+        for path in files:
+            path.write_bytes(damaged)
+        assert run(package, CALL + HITS) == "50 15.0\n0"
+        assert run(package, CALL + HITS) == "50 15.0\n2"
+
+
+def test_no_flipped_bit_or_cut_end_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_code, "cache_folder", lambda: tmp_path)
+    cache = MachineCode(mix.py_func)
+    fresh = numba.njit(mix.py_func)
+    vars(fresh)["_cache"] = cache
+    expected = fresh(7)
+    ((signature, compiled),) = fresh.overloads.items()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    for case in range(500):
+        damaged = bytearray(whole)
+        place = generator.randrange(len(whole))
+        if case % 5 == 0:
+            del damaged[place:]
+        else:
+            damaged[place] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        assert cache.load_overload(signature, fresh.targetctx) is None, (case, place)
+        assert not path.exists()
+    cache.save_overload(signature, compiled)
+    assert path.read_bytes() == whole
+    again = cache.load_overload(signature, fresh.targetctx)
+    assert again is not None
+    assert again.signature == compiled.signature
+    assert expected == mix(7)
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_once_do_not_disturb_each_other(package: Path) -> None:
+    calls = ["caller(4)", "caller(0.5)", "caller(True)", "caller(1j)"]
+    load = "from torchtune_smt.caller_kernels import caller"
+    processes = [start(package, f"{load}; print({call})") for call in calls for _ in range(2)]
+    results = [finish(process)[0] for process in processes]
+    assert results == [r for result in ("50", "15.0", "20", "(10+10j)") for r in (result, result)]
+    assert run(package, f"{load}; print({', '.join(calls)})" + HITS) == "50 15.0 20 (10+10j)\n4"
+
+
+@pytest.mark.slow
+def test_a_running_process_survives_the_removal_of_its_folder(package: Path) -> None:
+    remove = (
+        "; import shutil; from torchtune_smt.machine_code import cache_folder;"
+        "shutil.rmtree(cache_folder()); print(caller(True))"
+    )
+    assert run(package, CALL + remove + HITS) == "50 15.0\n20\n0"
+    assert run(package, CALL.replace("0.5", "True") + HITS) == "50 20\n1"
+
+
+@pytest.mark.slow
+def test_an_unwritable_home_does_no_harm(package: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    nowhere = {"NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": str(file)}
+    here = {**nowhere, "TMPDIR": str(temporary)}
+    assert run(package, CALL + HITS, **here) == "50 15.0\n0"
+    assert run(package, CALL + HITS, **here) == "50 15.0\n2"
+    # A folder that others can write to is not trusted.
+    (temporary / f"torchtune_smt-{os.getuid()}").chmod(0o777)
+    out, err = finish(start(package, CALL + HITS, **here))
+    assert out == "50 15.0\n0"
+    assert "set NUMBA_CACHE_DIR to a folder" in err
+    assert "Traceback" not in err
+
+
+def test_the_users_folder_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = machine_code.cache_folder.__wrapped__
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    name = machine_code.state()
+    assert where() == tmp_path / "xdg" / "torchtune_smt" / name
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
+    assert where() == tmp_path / "own" / "torchtune_smt" / name
+
+
+def test_folders_unused_for_longest_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = machine_code.cache_folder.__wrapped__
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    base = tmp_path / "torchtune_smt"
+    (base / "something else").mkdir(parents=True)
+    names = [f"{i:032x}" for i in range(KEPT + 3)]
+    for time, name in enumerate(names):
+        monkeypatch.setattr(machine_code, "state", lambda name=name: name)
+        assert where() == base / name
+        (base / name / "x.code").write_bytes(b"")
+        os.utime(base / name, (time, time))
+        if time == KEPT - 1:
+            monkeypatch.setattr(machine_code, "state", lambda: names[0])
+            where()  # The first one is in use.
+    kept = {path.name for path in base.iterdir()}
+    assert kept == {"something else", names[0], *names[-KEPT + 1 :]}
+
+
+@pytest.mark.slow
+def test_kernels_of_users_work_as_numba_has_them(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from numba import njit\n"
+        "from torchtune_smt.caller_kernels import caller\n"
+        "from torchtune_smt.compiled import kernel\n"
+        "@njit(cache=True)\ndef plain(x):\n    return caller(x) + 1\n"
+        "@kernel\ndef decorated(x):\n    return caller(x) + 2\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from own import *;"
+        "print(plain(4), decorated(4), *(sum(f.stats.cache_hits.values()) for f in"
+        " (plain, decorated)))"
+    )
+    assert run(package, code) == "51 52 0 0"
+    assert run(package, code) == "51 52 1 1"
