@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -24,16 +25,37 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     InputError
         The file is missing, unreadable, or not whole.
     """
+    return unpacked(read_packed(path), path)
+
+
+def read_packed(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file as they are.
+
+    Raises
+    ------
+    InputError
+        The file is missing or unreadable.
+    """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError("no such file; check the path", path=path) from None
     except IsADirectoryError:
         raise InputError("is a folder, and a file was expected", path=path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from None
-    if path.suffix != ".gz":
+
+
+def unpacked(data: bytes, path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file unpacked if its name ends in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        They are not whole.
+    """
+    if Path(path).suffix != ".gz":
         return data
     try:
         return gzip.decompress(data)
@@ -82,20 +104,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     InputError
-        The folder cannot be written to.
+        The folder cannot be written to, or the disk is full.
     """
     path = Path(path)
+    beside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror}); choose a folder that you may write to",
-            path=path,
-        ) from None
-    os.close(handle)
-    beside = Path(name)
-    try:
+        os.close(handle)
+        beside = Path(name)
         yield beside
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
@@ -103,8 +120,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.umask(umask)
         beside.chmod(0o666 & ~umask)
         beside.replace(path)
+    except OSError as error:
+        raise _not_written(path, error) from None
     finally:
-        beside.unlink(missing_ok=True)
+        if beside is not None:
+            beside.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -140,11 +160,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         else:
             new.replace(path)
     except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror}); choose a folder that you may write to, with "
-            "space enough",
-            path=path,
-        ) from None
+        raise _not_written(path, error) from None
     finally:
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)
@@ -164,3 +180,10 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         else:
             with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
                 yield text
+
+
+def _not_written(path: Path, error: OSError) -> InputError:
+    """Return the error of a file or folder that could not be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    cure = "make room on the disk" if full else "choose a folder that you may write to"
+    return InputError(f"cannot be written ({error.strerror}); {cure}", path=path)
