@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_dict, to_ngrams
 
+from torchtune_smt.container import file_checksum
 from torchtune_smt.errors import InputError
 from torchtune_smt.lm import NgramModel, read_arpa, write_arpa
 from torchtune_smt.lm.arpa_kernels import parse_number
 from torchtune_smt.lm.cache import cache_path, read_cache, write_cache
+from torchtune_smt.lm.ngrams import Ngrams
+from torchtune_smt.lm.tables import LmTables, build_tables
 
 SMALL = """\\data\\
 ngram 1=5
@@ -225,14 +228,14 @@ def test_cache_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "model.arpa.gz"
     path.write_bytes(gzip.compress(SMALL.encode()))
     model = NgramModel.load(path)
-    stored = read_cache(path)
+    stored = read_cache(path, file_checksum(path))
     assert stored is not None
     assert_same(model, NgramModel(*stored))
     assert_same(model, NgramModel.load(path))
     # It is what is read: a copy with other numbers says so.
     changed = NgramModel.load(path)
-    changed.tables.nodes["prob"][:] -= 1
-    assert write_cache(path, changed.order, changed.words, changed.tables)
+    changed.tables.nodes["prob"][1:] -= 1
+    assert write_cache(path, file_checksum(path), changed.order, changed.words, changed.tables)
     assert NgramModel.load(path).score(["a"])[0] == model.score(["a"])[0] - 2
     assert_same(model, NgramModel.load(path, cache=False))
 
@@ -249,11 +252,40 @@ def test_cache_of_other_content_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "model.arpa"
     path.write_text(SMALL)
     assert NgramModel.load(path).score(["a"], eos=False)[0] == -0.5
+    times = path.stat()
+    # In place, of equal size, with the old time.
     path.write_text(SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a"))
-    # Even where the time stamp's resolution hides the change of a file of equal size.
-    os.utime(path, ns=(1, 1))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert NgramModel.load(path).score(["a"], eos=False)[0] == pytest.approx(-0.1)
     assert NgramModel.load(path).score(["a"], eos=False)[0] == pytest.approx(-0.1)
+
+
+def test_a_file_replaced_while_it_is_parsed_leaves_no_wrong_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.arpa"
+    path.write_text(SMALL)
+
+    def replaced(ngrams: Ngrams) -> LmTables:
+        path.write_text(SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a"))
+        return build_tables(ngrams)
+
+    monkeypatch.setattr("torchtune_smt.lm.model.build_tables", replaced)
+    assert NgramModel.load(path).score(["a"], eos=False)[0] == -0.5
+    monkeypatch.undo()
+    assert NgramModel.load(path).score(["a"], eos=False)[0] == pytest.approx(-0.1)
+
+
+def test_another_file_than_the_expected_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.arpa"
+    path.write_text(SMALL)
+    expected = file_checksum(path)
+    for cache in (False, True, True):
+        assert NgramModel.load(path, cache, expected=expected).score(["a"], eos=False)[0] == -0.5
+    path.write_text(SMALL.replace("-0.5\t<s> a", "-0.1\t<s> a"))
+    for cache in (False, True):
+        with pytest.raises(InputError, match="is damaged or another file; remove the model's"):
+            NgramModel.load(path, cache, expected=expected)
 
 
 @pytest.mark.parametrize("kept", [0, 5, 12, 100, 700, -1])
@@ -263,7 +295,7 @@ def test_damaged_caches_are_replaced(tmp_path: Path, kept: int) -> None:
     model = NgramModel.load(path)
     whole = cache_path(path).read_bytes()
     cache_path(path).write_bytes(b"x" * 4096 if kept < 0 else whole[:kept])
-    assert read_cache(path) is None
+    assert read_cache(path, file_checksum(path)) is None
     assert_same(model, NgramModel.load(path))
     assert cache_path(path).read_bytes() == whole
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import Final
+
+# The cure for damage to what was built from a bitext.
+REBUILD: Final = "remove the model's folder and build it again"
 
 
 class InputError(ValueError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt import vocabulary_kernels as kernels
+from torchtune_smt.container import are_offsets
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets
 
 T = TypeVar("T", bound=np.generic)
@@ -109,11 +110,18 @@ class Vocabulary:
         return {"letters": self._arena[: begin[-1]].copy(), "begin": begin.copy()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Bytes | Offsets]) -> Vocabulary:
-        """Return the vocabulary that `to_arrays` took apart."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Vocabulary:
+        """Return the vocabulary that `to_arrays` took apart.
+
+        Raises
+        ------
+        ValueError, KeyError
+            The arrays, which may come from a file, are no vocabulary.
+        """
+        letters, begin = arrays["letters"], arrays["begin"]
+        if not _are_names(letters, begin):
+            raise ValueError("the stored vocabulary has names that are none")
         vocabulary = cls()
-        letters = np.ascontiguousarray(arrays["letters"], np.uint8)
-        begin = np.ascontiguousarray(arrays["begin"], np.int64)
         vocabulary.intern_spans(letters, begin[:-1], begin[1:])
         if len(vocabulary) != begin.size - 1:
             raise ValueError("the stored vocabulary holds a name twice")
@@ -129,6 +137,18 @@ class Vocabulary:
         if 2 * (self._count + 1) > self._table.size:
             self._table = np.empty(2 * self._table.size, np.int32)
             kernels.rebuild(self._table, self._arena, self._begin, self._count)
+
+
+def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
+    """Return whether arrays are strings of UTF-8, one behind the other."""
+    if letters.dtype != np.uint8 or letters.ndim != 1 or not are_offsets(begin, letters.size):
+        return False
+    try:
+        str(letters.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    # No name begins with a byte that goes on with a letter.
+    return bool((letters[begin[begin < letters.size]] & 0xC0 != 0x80).all())
 
 
 def _enlarged(array: NDArray[T], needed: int) -> NDArray[T]:

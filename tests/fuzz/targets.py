@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# What became of an input: refused with an InputError, or taken with the result that is right.
-Verdict = Literal["refused", "same"]
+# What became of an input: refused with an InputError, taken with the result that is right, or,
+# where the input is whole but says something else, taken as it is.
+Verdict = Literal["refused", "same", "taken"]
 # Runs the case of a number. It returns a verdict, or raises InputError (which is a refusal),
 # Different, or anything else, which is then a traceback that a user would see.
 Check = Callable[[int], Verdict]

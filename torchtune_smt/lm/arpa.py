@@ -11,7 +11,7 @@ from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
 from torchtune_smt.lm import arpa_kernels as kernels
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.textio import atomic_writer, read_packed, unpacked
 from torchtune_smt.vocabulary import Vocabulary
 
 # What an ARPA without <unk> gives to unknown words, as KenLM has it.
@@ -34,7 +34,12 @@ def read_arpa(path: str | PathLike[str]) -> Ngrams:
         one too many, a number that is none or not finite, a positive log probability, a word
         twice or not among the unigrams, no ``<s>`` or ``</s>``, order above 6, invalid UTF-8.
     """
-    data = read_bytes(path)
+    return parse_arpa(read_packed(path), path)
+
+
+def parse_arpa(packed: bytes, path: str | PathLike[str]) -> Ngrams:
+    """Read the bytes of an ARPA file as they lie on the disk; errors are those of `read_arpa`."""
+    data = unpacked(packed, path)
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
+from torchtune_smt.container import checksum, file_checksum
+from torchtune_smt.errors import REBUILD, InputError
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.lm import kernels
-from torchtune_smt.lm.arpa import read_arpa
+from torchtune_smt.lm.arpa import parse_arpa
 from torchtune_smt.lm.cache import read_cache, write_cache
 from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
 from torchtune_smt.lm.tables import LmTables, build_tables
+from torchtune_smt.textio import read_packed
 from torchtune_smt.vocabulary import Vocabulary
 
 UNKNOWN_WORD = 0
@@ -57,7 +61,9 @@ class NgramModel:
         return cls(ngrams.order, ngrams.words, build_tables(ngrams))
 
     @classmethod
-    def load(cls, path: str | PathLike[str], cache: bool = True) -> NgramModel:
+    def load(
+        cls, path: str | PathLike[str], cache: bool = True, *, expected: str | None = None
+    ) -> NgramModel:
         """Load an ARPA file, plain or gz.
 
         Parameters
@@ -66,18 +72,28 @@ class NgramModel:
         cache : bool
             Read the binary copy ``<path>.cache`` if it belongs to this content, else write one
             (not if the folder is read-only).
+        expected : str, optional
+            Checksum that the file must have.
 
         Raises
         ------
         InputError
-            As `read_arpa` and `build_tables`, with file and line.
+            As `read_arpa` and `build_tables`, with file and line; the file is not the expected
+            one.
         """
-        stored = read_cache(path) if cache else None
-        if stored is not None:
-            return cls(*stored)
-        model = cls.from_ngrams(read_arpa(path))
+        if cache and Path(path).is_file():
+            found = file_checksum(path)
+            stored = read_cache(path, found) if expected in (None, found) else None
+            if stored is not None:
+                return cls(*stored)
+        packed = read_packed(path)
+        # Of the very bytes that are parsed: the file may be replaced meanwhile.
+        found = checksum(packed)
+        if expected not in (None, found):
+            raise InputError(f"is damaged or another file; {REBUILD}", path=path)
+        model = cls.from_ngrams(parse_arpa(packed, path))
         if cache:
-            write_cache(path, model.order, model.words, model.tables)
+            write_cache(path, found, model.order, model.words, model.tables)
         return model
 
     def word_ids(self, words: Sequence[str]) -> Ids:

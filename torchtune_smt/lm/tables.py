@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchtune_smt.container import ALIGNMENT
 from torchtune_smt.kernel_types import Floats, Records
 from torchtune_smt.lm import kernels
-from torchtune_smt.lm.ngrams import Ngrams
+from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
+from torchtune_smt.vocabulary import Vocabulary
 
 # An entry of the hash table: a transition from a context to an n-gram of two words or more.
 #
@@ -42,8 +44,6 @@ NODE = np.dtype(
         ("pad", "i2"),
     ]
 )
-# Bytes: a cache line, which whole entries and nodes fill.
-ALIGNMENT = 64
 
 
 class LmTables(NamedTuple):
@@ -88,6 +88,28 @@ def build_tables(ngrams: Ngrams) -> LmTables:
         tables, backoff, _ = _link(ngrams)
     kernels.finish_nodes(*tables, backoff, ngrams.order)
     return tables
+
+
+def check_tables(tables: LmTables, order: int, words: Vocabulary) -> None:
+    """Raise ValueError unless kernels can work on tables that were read from a file.
+
+    What they say is not looked at: one pass finds whatever could lead out of the tables, or
+    nowhere.
+    """
+    table, nodes = tables
+    fits = (
+        type(order) is int
+        and 1 <= order <= MAX_ORDER
+        and (table.dtype, nodes.dtype) == (ENTRY, NODE)
+        and table.ndim == nodes.ndim == 1
+        and len(words) < nodes.size < 2**31
+        and table.size & (table.size - 1) == 0 < table.size
+        and words.lookup([UNKNOWN])[0] == 0
+        and (words.lookup([BEGIN, END]) > 0).all()
+        and kernels.leads_nowhere_else(table, nodes, len(words), order)
+    )
+    if not fits:
+        raise ValueError("the tables are no language model")
 
 
 def _link(ngrams: Ngrams) -> tuple[LmTables, Floats, tuple[int, int, int] | None]:
