@@ -199,7 +199,7 @@ def finish_nodes(table: Records, nodes: Records, backoff: Floats, order: int) ->
             table[slot].state = nodes[table[slot].val].state
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def leads_nowhere_else(table: Records, nodes: Records, words: int, order: int) -> bool:
     """Return whether all nodes that are named exist, and every search comes to an end.
 
