@@ -13,6 +13,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.run_folder import override_key
 from torchtune_smt.cli.setup import check_part, make_templates
 from torchtune_smt.errors import InputError
+from torchtune_smt.losses import check_loss
 
 
 class Parts:
@@ -23,6 +24,8 @@ class Parts:
         self.metric = _make(cfg, "metric", "bind")
         self.sampler = _make(cfg, "sampler", "sample")
         self.loss = _make(cfg, "loss", "__call__", "reduction")
+        with option_errors("loss"):
+            check_loss(self.loss)
         regularizer = _make(cfg, "regularizer", "prox")
         settings = arguments(cfg, "optimizer")
         settings.pop("regularize_dense", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from omegaconf import DictConfig
@@ -35,6 +35,7 @@ from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest import KBest
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
+from torchtune_smt.shortcuts import behaves_as
 from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.weights import Weights
@@ -137,8 +138,9 @@ def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
         statistics = partial(_stored_statistics, decoder, sentences)
     else:
         statistics = BleuReferences(sentences.references, decoder.target_words).statistics
-    if isinstance(metric, SentenceBleu):
-        return Judge(statistics, lambda kbest, counts: metric.score(counts))
+    if behaves_as(metric, SentenceBleu, "bind"):
+        score = cast(SentenceBleu, metric).score
+        return Judge(statistics, lambda kbest, counts: score(counts))
     bound = bind_metric(metric, decoder, sentences)
     return Judge(statistics, lambda kbest, counts: bound.gains(kbest))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from torchtune_smt.kbest import KBest, Source
 from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import SentenceBleu
+from torchtune_smt.shortcuts import behaves_as
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
 
@@ -208,13 +210,13 @@ class KBestFiles:
         InputError
             The metric is computed from something else.
         """
-        if not isinstance(metric, SentenceBleu):
+        if not behaves_as(metric, SentenceBleu, "bind"):
             raise InputError(
                 f"metric: {type(metric).__name__} needs the words of the hypotheses, and "
                 "scores.dat has only BLEU's statistics; choose a metric of BLEU's family, or give "
                 "n-best lists"
             )
-        return _StatisticsGains(self, metric, sources)
+        return _StatisticsGains(self, cast(SentenceBleu, metric), sources)
 
     def statistics(self, source: Source, kbest: KBest) -> NDArray[np.int64]:
         """Return BLEU's statistics (int64 [k, 10]) of the hypotheses of a list of this source."""

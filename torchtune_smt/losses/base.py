@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Literal, Protocol, TypeGuard
 
 from torch import Tensor
@@ -76,6 +77,24 @@ Loss = PairwiseLoss | ListwiseLoss
 def is_listwise(loss: Loss) -> TypeGuard[ListwiseLoss]:
     """Say whether a loss takes lists; one that does not say so takes pairs."""
     return bool(getattr(loss, "listwise", False))
+
+
+def check_loss(loss: Loss) -> None:
+    """Raise TypeError if a loss, perhaps of a user's class, cannot be called as its kind is.
+
+    What a class says of `listwise` holds for its subclasses, too: it is how they are called.
+    """
+    listwise = is_listwise(loss)
+    arguments = ("scores", "gains") if listwise else ("margins",)
+    try:
+        inspect.signature(loss).bind(*arguments)
+    except TypeError:
+        name = type(loss).__name__
+        raise TypeError(
+            f"the loss {name} has listwise = {listwise}, its own or a parent's, and its __call__ "
+            f"does not take ({', '.join(arguments)}): set listwise = {not listwise} in {name}, or "
+            "let __call__ take them"
+        ) from None
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:

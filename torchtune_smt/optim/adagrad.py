@@ -11,7 +11,12 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
-from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
+from torchtune_smt.regularizers.base import (
+    Regularizer,
+    elastic_strengths,
+    is_lazy,
+    is_separable,
+)
 
 
 class AdaGrad(SparseOptimizer):
@@ -76,14 +81,22 @@ class AdaGrad(SparseOptimizer):
         if regularizer is None:
             return
         name = type(regularizer).__name__
-        if not regularizer.separable:
+        facts = {"separable": is_separable(regularizer), "lazy": is_lazy(regularizer)}
+        unsaid = [fact for fact, said in facts.items() if getattr(regularizer, fact) and not said]
+        if unsaid:
+            raise ValueError(
+                f"{name} has a value or prox of its own, and {' and '.join(unsaid)} from a parent, "
+                f"which does not count: say in {name} whether it is separable and lazy, as AdaGrad "
+                "needs it, or use FOBOS (optimizer=fobos)"
+            )
+        if not facts["separable"]:
             raise ValueError(
                 f"AdaGrad has a step of its own for each coordinate, and {name} is not separable: "
                 "its prox under such steps is not the one that is known (for OSCAR, not sort and "
                 "pool); use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet "
                 "as regularizer"
             )
-        if not regularizer.lazy and elastic_strengths(regularizer) is None:
+        if not facts["lazy"] and elastic_strengths(regularizer) is None:
             raise ValueError(
                 f"AdaGrad puts regularisation off until a weight is needed, and {name} is not "
                 "lazy: use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet as "
@@ -177,7 +190,7 @@ def _regularized(
         free |= times == 0
     if times is None:
         result = regularizer.prox(weight, step)
-    elif regularizer.lazy:
+    elif is_lazy(regularizer):
         result = regularizer.prox(weight, step * times)
     else:
         result = _elastic_repeated(weight, step, times, regularizer)

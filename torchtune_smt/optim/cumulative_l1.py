@@ -11,6 +11,7 @@ from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
 from torchtune_smt.regularizers.l1 import L1
+from torchtune_smt.shortcuts import behaves_as
 
 
 class CumulativeL1(SparseOptimizer):
@@ -62,7 +63,7 @@ class CumulativeL1(SparseOptimizer):
 
     def _check_group(self, group: Group) -> None:
         check_schedule(group["schedule"])
-        if not isinstance(group["regularizer"], L1):
+        if not behaves_as(group["regularizer"], L1, "value", "prox"):
             given = group["regularizer"]
             name = "no regularizer" if given is None else type(given).__name__
             raise ValueError(

@@ -12,7 +12,12 @@ from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
-from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
+from torchtune_smt.regularizers.base import (
+    Regularizer,
+    elastic_strengths,
+    is_lazy,
+    is_separable,
+)
 
 # All weights are brought up to date when the scale of those put off has shrunk to this.
 SMALLEST_SCALE = 1e-100
@@ -34,7 +39,8 @@ class FOBOS(SparseOptimizer):
       kept: O(u log u) a step for u such weights, whatever D is. The first step, and the first
       one after `flush`, look for them in the whole vector. A dimension that is not given is, at
       each step, the number of regularised coordinates that the parameter then has. For OSCAR
-      see `FobosOscar`, too, which takes the same steps and puts them off.
+      see `FobosOscar`, too, which takes the same steps and puts them off. A regulariser with a
+      prox of its own, and `separable` from a parent, is given the whole vector at each step.
 
     Parameters
     ----------
@@ -83,7 +89,7 @@ class FOBOS(SparseOptimizer):
         strengths = elastic_strengths(regularizer)
         if strengths is not None:
             return strengths != (0, 0)
-        return bool(regularizer.separable and regularizer.lazy)
+        return is_separable(regularizer) and is_lazy(regularizer)
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
         state: State = {"step": 0}
@@ -156,7 +162,7 @@ class FOBOS(SparseOptimizer):
         if "C" in state:
             state["C"] += step
             return
-        lambda1, lambda2 = group["regularizer"].elastic
+        lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         if lambda1:
             state["S"] += step * lambda1 / state.get("P", 1.0)
         if lambda2:
@@ -174,13 +180,17 @@ class FOBOS(SparseOptimizer):
     def _prox(self, group: Group, parameter: Tensor, indices: Tensor, step: float) -> None:
         """Take a proximal step at once, on the regularised weights that are not 0."""
         regularizer, first = group["regularizer"], group["unregularized"]
+        if regularizer.separable and not is_separable(regularizer):
+            # Its parent's prox takes single weights, and whether its own may is not said.
+            parameter[first:] = regularizer.prox(parameter[first:].detach(), step)
+            return
         active = self._active.get(parameter)
         if active is None:
             active = parameter[first:].nonzero()[:, 0] + first
         else:
             active = _merged(active, indices[indices >= first])
         weight = parameter.index_select(0, active)
-        if regularizer.separable:
+        if is_separable(regularizer):
             weight = regularizer.prox(weight, step)
         else:
             # What is not given is 0, and stays so.

@@ -18,6 +18,7 @@ from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
 from torchtune_smt.regularizers.oscar import Oscar
+from torchtune_smt.shortcuts import behaves_as
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class FobosOscar(SparseOptimizer):
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter."""
-        return True
+        return self._rows_are_steps()
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
@@ -129,7 +130,7 @@ class FobosOscar(SparseOptimizer):
 
     def _check_group(self, group: Group) -> None:
         check_schedule(group["schedule"])
-        if not isinstance(group["regularizer"], Oscar):
+        if not behaves_as(group["regularizer"], Oscar, "value", "prox"):
             given = group["regularizer"]
             name = "no regularizer" if given is None else type(given).__name__
             raise ValueError(

@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
+from torchtune_smt.shortcuts import declared
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
@@ -188,10 +189,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         return margins
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
-        """Say whether `step_rows` can work on a parameter: float64 on the CPU, known Ω."""
+        """Say whether `step_rows` can work on a parameter: float64 on the CPU, with known steps."""
         group, parameter = self._find(parameter)
         return (
-            parameter.dtype == torch.float64
+            self._rows_are_steps()
+            and parameter.dtype == torch.float64
             and parameter.device.type == "cpu"
             and elastic_strengths(group["regularizer"]) is not None
         )
@@ -298,6 +300,11 @@ class SparseOptimizer(torch.optim.Optimizer):
     ) -> int:
         """Take the steps of `step_rows` from `first` on; return the one it stopped before."""
         raise NotImplementedError
+
+    def _rows_are_steps(self) -> bool:
+        """Say whether `_update_rows` does what `step` does, which a subclass may have changed."""
+        steps = ("step", "_update", "catch_up", "_catch_up")
+        return declared(self, "_update_rows", *steps) is not None
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         """Do what is to be done when `_update_rows` has stopped."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
+
+from torchtune_smt.shortcuts import declared
 
 
 class Regularizer(Protocol):
     """A penalty Ω on the weights, with the facts that optimizers ask for.
 
     Regularisers are values: frozen dataclasses, equal if their parameters are. A weight that is
-    0 stays 0 in the prox, whatever the others are.
+    0 stays 0 in the prox, whatever the others are. A subclass with a `value` or `prox` of its own
+    says anew which of these facts are true of it: those of its parent do not count.
 
     Attributes
     ----------
@@ -68,9 +71,23 @@ def check_regularizer(regularizer: object) -> None:
             raise TypeError(f"the regularizer {name} lacks the attribute {flag}: set {meaning}")
 
 
+def is_separable(regularizer: Regularizer) -> bool:
+    """Say whether Ω is known to be a sum over single coordinates."""
+    return bool(_fact(regularizer, "separable"))
+
+
+def is_lazy(regularizer: Regularizer) -> bool:
+    """Say whether two proximal steps are known to equal one of the summed size."""
+    return bool(_fact(regularizer, "lazy"))
+
+
 def elastic_strengths(regularizer: Regularizer | None) -> tuple[float, float] | None:
     """Return (λ1, λ2) of a regulariser of the form λ1 Σ |w_i| + ½ λ2 Σ w_i²; None of another."""
     if regularizer is None:
         return 0.0, 0.0
-    strengths: tuple[float, float] | None = getattr(regularizer, "elastic", None)
+    strengths: tuple[float, float] | None = _fact(regularizer, "elastic")
     return strengths
+
+
+def _fact(regularizer: Regularizer, name: str) -> Any:
+    return declared(regularizer, name, "value", "prox")

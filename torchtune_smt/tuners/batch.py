@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torchtune_smt.accumulation.pair_rows import PairRows
 from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.pairs import PairSampler
+from torchtune_smt.shortcuts import declared
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.epochs import Progress, check_ending, set_weights
 from torchtune_smt.weights import Weights
@@ -86,6 +87,11 @@ class PairFitter(Protocol):
         ...
 
 
+def wants_pairs(fitter: Fitter) -> TypeGuard[PairFitter]:
+    """Say whether a fitter takes pairs alone; one with a `fit` of its own has to say so anew."""
+    return isinstance(fitter, PairFitter) and bool(declared(fitter, "takes_pairs", "fit"))
+
+
 def check_start(lists: FlatLists, start: Reals) -> None:
     """Raise ValueError if there are not D start weights, or not all are finite."""
     if start.shape != (lists.dimension,):
@@ -96,7 +102,7 @@ def check_start(lists: FlatLists, start: Reals) -> None:
 
 def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Reals, seed: Sequence[int]) -> Fit:
     """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
-    if isinstance(fitter, PairFitter) and fitter.takes_pairs:
+    if wants_pairs(fitter):
         return fitter.fit_pairs(lists.pair_rows(fitter.sampler, seed), start, seed)
     return fitter.fit(lists.flat(start.size), start, seed)
 

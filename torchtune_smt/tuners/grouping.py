@@ -24,6 +24,7 @@ from torchtune_smt.tuners.batch import (
     PairFitter,
     Result,
     tune_batch,
+    wants_pairs,
 )
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.epochs import Best, Progress, check_ending, set_weights
@@ -48,7 +49,7 @@ class GroupedFitter:
     @property
     def takes_pairs(self) -> bool:
         """Whether the fitter needs no more than pairs."""
-        return isinstance(self.fitter, PairFitter) and self.fitter.takes_pairs
+        return wants_pairs(self.fitter)
 
     @property
     def sampler(self) -> PairSampler:

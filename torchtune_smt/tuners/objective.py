@@ -16,6 +16,7 @@ from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.pairs import finite_gains
 from torchtune_smt.scoring import SparseRows, bring_up_to_date
+from torchtune_smt.shortcuts import declared
 from torchtune_smt.weights import Readable
 
 
@@ -112,7 +113,7 @@ def rows_step(
         some = _gathered(rows, chosen)
         bring_up_to_date(weights, some)
         return _step_on_all(weights, optimizer, loss, some)
-    slope: int | None = getattr(loss, "slope", None)
+    slope: int | None = declared(loss, "slope", "__call__")
     if slope is not None and isinstance(optimizer, SparseOptimizer) and optimizer.compiled():
         margins = optimizer.step_rows(*rows, slope, order=chosen)
         return float(loss(torch.from_numpy(margins)).mean())

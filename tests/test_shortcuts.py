@@ -1,0 +1,498 @@
+"""A subclass that overrides a method gets its own behaviour; one that does not, the fast path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_batch import pairs_of
+from torch import Tensor
+
+from torchtune_smt.accumulation import AccumulatedLists
+from torchtune_smt.cli.task import make_judge
+from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.errors import InputError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
+from torchtune_smt.losses.base import is_listwise
+from torchtune_smt.metrics import NakovBleu
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, SparseOptimizer
+from torchtune_smt.pairs import AllPairs
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
+from torchtune_smt.shortcuts import behaves_as, declared
+from torchtune_smt.tuners.batch import Fit, fit_lists
+from torchtune_smt.tuners.feature_groups import FeatureGroups
+from torchtune_smt.tuners.grouping import GroupedFitter
+from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+from torchtune_smt.tuners.objective import rows_step
+from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.tuners.stochastic import Stochastic
+from torchtune_smt.vocabulary import Vocabulary
+
+# The rule.
+
+
+class Base:
+    promise = 7
+
+    def act(self) -> str:
+        return "base"
+
+
+class Same(Base):
+    pass
+
+
+class Overrides(Base):
+    def act(self) -> str:
+        return "own"
+
+
+class OverridesBoth(Base):
+    promise = 7
+
+    def act(self) -> str:
+        return "own"
+
+
+class Mixin:
+    def act(self) -> str:
+        return "mixin"
+
+
+class Mixed(Mixin, Base):
+    pass
+
+
+class Alias(Base):
+    act = Base.act
+
+
+class Silent(Mixin):
+    pass
+
+
+def on_instance() -> Base:
+    part = Base()
+    part.act = lambda: "instance"  # type: ignore[method-assign]
+    return part
+
+
+@pytest.mark.parametrize(
+    ("part", "counts"),
+    [
+        (Base(), True),
+        (Same(), True),
+        (Overrides(), False),
+        (OverridesBoth(), True),
+        (type("Below", (OverridesBoth,), {})(), True),
+        (type("Below", (Overrides,), {})(), False),
+        (type("Again", (Overrides,), {"promise": 7})(), True),
+        (Mixed(), False),
+        (Alias(), True),
+        (Silent(), False),
+        (on_instance(), False),
+    ],
+)
+def test_what_a_class_says_counts_for_its_own_method(part: object, counts: bool) -> None:
+    assert declared(part, "promise", "act") == (7 if counts else None)
+
+
+@pytest.mark.parametrize(
+    ("part", "same"),
+    [(Base(), True), (Same(), True), (Overrides(), False), (Mixed(), False), (Mixin(), False)],
+)
+def test_what_behaves_as_a_class(part: object, same: bool) -> None:
+    assert behaves_as(part, Base, "act") is same
+
+
+# Losses: the loops that take a step after each pair are compiled for the losses of the package.
+
+
+@dataclass(frozen=True)
+class Squared:
+    """A loss that inherits nothing."""
+
+    reduction: str = "each"
+
+    def __call__(self, margins: Tensor) -> Tensor:
+        return (1 - margins).clamp_min(0) ** 2
+
+
+class SquaredHinge(Hinge):
+    __call__ = Squared.__call__
+
+
+class SquaredLogistic(Logistic):
+    __call__ = Squared.__call__
+
+
+class SquaredPerceptron(Perceptron):
+    __call__ = Squared.__call__
+
+
+class SameHinge(Hinge):
+    pass
+
+
+OPTIMIZERS = {
+    "adagrad": partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2),
+    "fobos": partial(FOBOS, lr=0.3, regularizer=ElasticNet(0.03, 0.1), unregularized=2),
+    "sgd": partial(SGD, lr=0.05),
+    "cumulative_l1": partial(CumulativeL1, lr=0.1, regularizer=L1(0.02), unregularized=2),
+    "fobos_oscar": partial(FobosOscar, lr=0.3, regularizer=Oscar(0.01, 0.01), unregularized=2),
+}
+
+
+def fitted(loss: Any, optimizer: Any) -> Fit:
+    _, pairs = pairs_of(4)
+    fitter = Stochastic(AllPairs(), loss, optimizer, passes=2)
+    return fitter.fit_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
+
+
+@pytest.fixture
+def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of steps of each call of the compiled loops."""
+    steps: list[int] = []
+    step_rows = SparseOptimizer.step_rows
+
+    def spy(self: SparseOptimizer, *arguments: Any, **options: Any) -> Any:
+        margins = step_rows(self, *arguments, **options)
+        steps.append(margins.size)
+        return margins
+
+    monkeypatch.setattr(SparseOptimizer, "step_rows", spy)
+    return steps
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("kind", [SquaredHinge, SquaredLogistic, SquaredPerceptron])
+def test_the_loss_of_a_subclass_is_minimised(
+    kind: Any, optimizer: Any, compiled_steps: list[int]
+) -> None:
+    own, expected = fitted(kind("each"), optimizer), fitted(Squared(), optimizer)
+    np.testing.assert_array_equal(own.weights, expected.weights)
+    assert own.report == expected.report
+    assert not compiled_steps
+    parent = fitted(kind.__mro__[1]("each"), optimizer)
+    assert np.abs(parent.weights - own.weights).max() > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_loss_that_overrides_nothing_keeps_the_compiled_steps(
+    optimizer: Any, compiled_steps: list[int]
+) -> None:
+    fit = fitted(SameHinge(), optimizer)
+    assert sum(compiled_steps) == 60
+    np.testing.assert_array_equal(fit.weights, fitted(Hinge(), optimizer).weights)
+
+
+def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
+    class Twice(Softmax):
+        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+            return 2 * super().__call__(scores, gains)
+
+    class OfMargins(Softmax):
+        def __call__(self, margins: Tensor) -> Tensor:  # type: ignore[override]
+            return margins
+
+    class OfLists(Hinge):
+        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:  # type: ignore[override]
+            return scores[0]
+
+    assert is_listwise(Twice())
+    for loss in (Twice(), Softmax(), Hinge(), SquaredHinge(), Squared()):
+        check_loss(loss)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"OfMargins has listwise = True.* take \(scores, gains\)"):
+        check_loss(OfMargins())
+    with pytest.raises(TypeError, match=r"OfLists has listwise = False.* take \(margins\): set"):
+        check_loss(OfLists())  # type: ignore[arg-type]
+
+
+# Regularisers: what is said of value and prox.
+
+
+def clipped(self: Any, weights: Tensor, step: Any) -> Tensor:
+    """Move weights into -0.05..0.05: the prox of no norm."""
+    return weights.clamp(-0.05, 0.05)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A regulariser that inherits nothing."""
+
+    separable = lazy = True
+
+    def value(self, weights: Tensor) -> Tensor:
+        return weights.new_zeros(())
+
+    prox = clipped
+
+
+def with_own_prox(kind: type, **members: Any) -> Any:
+    return type(f"Clipped{kind.__name__}", (kind,), {"prox": clipped, **members})()
+
+
+PLAIN = [L1, L2, ElasticNet, NoRegularizer]
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("method", ["value", "prox"])
+def test_facts_are_of_the_class_that_defines_value_and_prox(kind: Any, method: str) -> None:
+    same = type("Same", (kind,), {})()
+    assert elastic_strengths(same) == elastic_strengths(kind()) == kind().elastic
+    assert is_separable(same)
+    assert is_lazy(same) == kind.lazy
+    changed = type("Changed", (kind,), {method: lambda self, *arguments: arguments[0]})()
+    assert elastic_strengths(changed) is None
+    assert not is_separable(changed) and not is_lazy(changed)
+
+
+@pytest.mark.parametrize("loss", [Hinge("each"), Logistic("sum")], ids=repr)
+@pytest.mark.parametrize("facts", [{}, {"separable": True}, {"separable": True, "lazy": True}])
+@pytest.mark.parametrize("kind", PLAIN)
+def test_fobos_takes_the_prox_of_a_subclass(kind: Any, facts: dict[str, bool], loss: Any) -> None:
+    regularizer = with_own_prox(kind, **facts)
+    fits = [
+        fitted(loss, partial(FOBOS, lr=0.3, regularizer=r, unregularized=2))
+        for r in (regularizer, Box(), kind())
+    ]
+    np.testing.assert_allclose(fits[0].weights, fits[1].weights, rtol=0, atol=1e-12)
+    assert np.abs(fits[0].weights[2:]).max() <= 0.05 < np.abs(fits[2].weights[2:]).max()
+
+
+def test_fobos_takes_the_prox_of_a_subclass_of_oscar() -> None:
+    class Halved(Oscar):
+        def prox(self, weights: Tensor, step: Any) -> Tensor:
+            return super().prox(weights, step / 2)
+
+    fits = [
+        fitted(Hinge(), partial(FOBOS, lr=0.3, regularizer=r, unregularized=2))
+        for r in (Halved(0.02, 0.04), Oscar(0.01, 0.02), Oscar(0.02, 0.04))
+    ]
+    np.testing.assert_allclose(fits[0].weights, fits[1].weights, rtol=0, atol=1e-12)
+    assert np.abs(fits[0].weights - fits[2].weights).max() > 1e-3
+    with pytest.raises(ValueError, match="FobosOscar keeps OSCAR's groups, and got Halved"):
+        fitted(Hinge(), partial(FobosOscar, regularizer=Halved()))
+    _, pairs = pairs_of(4)
+    with pytest.raises(ValueError, match="got Halved: use regularizer=oscar"):
+        learn_groups(pairs, np.ones(7), 2, GroupLearning(Halved()), (1,))
+
+
+def test_adagrad_takes_the_prox_of_a_subclass_that_says_what_is_true_of_it() -> None:
+    weights = [
+        fitted(loss, partial(AdaGrad, lr=0.3, regularizer=r, unregularized=2)).weights
+        for loss in (Hinge("each"), Logistic("sum"))
+        for r in (with_own_prox(L1, separable=True, lazy=True), Box())
+    ]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[2], weights[3])
+    assert np.abs(weights[0][2:]).max() <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "regularizer", "message"),
+    [
+        (AdaGrad, with_own_prox(L1), "ClippedL1 has a value or prox .* separable and lazy from a"),
+        (AdaGrad, with_own_prox(L1, separable=True), "of its own, and lazy from a parent"),
+        (AdaGrad, with_own_prox(L2, separable=True), "ClippedL2 is not lazy"),
+        (AdaGrad, with_own_prox(Oscar), "lazy from a parent"),
+        (CumulativeL1, with_own_prox(L1), "got ClippedL1: use regularizer=l1"),
+        (SGD, with_own_prox(NoRegularizer), "ClippedNoRegularizer would have no effect"),
+    ],
+)
+def test_optimizers_that_cannot_use_an_own_prox_refuse_it(
+    optimizer: Any, regularizer: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        optimizer([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], 1, regularizer)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [(AdaGrad, L1), (FOBOS, L2), (CumulativeL1, L1), (SGD, NoRegularizer), (FobosOscar, Oscar)],
+)
+def test_a_regularizer_that_overrides_nothing_keeps_the_compiled_steps(
+    optimizer: Any, kind: Any, compiled_steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = type("Same", (kind,), {})
+    fits = [fitted(Hinge(), partial(optimizer, lr=0.1, regularizer=r())) for r in (kind, same)]
+    np.testing.assert_array_equal(fits[0].weights, fits[1].weights)
+    assert sum(compiled_steps) == 120
+
+
+# Optimizers: steps that a subclass has changed.
+
+STEPPING: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "step": lambda kind: {"step": lambda self, closure=None: _doubled(self, kind)},
+    "_update": lambda kind: {
+        "_update": lambda self, group, parameter, state, indices, gradient: kind._update(
+            self, group, parameter, state, indices, 2 * gradient
+        )
+    },
+}
+
+
+def _doubled(optimizer: Any, kind: Any) -> None:
+    """Take the step of a class along twice the gradient."""
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = parameter.grad * 2
+    kind.step(optimizer)
+
+
+@dataclass(frozen=True)
+class TwoHinges(Hinge):
+    """Twice the hinge."""
+
+    def __call__(self, margins: Tensor) -> Tensor:
+        return 2 * super().__call__(margins)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("method", STEPPING)
+def test_the_steps_of_an_optimizers_subclass_are_taken(
+    method: str, optimizer: Any, compiled_steps: list[int]
+) -> None:
+    kind = optimizer.func
+    own = type("Own", (kind,), STEPPING[method](kind))
+    fit = fitted(Hinge(), partial(own, **optimizer.keywords))
+    assert not compiled_steps
+    expected = fitted(TwoHinges(), optimizer)
+    np.testing.assert_allclose(fit.weights, expected.weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_an_optimizer_that_overrides_nothing_keeps_the_compiled_steps(
+    optimizer: Any, compiled_steps: list[int]
+) -> None:
+    # torch puts a wrapper of `step` into each class of which an optimizer is made, or its parent.
+    parent = type("Parent", (optimizer.func,), {})
+    child = type("Child", (parent,), {})
+    for kind in (child, parent, optimizer.func):
+        fitted(Hinge(), partial(kind, **optimizer.keywords))
+    assert sum(compiled_steps) == 180
+
+
+def test_one_step_of_a_pair_with_an_own_step() -> None:
+    """As the online tuner takes them, of the rows that are chosen."""
+
+    class Backwards(SGD):
+        def _update(self, group, parameter, state, indices, gradient):  # type: ignore[no-untyped-def]
+            super()._update(group, parameter, state, indices, -gradient)
+
+    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = Backwards([parameter], lr=0.5)
+    weights: Any = type("Fixed", (), {"parameter": parameter, "before_read": None})()
+    weights.grow = lambda: None
+    rows = (np.array([0, 1, 2]), np.array([0, 1]), np.array([1.0, 3.0]))
+    assert rows_step(weights, optimizer, Hinge(), rows, np.array([1])) == 1.0
+    assert parameter.tolist() == [0, -1.5]
+
+
+# Metrics: gains from BLEU's statistics.
+
+
+class Constant:
+    """Gains that have nothing to do with BLEU."""
+
+    def gains(self, kbest: KBest) -> np.ndarray:
+        return np.full(len(kbest), 0.25)
+
+
+class OwnBind(NakovBleu):
+    def bind(self, references: Any, words: Any) -> Any:
+        return Constant()
+
+
+class OwnBoth(NakovBleu):
+    bind = OwnBind.bind
+
+    def score(self, statistics: Any) -> np.ndarray:
+        return np.full(len(statistics), 0.75)
+
+
+class OwnScore(NakovBleu):
+    def score(self, statistics: Any) -> np.ndarray:
+        return super().score(statistics) / 2
+
+
+@dataclass
+class Words:
+    """As much of a decoder as a judge needs."""
+
+    target_words: Vocabulary
+
+
+def judged(metric: Any) -> list[float]:
+    words = Vocabulary("a b c".split())
+    judge = make_judge(metric, Words(words), Sentences.of([["f"]], [[["a", "b"]]]))  # type: ignore[arg-type]
+    kbest = KBest(
+        0,
+        np.array([0, 2, 3]),
+        np.array([0, 1, 2], np.int32),
+        np.zeros(3, np.int64),
+        np.zeros(0, np.int64),
+        np.zeros(0),
+        np.zeros(2),
+    )
+    counts = judge.statistics(kbest)
+    assert counts.shape == (2, 10)
+    return judge.gains(kbest, counts).tolist()
+
+
+def test_the_bind_of_a_metrics_subclass_is_asked() -> None:
+    assert judged(OwnBind()) == judged(OwnBoth()) == [0.25, 0.25]
+    plain = judged(NakovBleu())
+    assert plain[0] > plain[1] == 0
+    assert judged(type("Same", (NakovBleu,), {})()) == plain
+    assert judged(OwnScore()) == [plain[0] / 2, 0]
+
+
+def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
+    with pytest.raises(InputError, match="OwnBind needs the words of the hypotheses"):
+        KBestFiles().metric(OwnBind(), [])
+    assert KBestFiles().metric(OwnScore(), []) is not None
+
+
+# Fitters: pairs in the place of lists.
+
+
+class OwnFit(Pro):
+    def fit(self, lists: Any, start: Any, seed: Any) -> Fit:
+        return Fit(np.full_like(start, 3.0), {"lists": float(len(lists))})
+
+
+class OwnFitPairs(Pro):
+    def fit_pairs(self, pairs: Any, start: Any, seed: Any) -> Fit:
+        return Fit(np.full_like(start, 4.0), {"pairs": float(len(pairs))})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "name"), [(OwnFit, 3.0, "lists"), (OwnFitPairs, 4.0, "pairs")]
+)
+def test_the_fit_of_a_fitters_subclass_is_called(kind: Any, value: float, name: str) -> None:
+    lists = AccumulatedLists(n_dense=2)
+    kbest = KBest(
+        0,
+        np.array([0, 1, 2]),
+        np.array([0, 1], np.int32),
+        np.array([0, 1, 2]),
+        np.array([0, 1]),
+        np.ones(2),
+        np.array([1.0, 0.0]),
+    )
+    kbest.gain = np.array([0.5, 0.0])
+    lists.add([kbest])
+    lists.end_iteration()
+    fitter = kind(AllPairs())
+    for some in (fitter, GroupedFitter(fitter, FeatureGroups(np.arange(2), 2))):
+        fit = fit_lists(some, lists, np.zeros(2), (1,))
+        assert fit.weights.tolist() == [value, value]
+        assert fit.report == {name: 1.0}
