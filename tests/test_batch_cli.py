@@ -137,7 +137,7 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         ),
         (
             ["tuner=stochastic", *L1, "tuner.fitter.batch_size=9"],
-            "batch_size has no effect where a step is taken after each pair",
+            "takes a step after each pair or list .*, and tuner.fitter.batch_size=9 would change",
         ),
         (["tuner=mira", "device=cuda"], "device=cuda: this tuner works on the CPU alone"),
         (["device=cuda"], "device=cuda: this tuner works on the CPU alone"),
@@ -159,7 +159,11 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         (["tuner=batch"], "tuner.fitter._target_ is missing"),
         (["tuner=batch", "tuner.fitter._target_=no.Such"], "no.Such: there is no such class"),
         (["tuner=mert"], "the lists have [\\d,]+ features, and MERT takes up to 50"),
-        (["tuner=pro", "decoder.k=1"], "no list has a pair of hypotheses to learn from"),
+        (
+            ["tuner=pro", "decoder.k=1"],
+            "decoder.k=1: lists of one hypothesis leave nothing",
+        ),
+        (["decoder.k=1"], "decoder.k=1: lists of one hypothesis leave nothing"),
         (["tuner=pro", "sampler.threshold=2"], "no list has a pair of hypotheses to learn from"),
         (["tuner=pro", "data.dev=null"], "data.dev is null, and it is needed"),
         (

@@ -202,10 +202,12 @@ def test_groups_tuned_by_another_fitter(place: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(place: Path, options: list[str], message: str) -> None:
-    small = [o for o in SMALL if not (options[0].startswith("decoder=") and "decoder." in o)]
-    outcome = run_command("train", *MODEL, *small, *options, "hydra.run.dir=bad", folder=place)
-    if options[0].startswith("model"):
-        outcome = run_command("train", *SMALL, *options, "hydra.run.dir=bad", folder=place)
+    common = [*MODEL, *SMALL]
+    if options[0].startswith("model="):
+        common = SMALL
+    elif options[0].startswith("decoder="):
+        common = [option for option in SMALL if not option.startswith(("decoder.", "features="))]
+    outcome = run_command("train", *common, *options, "hydra.run.dir=bad", folder=place)
     assert outcome.code == 1
     assert message in outcome.err
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.checkpoint import Stateful
-from torchtune_smt.cli.fitters import make_fitter
+from torchtune_smt.cli.fitters import groups_taken, make_fitter
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.lists import has_statistics
 from torchtune_smt.cli.parts import Parts
@@ -43,9 +43,9 @@ class BatchRun:
                 cfg.tuner.tolerance,
                 cfg.tuner.result,
             )
-        self._fitter, groups = make_fitter(cfg, parts, lambda: self._task.weights.n_dense)
+        self._fitter = make_fitter(cfg, parts, lambda: self._task.weights.n_dense)
         # Where no gains are asked for, lists have some all the same.
-        self._metric = parts.metric if "metric" in groups else BleuPlusOne()
+        self._metric = parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Open the lists."""

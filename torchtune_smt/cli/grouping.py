@@ -87,8 +87,7 @@ class GroupingRun:
             self._learning = GroupLearning(
                 group["regularizer"], group["lr"], group["schedule"], options.passes
             )
-        used = {"metric", "sampler", *_ALGORITHM}
-        self._fitter = make_fitter(cfg, parts, lambda: 0, also=used).fitter
+        self._fitter = make_fitter(cfg, parts, lambda: 0)
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Open the lists, and make the tuner."""

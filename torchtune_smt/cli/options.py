@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -172,10 +172,11 @@ def check_options(cfg: DictConfig) -> None:
             raise InputError(f"{name} must be {rule.text}, not {holder[key]!r}")
 
 
-def require_all(cfg: DictConfig) -> None:
-    """Raise InputError if any value is still to be given."""
+def require_all(cfg: DictConfig, needless: Collection[str] = ()) -> None:
+    """Raise InputError if any value is still to be given, apart from options that are needless."""
     for name in sorted(OmegaConf.missing_keys(cfg)):
-        raise _missing(name)
+        if name not in needless:
+            raise _missing(name)
 
 
 def _missing(name: str) -> InputError:

@@ -23,6 +23,7 @@ from torchtune_smt.cli.reporting import contents, summary
 from torchtune_smt.cli.run_folder import override_key, with_recorded
 from torchtune_smt.cli.task import evaluate, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
+from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.errors import InputError
 from torchtune_smt.run_log import RunLog
 from torchtune_smt.textio import atomic_writer
@@ -48,9 +49,11 @@ def _train(cfg: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if cfg.resume is not None and (folder / "weights.txt.gz").exists():
         raise InputError("this run is finished; there is nothing to resume", path=folder)
-    require_all(cfg)
     _check(cfg)
     parts = Parts(cfg)
+    unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
+    refuse_unused(unused)
+    require_all(cfg, needless=unused)
     tuning = KINDS[cfg.tuner.kind](cfg, parts)
     task = open_task(cfg, parts)
     decoder, weights, sets, sentences = task
@@ -129,6 +132,11 @@ def _check(cfg: DictConfig) -> None:
     """Refuse combinations that make no sense, before anything is done."""
     if cfg.tuner.kind == "grouping":
         check_grouping(cfg)
+    if cfg.decoder.k == 1:
+        raise InputError(
+            "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "
+            "learned from them; give 2 or more"
+        )
     if has_stored_lists(cfg):
         return
     if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":

@@ -1,0 +1,286 @@
+"""Every option of ``train`` has an effect, or is refused: for each tuner, decoder, model and loss.
+
+Each option of ``conf/`` must be in the table `EFFECT`, which says where it has one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from commands import run_command
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.unused import reason_against, unused_options
+
+# Groups whose choices say what is tuned, and how; the other groups are walked one by one.
+TUNERS = ["online", "pro", "mira", "mert", "stochastic", "grouping"]
+TASKS = {
+    "hiero": [],
+    "files": ["model=files", "model.grammar=g", "model.language_model=l"],
+    "aligned": ["model.alignment_file=a"],
+    "lists": ["decoder=kbest_files", "decoder.dev=d", "decoder.train=t"],
+    "all lists": [
+        "decoder=kbest_files",
+        "decoder.dev=d",
+        "decoder.train=t",
+        "decoder.test=e",
+    ],
+    "scores": [
+        "decoder=kbest_files",
+        "decoder.dev=d",
+        "decoder.dev_scores=s",
+        "decoder.train=t",
+        "decoder.train_scores=s",
+    ],
+}
+LOSSES = ["logistic", "hinge", "softmax"]
+
+
+class Case(NamedTuple):
+    """What is tuned, and how."""
+
+    tuner: str
+    task: str
+    loss: str
+    tune_on: str
+
+    @property
+    def decodes(self) -> bool:
+        return self.task in ("hiero", "files", "aligned")
+
+    @property
+    def on_train(self) -> bool:
+        return self.tune_on == "train"
+
+    @property
+    def builds(self) -> bool:
+        return self.task in ("hiero", "aligned")
+
+    @property
+    def references(self) -> bool:
+        return self.task != "scores"
+
+    @property
+    def parts(self) -> str:
+        """What the documentation says of the groups that the tuner takes."""
+        return {
+            "online": "metric sampler loss regularizer optimizer",
+            "pro": "metric sampler",
+            "mira": "",
+            "mert": "",
+            "stochastic": "metric sampler loss regularizer optimizer",
+            "grouping": "metric sampler regularizer optimizer",
+        }[self.tuner]
+
+
+def part(name: str) -> Callable[[Case], bool]:
+    return lambda case: name in case.parts.split()
+
+
+def anywhere(case: Case) -> bool:
+    return True
+
+
+# Where the options have an effect. Device is refused by its value, and so is optimizer.average.
+EFFECT: dict[str, Callable[[Case], bool]] = {}
+
+
+def effect(where: Callable[[Case], bool], options: str) -> None:
+    for option in options.split():
+        assert option not in EFFECT
+        EFFECT[option] = where
+
+
+effect(anywhere, "seed resume device init.file init.values")
+# They say what the data are.
+effect(anywhere, "data.name data.source_language data.target_language")
+effect(lambda c: c.decodes, "threads features.templates")
+effect(lambda c: c.builds and c.on_train, "lm")
+effect(lambda c: c.builds or (c.task in ("lists", "all lists") and c.on_train), "data.train")
+effect(lambda c: c.references, "data.dev")
+effect(lambda c: c.decodes or c.task == "all lists", "data.test")
+effect(
+    lambda c: c.references,
+    "data.folders data.lowercase data.normalize data.tokenize data.empty",
+)
+effect(lambda c: c.builds, "data.max_length data.max_ratio")
+effect(lambda c: c.decodes, "model.kind model.folder model.alignment_file model.max_phrase_length")
+effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
+effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
+effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
+effect(lambda c: c.task == "hiero", "model.aligner model.iterations")
+effect(anywhere, "decoder.kind decoder.k decoder.unique decoder.pop_limit decoder.max_span")
+effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
+effect(anywhere, "decoder.on_error")
+effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
+effect(lambda c: c.references, "decoder.format")
+effect(part("metric"), "metric._target_ metric.path metric.missing metric.short_references")
+effect(part("metric"), "metric.smooth_unigrams metric.grounding metric.smoothing metric.nakov")
+effect(part("metric"), "metric.smooth_brevity metric.smooth_method metric.smooth_value")
+effect(part("metric"), "metric.effective_order")
+
+
+def draws_pairs(case: Case) -> bool:
+    lists = case.loss == "softmax" and case.tuner in ("online", "stochastic")
+    return "sampler" in case.parts and not lists
+
+
+effect(draws_pairs, "sampler._target_ sampler.candidates sampler.threshold sampler.pairs")
+effect(draws_pairs, "sampler.distinct sampler.percent")
+effect(part("loss"), "loss._target_ loss.reduction loss.temperature loss.entropy loss.cost")
+effect(part("loss"), "loss.variant")
+effect(part("regularizer"), "regularizer._target_ regularizer.strength regularizer.lambda1")
+effect(part("regularizer"), "regularizer.lambda2 regularizer.dimension")
+effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
+effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule optimizer.average")
+effect(anywhere, "tuner.kind tuner.epochs tuner.iterations tuner.patience tuner.result")
+effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
+effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists")
+effect(anywhere, "tuner.passes tuner.zero_group tuner.dev.iterations tuner.dev.patience")
+effect(anywhere, "tuner.dev.interpolation tuner.dev.tolerance tuner.batch_size")
+effect(anywhere, "tuner.fitter._target_ tuner.fitter.sigma tuner.fitter.tolerance")
+effect(anywhere, "tuner.fitter.steps tuner.fitter.C tuner.fitter.passes tuner.fitter.decay")
+effect(anywhere, "tuner.fitter.scale tuner.fitter.restarts tuner.fitter.random_directions")
+effect(anywhere, "tuner.fitter.spread tuner.fitter.max_features")
+effect(lambda c: c.loss != "hinge", "tuner.fitter.batch_size")
+
+
+def leaves(prefix: str, value: object) -> Iterator[str]:
+    if isinstance(value, dict) and prefix != "init.values":
+        for name, inner in value.items():
+            yield from leaves(f"{prefix}.{name}" if prefix else str(name), inner)
+    else:
+        yield prefix
+
+
+def composed(folder: Path, *overrides: str) -> DictConfig:
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        return compose("train", list(overrides), return_hydra_config=True)
+
+
+def options_of(cfg: DictConfig) -> list[str]:
+    """The options of a configuration, apart from Hydra's."""
+    plain = OmegaConf.to_container(cfg)
+    assert isinstance(plain, dict)
+    return list(leaves("", {name: value for name, value in plain.items() if name != "hydra"}))
+
+
+def cases() -> list[Case]:
+    """All combinations that are not refused as a whole."""
+    return [
+        Case(*case)
+        for case in itertools.product(TUNERS, TASKS, LOSSES, ("dev", "train"))
+        if not (case[1] == "files" and case[3] == "train")
+        and (case[0] in ("online", "stochastic") or case[2] == LOSSES[0])
+    ]
+
+
+def settings(case: Case) -> list[str]:
+    tuner = [f"tuner={case.tuner}", f"tuner.tune_on={case.tune_on}", f"loss={case.loss}"]
+    return [*tuner, *TASKS[case.task]]
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_an_option_has_an_effect_or_is_refused(tuner: str, repository: Path) -> None:
+    for case in cases():
+        if case.tuner != tuner:
+            continue
+        cfg = composed(repository / "conf", *settings(case))
+        unused = unused_options(cfg, Parts(cfg), cfg.hydra.runtime.choices)
+        for option in options_of(cfg):
+            refused = reason_against(option, unused) is not None
+            assert refused != EFFECT[option](case), (option, case)
+
+
+def test_every_option_is_in_the_table(repository: Path) -> None:
+    """Of all choices of all groups; and there are none in it that conf/ does not have."""
+    folder = repository / "conf"
+    groups = [path for path in folder.iterdir() if path.is_dir() and path.name != "experiment"]
+    found = set(options_of(composed(folder))) - {"experiment"}
+    for group in groups:
+        for path in group.glob("*.yaml"):
+            found |= set(options_of(composed(folder, f"{group.name}={path.stem}")))
+    assert found == set(EFFECT)
+    assert {path.stem for path in (folder / "tuner").glob("*.yaml")} == {*TUNERS, "batch"}
+
+
+LISTS = ["decoder=kbest_files", "decoder.dev=none.nbest"]
+SCORES = [*LISTS, "decoder.dev_scores=none.scores"]
+FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([*LISTS, "features=dense"], "(decoder.features chooses them), and features=dense would"),
+        ([*LISTS, "lm=full"], "decoder=kbest_files decodes nothing, and lm=full would change"),
+        ([*LISTS, "model=hiero"], "decodes nothing, and model=hiero would change nothing"),
+        ([*LISTS, "model.order=3"], "decodes nothing, and model.order=3 would change nothing"),
+        ([*LISTS, "threads=2"], "decodes nothing, and threads=2 would change nothing"),
+        ([*LISTS, "decoder.train=x"], "lists of the bitext are for tuner.tune_on=train, and"),
+        ([*LISTS, "data.train=train"], "needs no bitext (but for tuner.tune_on=train), and"),
+        ([*LISTS, "data.test=test"], "there are no lists of test (decoder.test is null), and"),
+        ([*SCORES, "data.dev=dev"], "decoder.dev_scores is in the place of references, and"),
+        ([*SCORES, "data.tokenize=true"], "no data are read, and data.tokenize=true would"),
+        ([*SCORES, "decoder.format=moses"], "features.dat with scores.dat has one format, and"),
+        ([*FILES, "data.train=train"], "model=files is not built from a bitext, and data.train="),
+        ([*FILES, "data.max_ratio=3"], "pairs are left out where a model is built from them"),
+        (["lm=folds"], "lm is about decoding the bitext (tuner.tune_on=train), and lm=folds"),
+        (["loss=ramp", "sampler=all"], "loss=ramp takes no sampler, and sampler=all would change"),
+        (["init.file=x", "init.values.Glue=1"], "init.file has the weights, and init.values.Glue"),
+        (["model.alignment_file=x", "model.aligner=hmm"], "model.alignment_file has the alignment"),
+        (
+            ["regularizer=none", "optimizer.regularize_dense=true"],
+            "regularizer=none pulls at no weight, and optimizer.regularize_dense=true would",
+        ),
+        (
+            [*FILES, "data.dev=[a,b]", "data.test=[a,b]", "data.folders=x"],
+            "all data that are read are named by their files",
+        ),
+        # Options of an experiment may be of no use, but not those on the command line.
+        (["experiment=simianer2012", "loss=softmax", "sampler=all"], "loss=softmax takes no"),
+        (
+            ["tuner=stochastic", "loss=hinge", "optimizer=fobos", "tuner.fitter={batch_size:9}"],
+            "loss=hinge takes a step after each pair or list (loss.reduction=sum does not), and",
+        ),
+    ],
+)
+def test_what_would_change_nothing(options: list[str], message: str, tmp_path: Path) -> None:
+    outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
+    assert outcome.code == 1
+    (last,) = outcome.err.splitlines()
+    assert message in last
+    assert last.endswith("would change nothing; leave it out")
+    assert not (tmp_path / "bad").exists() and not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [
+        # null asks for nothing, and what is not used need not be given.
+        (
+            [
+                *SCORES,
+                "data=files",
+                "data.name=x",
+                "data.source_language=a",
+                "data.target_language=b",
+                "data.train=null",
+            ],
+            "none.nbest",
+        ),
+        ([*LISTS, "experiment=liu2013"], "none.nbest"),
+        ([*FILES, "experiment=simianer2012", "loss=softmax"], "none.gz"),
+    ],
+)
+def test_what_may_be_of_no_use(options: list[str], file: str, tmp_path: Path) -> None:
+    """These come to where files are read."""
+    outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
+    assert re.fullmatch(f"error: {file}: no such file.*\n", outcome.err), outcome.err
