@@ -148,8 +148,10 @@ def test_other_kinds_and_versions(path: Path) -> None:
     path.write_bytes(b"PK\x03\x04" * 100)
     with pytest.raises(InputError, match="damaged, or no test file of this version of the package"):
         read(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InputError, match="nothing: no such file"):
         read(path.with_name("nothing"))
+    with pytest.raises(InputError, match="is a folder"):
+        read(path.parent)
 
 
 def forged(path: Path, header: object) -> Path:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -51,16 +49,16 @@ def assert_same(first, second):
 
 
 def test_what_is_saved_is_loaded(grammar, tmp_path):
-    folder = tmp_path / "models" / "grammar"
-    save_grammar(folder, grammar)
-    loaded = load_grammar(folder)
+    path = tmp_path / "models" / "grammar"
+    digest = save_grammar(path, grammar)
+    loaded = load_grammar(path, expected=digest)
     assert loaded.table_limit == 7
     assert_same(grammar, loaded)
-    assert load_grammar(folder, table_limit=1).table_limit == 1
+    assert load_grammar(path, table_limit=1).table_limit == 1
     # A second time, over what is mapped into memory just now.
-    save_grammar(folder, loaded)
-    assert_same(load_grammar(folder), loaded)
-    assert [path.name for path in folder.parent.iterdir()] == ["grammar"]
+    assert save_grammar(path, loaded) == digest
+    assert_same(load_grammar(path), loaded)
+    assert [file.name for file in path.parent.iterdir()] == ["grammar"]
 
 
 def test_an_empty_grammar_is_saved_too(tmp_path):
@@ -68,32 +66,61 @@ def test_an_empty_grammar_is_saved_too(tmp_path):
     assert len(load_grammar(tmp_path / "grammar")) == 0
 
 
+CURE = "remove the model's folder and build it again"
+
+
 def test_damaged_grammars(grammar, tmp_path):
-    save_grammar(tmp_path / "whole", grammar)
-
-    def damaged(name, content):
-        folder = tmp_path / "damaged"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(tmp_path / "whole", folder)
-        if content is None:
-            (folder / name).unlink()
-        else:
-            (folder / name).write_bytes(content)
-        with pytest.raises(InputError) as caught:
-            load_grammar(folder)
-        return str(caught.value)
-
-    rules = (tmp_path / "whole" / "own_rule.npy").read_bytes()
-    meta = json.loads((tmp_path / "whole" / "grammar.json").read_text())
-    assert "build the model" in damaged("grammar.json", None)
-    assert "grammar.json: is damaged" in damaged("grammar.json", b"{}")
-    assert "version 0" in damaged("grammar.json", json.dumps(meta | {"version": 0}).encode())
-    assert "own_rule.npy: is missing" in damaged("own_rule.npy", None)
-    assert "own_rule.npy: is missing or damaged" in damaged("own_rule.npy", rules[:-5])
-    other = (tmp_path / "whole" / "own_low.npy").read_bytes()
-    assert "own_begin.npy: has shape" in damaged("own_begin.npy", other)
-    with pytest.raises(InputError, match="holds no grammar"):
+    path = tmp_path / "grammar"
+    digest = save_grammar(path, grammar)
+    whole = path.read_bytes()
+    other = extract_grammar(SOURCES[:1], TARGETS[:1], LINKS[:1])
+    assert save_grammar(path, other) != digest
+    with pytest.raises(InputError, match=f"is the grammar of another model; {CURE}"):
+        load_grammar(path, expected=digest)
+    for place in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            assert_same(load_grammar(path), grammar)
+        except InputError as error:
+            assert "grammar: is damaged" in str(error) and CURE in str(error)
+    path.write_bytes(whole[:-5])
+    with pytest.raises(InputError, match=f"is damaged.*; {CURE}"):
+        load_grammar(path)
+    with pytest.raises(InputError, match="nowhere: no such file"):
         load_grammar(tmp_path / "nowhere")
+
+
+# What has a checksum that is right, and leads out of an array, or nowhere.
+IMPOSSIBLE = {
+    "trie_symbol": lambda a: a[1:].__setitem__(0, 9999),
+    "trie_child_begin": lambda a: a.__setitem__(1, 0),
+    "node_source": lambda a: a.__setitem__(a.argmax(), 0),
+    "source_begin": lambda a: a.__setitem__(1, a[-1] + 1),
+    "source_symbols": lambda a: a.__setitem__(0, -2),
+    "rule_source": lambda a: a.__setitem__(0, 1),
+    "target_symbols": lambda a: a.__setitem__(a.argmin(), 0),
+    "counts_rule_begin": lambda a: a.__setitem__(-1, a[-1] + 1),
+    "counts_rule_target": lambda a: a.__setitem__(0, -1),
+    "counts_log_p": lambda a: a.__setitem__((0, 0), np.nan),
+    "lexicon_begin": lambda a: a.__setitem__(0, 1),
+    "lexicon_target": lambda a: a.__setitem__(-1, 9999),
+    "own_rule": lambda a: a.__setitem__(0, 9999),
+    "own_link": lambda a: a.__setitem__((0, 1), -1),
+    "own_link_begin": lambda a: a.__setitem__(1, -1),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_grammars(grammar, tmp_path, name):
+    save_grammar(tmp_path / "grammar", grammar)
+    loaded = load_grammar(tmp_path / "grammar")
+    loaded.arrays[name] = loaded.arrays[name].copy()
+    IMPOSSIBLE[name](loaded.arrays[name])
+    save_grammar(tmp_path / "grammar", loaded)
+    with pytest.raises(InputError, match=f"is damaged: it is no whole grammar; {CURE}"):
+        load_grammar(tmp_path / "grammar")
 
 
 def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +195,32 @@ def test_fold_errors(tmp_path: Path) -> None:
     (tmp_path / "folds.json").write_text("[]")
     with pytest.raises(InputError, match="is damaged"):
         FoldModels.load(tmp_path)
+    (tmp_path / "folds.json").write_text('{"n_folds": 3, "n_sentences": 7, "version": 0}')
+    with pytest.raises(InputError, match="written by another version of this package"):
+        FoldModels.load(tmp_path)
+
+
+def test_other_fold_models_are_refused(tmp_path: Path) -> None:
+    digest = build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
+    assert len(FoldModels.load(tmp_path, expected=digest)) == 3
+    build_folds(tmp_path / "other", SENTENCES[1:], 3, 3, DISCOUNT_FALLBACK)
+    with pytest.raises(InputError, match="folds.json: is of another model; remove the model's"):
+        FoldModels.load(tmp_path / "other", expected=digest)
+    # One model of them, in the place of another.
+    fold = tmp_path / "fold-1.arpa.gz"
+    fold.write_bytes((tmp_path / "fold-2.arpa.gz").read_bytes())
+    with pytest.raises(InputError, match="fold-1.arpa.gz: is damaged or another file"):
+        FoldModels.load(tmp_path)
+
+
+def test_a_flipped_bit_in_the_manifest_of_folds(tmp_path: Path) -> None:
+    build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
+    whole = (tmp_path / "folds.json").read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "folds.json").write_bytes(damaged)
+        # What is between the words of JSON has no meaning.
+        with contextlib.suppress(InputError):
+            folds = FoldModels.load(tmp_path, cache=False)
+            assert (len(folds), folds.n_sentences) == (3, 7)

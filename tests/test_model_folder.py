@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from torchtune_smt.kbest import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
 from torchtune_smt.resources import example_folder
+from torchtune_smt.textio import atomic_folder
 from torchtune_smt.weights import Weights
 
 SETTINGS = ModelSettings(order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
@@ -85,7 +88,7 @@ def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "folds").exists()
     _, _, folds = load_model(tmp_path / "model")
     assert folds == []
-    with pytest.raises(InputError, match="holds no whole set of fold models"):
+    with pytest.raises(InputError, match="holds no cross-fitted language models; build it with"):
         load_model(tmp_path / "model", folds=True)
 
 
@@ -123,7 +126,7 @@ def test_another_bitext_is_a_reason(built: Path, bitext: Corpus) -> None:
     assert check_model(built, changed, SETTINGS) == "it was built from another bitext"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "settings": 3}', "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 2, "settings": 3}', "\xff"])
 def test_a_damaged_manifest_is_a_reason(folder: Path, bitext: Corpus, text: str) -> None:
     (folder / "model.json").write_text(text, encoding="latin-1")
     assert check_model(folder, bitext, SETTINGS) == f"{folder / 'model.json'} is damaged"
@@ -132,11 +135,67 @@ def test_a_damaged_manifest_is_a_reason(folder: Path, bitext: Corpus, text: str)
     assert check_model(folder, bitext, SETTINGS) is None
 
 
+# Of version 1, which had no checksums.
+OLD = {"version": 1, "settings": {}, "bitext": "", "alignment": None}
+
+
 def test_another_version_is_a_reason(folder: Path, bitext: Corpus) -> None:
-    manifest = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(manifest | {"version": 0}))
+    (folder / "model.json").write_text(json.dumps(OLD))
     reason = check_model(folder, bitext, SETTINGS)
     assert reason == "it was built by another version of this package"
+    with pytest.raises(InputError, match="was built by another version of this package; remove"):
+        load_model(folder)
+
+
+def test_a_flipped_bit_in_the_manifest_is_a_reason(folder: Path, bitext: Corpus) -> None:
+    whole = (folder / "model.json").read_bytes()
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (folder / "model.json").write_bytes(damaged)
+        try:
+            blank = json.loads(damaged) == json.loads(whole)
+        except ValueError:
+            blank = False
+        assert blank == (check_model(folder, bitext, SETTINGS) is None)
+
+
+@pytest.mark.parametrize("name", ["grammar", "lm.arpa.gz", "folds/folds.json"])
+def test_a_part_of_another_model_is_refused(
+    folder: Path, bitext: Corpus, tmp_path: Path, name: str
+) -> None:
+    build_model(tmp_path / "other", part_of(bitext, list(range(3, 60))), SETTINGS, ignore)
+    shutil.copy(tmp_path / "other" / name, folder / name)
+    with pytest.raises(InputError, match=f"{name}: is .* another .*; remove the model's folder"):
+        load_model(folder, folds=True)
+
+
+def test_a_folder_is_loaded_as_one_version(built: Path, bitext: Corpus, tmp_path: Path) -> None:
+    build_model(tmp_path / "b", part_of(bitext, list(range(3, 60))), SETTINGS, ignore)
+    folder, end = tmp_path / "model", threading.Event()
+    shutil.copytree(built, folder)
+
+    def build_again() -> None:
+        for source in cycle([tmp_path / "b", built]):
+            if end.is_set():
+                return
+            with atomic_folder(folder) as beside:
+                shutil.copytree(source, beside, dirs_exist_ok=True)
+
+    def digest(path: Path) -> tuple[int, float]:
+        grammar, model, _ = load_model(path)
+        return len(grammar), model.score(bitext.targets[5])[0]
+
+    whole = {digest(built), digest(tmp_path / "b")}
+    assert len({rules for rules, _ in whole}) == len({score for _, score in whole}) == 2
+    builder = threading.Thread(target=build_again)
+    builder.start()
+    try:
+        seen = [digest(folder) for _ in range(50)]
+    finally:
+        end.set()
+        builder.join()
+    assert set(seen) == whole
 
 
 @pytest.mark.parametrize("part", ["grammar", "lm.arpa.gz", "folds"])

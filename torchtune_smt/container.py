@@ -26,7 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_path
+from torchtune_smt.textio import atomic_path, reading
 
 # Bytes: a line of the processor's cache, which records of tables must not straddle.
 ALIGNMENT: Final = 64
@@ -65,15 +65,25 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
 
     Raises
     ------
-    OSError
-        It cannot be read.
+    InputError
+        It is missing or unreadable.
     """
     whole = xxhash.xxh3_128()
     room = bytearray(1 << 20)
-    with open(path, "rb", buffering=0) as file:
+    with reading(path), open(path, "rb", buffering=0) as file:
         while count := file.readinto(room):
             whole.update(memoryview(room)[:count])
     return whole.hexdigest()
+
+
+def is_container(path: str | os.PathLike[str], kind: str) -> bool:
+    """Return whether a file says that it is a container of this kind, damaged or not."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(1024)
+    except OSError:
+        return False
+    return start.startswith(_MAGIC) and json.dumps({"kind": kind})[:-1].encode() in start
 
 
 def are_offsets(begin: NDArray[Any], end: int) -> bool:
@@ -158,16 +168,14 @@ def read_container(
     Raises
     ------
     InputError
-        The file is not as it was written, is something else, or of another version.
-    OSError
-        It cannot be read, or is not there.
+        The file is missing, is not as it was written, is something else, or of another version.
     """
     path = Path(path)
 
     def refuse(what: str) -> NoReturn:
         raise InputError(f"{what}; {cure}", path=path)
 
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
     first = len(_MAGIC) + 8 + _DIGEST

@@ -1,10 +1,14 @@
 """A model folder: everything that is made from a bitext once, before tuning.
 
 alignment.gz    word alignment (Pharaoh)
-grammar/        hierarchical rules with their counts
+grammar         hierarchical rules with their counts
 lm.arpa.gz      language model of the target side
 folds/          cross-fitted language models
-model.json      what it was built from; written last, so a folder without it is not whole
+model.json      what it was built from, and checksums of all that is loaded; written last, so a
+                folder without it is not whole
+
+A folder is loaded as one version: what does not have the checksum in its model.json is damaged, or
+of a model that has taken the place of the first one in the meantime.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from torchtune_smt.container import file_checksum
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.errors import InputError
+from torchtune_smt.errors import REBUILD, InputError
 from torchtune_smt.grammar.alignment import align
 from torchtune_smt.grammar.alignment_files import Alignment, read_alignments, write_alignments
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
@@ -29,11 +35,17 @@ from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate
 from torchtune_smt.lm.folds import FoldModels, build_folds
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.textio import atomic_folder, atomic_writer, read_bytes
+from torchtune_smt.manifest import OtherVersionError, read_manifest, write_manifest
+from torchtune_smt.textio import atomic_folder, read_bytes
 
-_VERSION = 1
+_VERSION = 2
 _MANIFEST = "model.json"
+_GRAMMAR = "grammar"
 _LM = "lm.arpa.gz"
+_FOLDS = "folds"
+# How often, and after how many seconds, a folder that is being replaced is looked at again.
+_TRIES = 10
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -136,25 +148,24 @@ def _build(
         counts=settings.counts,
         table_limit=settings.table_limit,
     )
-    save_grammar(folder / "grammar", grammar)
+    parts = {_GRAMMAR: save_grammar(folder / _GRAMMAR, grammar)}
     clock.done(f"extracted {len(grammar):,} rules")
     ngrams = estimate(targets, settings.order, settings.discount_fallback)
     write_arpa(folder / _LM, ngrams)
+    parts[_LM] = file_checksum(folder / _LM)
     clock.done(f"estimated a language model of order {settings.order}")
     if settings.folds:
-        build_folds(
-            folder / "folds", targets, settings.folds, settings.order, settings.discount_fallback
+        parts[_FOLDS] = build_folds(
+            folder / _FOLDS, targets, settings.folds, settings.order, settings.discount_fallback
         )
         clock.done(f"estimated {settings.folds} cross-fitted language models")
     manifest = {
-        "version": _VERSION,
         "settings": asdict(settings),
         "bitext": _digest(bitext),
         "alignment": _alignment_digest(settings),
+        "parts": parts,
     }
-    with atomic_writer(folder / _MANIFEST) as file:
-        json.dump(manifest, file, indent=1)
-        file.write("\n")
+    write_manifest(folder / _MANIFEST, _VERSION, manifest)
 
 
 def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
@@ -192,13 +203,13 @@ def check_model(
     if not path.is_file():
         return "there is no whole model"
     try:
-        manifest = json.loads(read_bytes(path))
-        version, built = manifest["version"], dict(manifest["settings"])
-        digests = manifest["bitext"], manifest.get("alignment")
+        manifest = read_manifest(path, _VERSION)
+        built, parts = dict(manifest["settings"]), dict(manifest["parts"])
+        digests = manifest["bitext"], manifest["alignment"]
+    except OtherVersionError:
+        return "it was built by another version of this package"
     except (ValueError, KeyError, TypeError):
         return f"{path} is damaged"
-    if version != _VERSION:
-        return "it was built by another version of this package"
     for name, value in json.loads(json.dumps(asdict(settings))).items():
         if built.get(name) != value:
             return f"it was built with {name}={built.get(name)}, not {value}"
@@ -206,7 +217,7 @@ def check_model(
         return "it was built from another bitext"
     if bitext is not None and digests[1] != _alignment_digest(settings):
         return "it was built from another alignment"
-    for part in ("grammar", _LM, *["folds"] * (settings.folds > 0)):
+    for part in parts:
         if not (path.parent / part).exists():
             return f"{part} is missing"
     return None
@@ -223,10 +234,48 @@ def load_model(
         The folder is not whole, or holds no cross-fitted models.
     """
     folder = Path(folder)
-    if not (folder / _MANIFEST).is_file():
-        raise InputError("holds no whole model; build it with build_model", path=folder)
-    models = FoldModels.load(folder / "folds").models if folds else []
-    return load_grammar(folder / "grammar"), NgramModel.load(folder / _LM), models
+    for _ in range(_TRIES):
+        before = _identity(folder)
+        try:
+            return _load_parts(folder, folds)
+        except InputError:
+            # All of another model may be there by now.
+            if _identity(folder) == before:
+                raise
+    raise InputError("is built anew all the time; wait until it is there", path=folder)
+
+
+def _load_parts(
+    folder: Path, folds: bool
+) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel]]:
+    """Return grammar and language models if they are those that the manifest names."""
+    path = folder / _MANIFEST
+    try:
+        parts = read_manifest(path, _VERSION)["parts"]
+        grammar_checksum, lm_checksum = parts[_GRAMMAR], parts[_LM]
+    except OtherVersionError:
+        raise InputError(
+            f"was built by another version of this package; {REBUILD}", path=folder
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"is damaged; {REBUILD}", path=path) from None
+    if folds and _FOLDS not in parts:
+        raise InputError(
+            "holds no cross-fitted language models; build it with model.folds=10", path=folder
+        )
+    models = FoldModels.load(folder / _FOLDS, expected=parts[_FOLDS]).models if folds else []
+    grammar = load_grammar(folder / _GRAMMAR, expected=grammar_checksum)
+    return grammar, NgramModel.load(folder / _LM, expected=lm_checksum), models
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return what tells one model in a folder from the next; one being replaced is waited for."""
+    for _ in range(_TRIES):
+        with suppress(OSError):
+            status = (folder / _MANIFEST).stat()
+            return status.st_ino, status.st_ctime_ns
+        time.sleep(_PAUSE)
+    raise InputError("holds no whole model; build it with build_model", path=folder)
 
 
 def _digest(bitext: Corpus) -> str:

@@ -36,9 +36,15 @@ def read_packed(path: str | os.PathLike[str]) -> bytes:
     InputError
         The file is missing or unreadable.
     """
-    path = Path(path)
+    with reading(path):
+        return Path(path).read_bytes()
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what keeps a file from being read into InputError."""
     try:
-        return path.read_bytes()
+        yield
     except FileNotFoundError:
         raise InputError("no such file; check the path", path=path) from None
     except IsADirectoryError:
@@ -156,7 +162,8 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             old = beside(".old")
             path.replace(old)
             new.replace(path)
-            shutil.rmtree(old)
+            # Whoever works with it may write a file there just now.
+            shutil.rmtree(old, ignore_errors=True)
         else:
             new.replace(path)
     except OSError as error:

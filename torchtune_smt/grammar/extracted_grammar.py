@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchtune_smt.errors import InputError
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
@@ -99,7 +100,7 @@ class ExtractedGrammar(Grammar):
             links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
             linked = np.unique(self.arrays["own_link"][links, 0])
             if not np.array_equal(linked[linked < self.lexicon.begin.size - 2], words):
-                raise ValueError(
+                raise InputError(
                     f"training sentence {train_index} of the grammar has other words than this "
                     "sentence; number sentences as in the bitext that the grammar is from"
                 )

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 from torchtune_smt.grammar.matching_kernels import lower_bound
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 LOWEST = -99.0
-"""log10 of a lexical weight of 0, which no extracted rule has."""
+"""log10 of a probability of 0, which no extracted rule has."""
 
 
 class RuleCounts(NamedTuple):
@@ -96,6 +96,12 @@ def _power_of_two(n: int) -> int:
     while size < n:
         size *= 2
     return size
+
+
+@inner
+def log_share(part: float, whole: float) -> float:
+    """Return log10 of a share; `LOWEST` where the counts of a file do not add up."""
+    return float(np.log10(part / whole)) if part > 0 and whole > 0 else LOWEST
 
 
 @kernel
@@ -220,7 +226,7 @@ def select(
                 count = counts.rule_count[r]
                 if own < own_end:
                     count = kept_count[j]
-                    dense[found, 0] = np.log10(count / side_count)
+                    dense[found, 0] = log_share(count, side_count)
                 if own_rule.size:
                     target = counts.rule_target[r]
                     slot = _slot(table, own_target, target)
@@ -230,7 +236,7 @@ def select(
                             counts.target_low[target] - low,
                             counts.target_count[target] - low / UNIT,
                         )
-                        dense[found, 1] = np.log10(count / rest)
+                        dense[found, 1] = log_share(count, rest)
                 dense[found, 4] = 1.0
                 found += 1
         begin[i + 1] = found
@@ -336,8 +342,8 @@ def lexical_scores(
     for w in range(n_words):
         for f in range(null + 1):
             if links[w, f] > 0:
-                of_target[w, f] = np.log10(links[w, f] / source_count[f])
-                of_source[w, f] = np.log10(links[w, f] / target_count[w])
+                of_target[w, f] = log_share(links[w, f], source_count[f])
+                of_source[w, f] = log_share(links[w, f], target_count[w])
 
     side = -1
     local_source = np.empty(64, np.int32)

@@ -1,116 +1,177 @@
-"""Extracted grammars on disk: a folder of raw arrays, which are mapped into memory."""
+"""Extracted grammars on disk: one file, which is mapped into memory."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.container import are_offsets, is_container, read_container, write_container
+from torchtune_smt.errors import REBUILD, InputError
+from torchtune_smt.grammar import store_kernels as kernels
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
-from torchtune_smt.textio import atomic_folder, atomic_writer
 from torchtune_smt.vocabulary import Vocabulary
 
-_VERSION = 1
-_META = "grammar.json"
-_VOCABULARIES = ("source_words", "target_words")
+_VERSION: Final = 2
+_KIND: Final = "grammar"
+_VOCABULARIES: Final = ("source_words", "target_words")
 
 
-def save_grammar(folder: str | os.PathLike[str], grammar: ExtractedGrammar) -> None:
-    """Write a grammar to a folder; one that is there already is replaced when all is written.
+def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str:
+    """Write a grammar; one that is there already is replaced when all is written.
+
+    Returns
+    -------
+    str
+        Its checksum; see `load_grammar`.
 
     Raises
     ------
     InputError
-        The folder cannot be written, or holds something else.
+        The file cannot be written, or something else is there.
     """
-    folder = Path(folder)
-    ours = (folder / _META).is_file() or (folder.is_dir() and not any(folder.iterdir()))
-    if folder.exists() and not ours:
-        raise InputError(
-            "exists and is no grammar; choose another folder, or remove it", path=folder
-        )
+    path = Path(path)
+    if path.exists() and not is_container(path, _KIND):
+        raise InputError("exists and is no grammar; choose another path, or remove it", path=path)
     arrays = dict(grammar.arrays)
     for name in _VOCABULARIES:
         for part, array in getattr(grammar, name).to_arrays().items():
             arrays[f"{name}_{part}"] = array
-    meta = {
-        "version": _VERSION,
-        "table_limit": grammar.table_limit,
-        "sentences": grammar.n_sentences,
-        "rules": len(grammar),
-        "arrays": {name: list(array.shape) for name, array in arrays.items()},
-    }
-    with atomic_folder(folder) as beside:
-        for name, array in arrays.items():
-            with (beside / f"{name}.npy").open("wb") as file:
-                np.save(file, array)
-                file.flush()
-                os.fsync(file.fileno())
-        # Last, so that a folder with this file has everything else.
-        with atomic_writer(beside / _META) as text:
-            json.dump(meta, text, indent=1)
-            text.write("\n")
+    return write_container(path, _KIND, _VERSION, {"table_limit": grammar.table_limit}, arrays)
 
 
 def load_grammar(
-    folder: str | os.PathLike[str], *, table_limit: int | None = None
+    path: str | os.PathLike[str], *, table_limit: int | None = None, expected: str | None = None
 ) -> ExtractedGrammar:
     """Map a grammar that `save_grammar` wrote into memory.
 
     Parameters
     ----------
-    folder : path
+    path : path
     table_limit : int, optional
         In place of the stored one.
+    expected : str, optional
+        The checksum that `save_grammar` returned: another grammar is refused.
 
     Raises
     ------
     InputError
-        The folder is missing, is none of a grammar, or is not whole.
+        The file is missing, damaged, or holds no grammar.
     """
-    folder = Path(folder)
+    stored = read_container(path, _KIND, _VERSION, cure=REBUILD)
+    if expected not in (None, stored.checksum):
+        raise InputError(f"is the grammar of another model; {REBUILD}", path=path)
+    arrays = stored.arrays
     try:
-        meta = json.loads((folder / _META).read_text("utf-8"))
-        version = meta["version"]
-        shapes = {name: tuple(shape) for name, shape in meta["arrays"].items()}
-        stored_limit = int(meta["table_limit"])
-    except OSError:
-        raise InputError(
-            f"holds no grammar ({_META} is missing); build the model first", path=folder
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError("is damaged; build the model again", path=folder / _META) from None
-    if version != _VERSION:
-        raise InputError(
-            f"was written in version {version} of the format, and this package reads version "
-            f"{_VERSION}; build the model again",
-            path=folder,
-        )
-    arrays: dict[str, np.ndarray] = {}
-    parts = [f"{name}_{part}" for name in _VOCABULARIES for part in ("letters", "begin")]
-    for name in (*ExtractedGrammar.ARRAYS, *parts):
-        path = folder / f"{name}.npy"
-        try:
-            # Copy on write: nothing is copied, as nothing is written, but numba compiles anew
-            # for arrays that are read-only.
-            array = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-        except (OSError, ValueError, EOFError):
-            raise InputError("is missing or damaged; build the model again", path=path) from None
-        if array.shape != shapes.get(name):
-            raise InputError(
-                f"has shape {array.shape}, not {shapes.get(name)} as {_META} says; "
-                "build the model again",
-                path=path,
+        source_words, target_words = (
+            Vocabulary.from_arrays(
+                {part: arrays.pop(f"{name}_{part}") for part in ("letters", "begin")}
             )
-        arrays[name] = array
-    source_words, target_words = (
-        Vocabulary.from_arrays(
-            {part: arrays.pop(f"{name}_{part}") for part in ("letters", "begin")}
+            for name in _VOCABULARIES
         )
-        for name in _VOCABULARIES
+        limit = stored.content["table_limit"]
+        if type(limit) is not int or not 0 < limit < 2**31:
+            raise ValueError
+        _check(arrays, len(source_words), len(target_words))
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
+    return ExtractedGrammar(
+        source_words,
+        target_words,
+        arrays,
+        table_limit=limit if table_limit is None else table_limit,
     )
-    limit = stored_limit if table_limit is None else table_limit
-    return ExtractedGrammar(source_words, target_words, arrays, table_limit=limit)
+
+
+def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int) -> None:
+    """Raise ValueError or KeyError unless kernels can work on the arrays of a grammar.
+
+    One pass finds every offset and id that leads out of an array, and every rule whose sides do
+    not belong together. Counts are not added up.
+    """
+    if arrays.keys() != set(ExtractedGrammar.ARRAYS):
+        raise ValueError
+    nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
+    sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
+    entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
+    own_rules, own_links = arrays["own_rule"].size, arrays["own_link"].shape[0]
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "trie_symbol": ("i4", (nodes,)),
+        "trie_child_begin": ("i4", (nodes + 1,)),
+        "node_source": ("i4", (nodes,)),
+        "source_begin": ("i8", (sources + 1,)),
+        "source_symbols": ("i4", (arrays["source_symbols"].size,)),
+        "rule_source": ("i4", (rules,)),
+        "target_begin": ("i8", (rules + 1,)),
+        "target_symbols": ("i4", (arrays["target_symbols"].size,)),
+        "counts_rule_begin": ("i8", (sources + 1,)),
+        "counts_rule_target": ("i4", (rules,)),
+        "counts_rule_low": ("i8", (rules,)),
+        "counts_rule_count": ("f8", (rules,)),
+        "counts_source_low": ("i8", (sources,)),
+        "counts_source_count": ("f8", (sources,)),
+        "counts_target_low": ("i8", (targets,)),
+        "counts_target_count": ("f8", (targets,)),
+        "counts_log_p": ("f8", (rules, 2)),
+        "lexicon_begin": ("i8", (source_words + 2,)),
+        "lexicon_target": ("i4", (entries,)),
+        "lexicon_links": ("i8", (entries,)),
+        "lexicon_source_count": ("i8", (source_words + 1,)),
+        "lexicon_target_count": ("i8", (target_words + 1,)),
+        "own_begin": ("i8", (sentences + 1,)),
+        "own_rule": ("i4", (own_rules,)),
+        "own_low": ("i8", (own_rules,)),
+        "own_link_begin": ("i8", (sentences + 1,)),
+        "own_link": ("i4", (own_links, 2)),
+    }
+    for name, (kind, shape) in shapes.items():
+        if arrays[name].dtype != np.dtype(kind) or arrays[name].shape != shape:
+            raise ValueError
+    begins = {
+        "source_begin": arrays["source_symbols"].size,
+        "target_begin": arrays["target_symbols"].size,
+        "counts_rule_begin": rules,
+        "lexicon_begin": entries,
+        "own_begin": own_rules,
+        "own_link_begin": own_links,
+    }
+    for name, end in begins.items():
+        if not are_offsets(arrays[name], end):
+            raise ValueError
+    ranges = {
+        "node_source": (-1, sources),
+        "source_symbols": (-1, source_words),
+        "target_symbols": (-2, target_words),
+        "counts_rule_target": (0, targets),
+        "lexicon_target": (0, target_words + 1),
+        "own_rule": (0, rules),
+    }
+    pieces = [(arrays[name], *limits) for name, limits in ranges.items()]
+    # The root has no symbol.
+    pieces += [(arrays["trie_symbol"][1:], -1, source_words)]
+    pieces += [(arrays["own_link"][:, 0], 0, source_words + 1)]
+    pieces += [(arrays["own_link"][:, 1], 0, target_words + 1)]
+    for ids, first, end in pieces:
+        if ids.size and not first <= ids.min() <= ids.max() < end:
+            raise ValueError
+    for name in ("rule_count", "source_count", "target_count", "log_p"):
+        if not np.isfinite(arrays[f"counts_{name}"]).all():
+            raise ValueError
+    if not kernels.is_trie(
+        arrays["trie_symbol"],
+        arrays["trie_child_begin"],
+        arrays["node_source"],
+        arrays["source_begin"],
+        arrays["source_symbols"],
+    ) or not kernels.are_rules(
+        arrays["counts_rule_begin"],
+        arrays["rule_source"],
+        arrays["source_begin"],
+        arrays["source_symbols"],
+        arrays["target_begin"],
+        arrays["target_symbols"],
+    ):
+        raise ValueError

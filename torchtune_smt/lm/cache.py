@@ -78,6 +78,6 @@ def read_cache(
             }
         )
         check_tables(tables, order, words)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     return order, words, tables

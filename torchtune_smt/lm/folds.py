@@ -8,20 +8,21 @@ occurs in one fold only is unknown to that fold's model, as new words are in new
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.container import file_checksum
+from torchtune_smt.errors import REBUILD, InputError
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate, read_tokens
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.lm.ngrams import Ngrams
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.manifest import OtherVersionError, read_manifest, write_manifest
 
 # Written last: a folder without it is not whole.
 _MANIFEST = "folds.json"
+_VERSION = 1
 
 
 def fold_of(train_index: int, n_folds: int) -> int:
@@ -75,20 +76,25 @@ def build_folds(
     order: int = 5,
     discount_fallback: tuple[float, float, float] | None = None,
     path: str | PathLike[str] | None = None,
-) -> None:
+) -> str:
     """Write the model of each fold to `folder` (``fold-<f>.arpa.gz``) for `FoldModels.load`.
 
     Parameters and errors are those of `estimate_folds`; InputError also where the folder cannot
     be written to.
+
+    Returns
+    -------
+    str
+        A checksum of all models; see `FoldModels.load`.
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
     models = estimate_folds(sentences, n_folds, order, discount_fallback, path)
     for fold, ngrams in enumerate(models):
         write_arpa(_fold_path(folder, fold), ngrams)
-    with atomic_writer(folder / _MANIFEST) as file:
-        json.dump({"n_folds": n_folds, "n_sentences": len(sentences)}, file)
-        file.write("\n")
+    checksums = [file_checksum(_fold_path(folder, fold)) for fold in range(n_folds)]
+    content = {"n_sentences": len(sentences), "models": checksums}
+    return write_manifest(folder / _MANIFEST, _VERSION, content)
 
 
 class FoldModels:
@@ -107,8 +113,18 @@ class FoldModels:
         self.n_sentences = n_sentences
 
     @classmethod
-    def load(cls, folder: str | PathLike[str], cache: bool = True) -> FoldModels:
+    def load(
+        cls, folder: str | PathLike[str], cache: bool = True, *, expected: str | None = None
+    ) -> FoldModels:
         """Load what `build_folds` wrote.
+
+        Parameters
+        ----------
+        folder : path
+        cache : bool
+            See `NgramModel.load`.
+        expected : str, optional
+            The checksum that `build_folds` returned: other models are refused.
 
         Raises
         ------
@@ -116,15 +132,24 @@ class FoldModels:
             The folder is not whole.
         """
         folder = Path(folder)
-        manifest = folder / _MANIFEST
-        if not manifest.is_file():
-            raise InputError("holds no whole set of fold models; build them again", path=folder)
+        path = folder / _MANIFEST
+        if not path.is_file():
+            raise InputError(f"holds no whole set of fold models; {REBUILD}", path=folder)
         try:
-            content = json.loads(read_bytes(manifest))
-            n_folds, n_sentences = int(content["n_folds"]), int(content["n_sentences"])
+            manifest = read_manifest(path, _VERSION)
+            checksums, n_sentences = list(manifest["models"]), int(manifest["n_sentences"])
+        except OtherVersionError:
+            raise InputError(
+                f"was written by another version of this package; {REBUILD}", path=path
+            ) from None
         except (ValueError, KeyError, TypeError):
-            raise InputError("is damaged; build the fold models again", path=manifest) from None
-        models = [NgramModel.load(_fold_path(folder, fold), cache) for fold in range(n_folds)]
+            raise InputError(f"is damaged; {REBUILD}", path=path) from None
+        if expected not in (None, manifest["checksum"]):
+            raise InputError(f"is of another model; {REBUILD}", path=path)
+        models = [
+            NgramModel.load(_fold_path(folder, fold), cache, expected=checksum)
+            for fold, checksum in enumerate(checksums)
+        ]
         return cls(models, n_sentences)
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 
@@ -81,7 +80,7 @@ class NgramModel:
             As `read_arpa` and `build_tables`, with file and line; the file is not the expected
             one.
         """
-        if cache and Path(path).is_file():
+        if cache:
             found = file_checksum(path)
             stored = read_cache(path, found) if expected in (None, found) else None
             if stored is not None:
