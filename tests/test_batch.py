@@ -117,8 +117,11 @@ def test_one_pass_over_the_sentences():
     assert np.array_equal(flat.gain[2 * K : 3 * K], BleuPlusOne().score(counts))
 
 
-def by_hand(pool, fitter, options):
-    """Return scores and weights of each iteration, and the numbers of hypotheses."""
+def by_hand(pool, fitter, options, first):
+    """Return scores and weights of each iteration, and the numbers of hypotheses.
+
+    `first` are scores that count for patience before the first iteration: the start's, or none.
+    """
     weights = fresh()
     seen, history = {}, []
     for iteration in range(1, options.iterations + 1):
@@ -147,7 +150,7 @@ def by_hand(pool, fitter, options):
         weights.set(["x", "y", "s2", "s3", "s4"], mixed)
         moved = np.abs(mixed - start).max() / np.abs(mixed).max()
         history.append((bleu_of(pool, weights), mixed, len(seen), moved))
-        scores = [entry[0] for entry in history]
+        scores = [*first, *(entry[0] for entry in history)]
         if options.patience and len(scores) - 1 - scores.index(max(scores)) >= options.patience:
             break
     return history
@@ -161,11 +164,19 @@ def by_hand(pool, fitter, options):
     st.sampled_from(["best", "last"]),
     st.sampled_from([0.0, 0.9]),
     st.booleans(),
+    st.booleans(),
 )
-def test_the_loop(seed, interpolation, patience, result, tolerance, same_set):
+def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, noted):
     pool, weights, fitter = Pool(seed=seed), fresh(), Shift()
     options = IterationSettings(5, patience, interpolation, tolerance, result)
-    expected = by_hand(pool, fitter, options)
+    before = bleu_of(pool, weights)
+    # Where lists are of dev, the first ones tell the score of the start.
+    first = [before] if noted or same_set else []
+    expected = by_hand(pool, fitter, options, first)
+    start = None
+    if noted:
+        start = Progress()
+        start.note_start(before, weights.parameter)
     reports = []
     pool.decoded = 0
     progress = tune_batch(
@@ -174,16 +185,18 @@ def test_the_loop(seed, interpolation, patience, result, tolerance, same_set):
         options,
         None if same_set else lambda: bleu_of(pool, weights),
         seed=9,
+        progress=start,
         on_iteration=lambda report, progress: reports.append(report),
     )
     assert [r.score for r in reports] == [score for score, _, _, _ in expected]
     assert [r.hypotheses for r in reports] == [n for _, _, n, _ in expected]
     assert [r.fit for r in reports] == [{"n": n} for _, _, n, _ in expected]
     assert sum(r.new for r in reports) == reports[-1].hypotheses
-    scores = [score for score, _, _, _ in expected]
-    best = scores.index(max(scores))
-    assert progress.best.epoch == best + 1
-    chosen = expected[best if result == "best" else -1][1]
+    scores = [*first, *(score for score, _, _, _ in expected)]
+    best = scores.index(max(scores)) + 1 - len(first)
+    assert progress.best.epoch == best
+    tried = [np.eye(5)[0], *(found for _, found, _, _ in expected)]
+    chosen = tried[best if result == "best" else -1]
     np.testing.assert_allclose(weights.read(np.arange(5)), chosen, rtol=1e-12, atol=1e-12)
     assert progress.sentences == 4 * len(expected)
     if same_set:

@@ -208,6 +208,7 @@ def test_a_fitter_of_the_users(place: Path) -> None:
         "tuner.fitter._target_=my_fitter.Towards",
         "+tuner.fitter.goal=0.25",
         "tuner.iterations=1",
+        "tuner.result=last",
         "features=dense",
         "hydra.run.dir=own",
     )

@@ -203,7 +203,8 @@ def reference(data, settings, learning, inner, fitter, seed):
                 break
             if j == 1:
                 earlier = dev.collected
-                new, _ = dev.collect(weights)
+                new, score = dev.collect(weights)
+                best = (score, weights)
                 known = [*DENSE, *sorted({*known, *dev.names()} - set(DENSE))]
             if new == 0 and moved <= inner.tolerance:
                 break
@@ -218,7 +219,7 @@ def reference(data, settings, learning, inner, fitter, seed):
             weights = {n: w for w, g in zip(mixed, groups, strict=True) for n in g}
             new, score = dev.collect(weights)
             stale += 1
-            if best is None or score > best[0]:
+            if score > best[0]:
                 best, stale = (score, weights), 0
         score, weights = best
         outcome.append((score, weights, {frozenset(g) for g in groups}))
@@ -417,7 +418,7 @@ def test_no_groups_and_default_features_alone():
     assert (weights[2:] == 0).all() and (weights[:2] != 0).all()
     assert weights[0] != START["model"]
     # The zeros can be one group all the same.
-    kept = Data(7).tuner(
+    kept = Data(1).tuner(
         learning=learning, settings=GroupingSettings(iterations=1, zero_group="keep")
     )
     kept.tune(on_learned=lambda report, progress: learned.append(report))

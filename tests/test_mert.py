@@ -232,6 +232,22 @@ def test_start_of_zeros():
     assert np.abs(fit.weights).sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_zeros_are_left_even_where_the_order_of_the_lists_is_better(restarts):
+    """The first of each list is the best one, and its features say nothing of that."""
+    generator = np.random.default_rng(11)
+    statistics = np.tile(np.array([5, 3, 2, 1, 10, 9, 8, 7, 10, 10], np.int32), (100, 1))
+    statistics[::10] = [10, 9, 8, 7, 10, 9, 8, 7, 10, 10]
+    lists = make_lists(generator, [10] * 10, 2, statistics=statistics)
+    fit = Mert(restarts=restarts).fit(lists, np.zeros(2), [1])
+    assert fit.report["start_bleu"] == 1 > fit.report["bleu"] > 0
+    assert fit.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(fit.weights)))
+    assert np.abs(fit.weights).sum() == pytest.approx(1)
+    # Weights that are worse than others that are not 0 are no result.
+    axes = [sacrebleu_of(lists, lists.best(s * np.eye(2)[j])) for j in (0, 1) for s in (-1, 1)]
+    assert restarts == 0 or fit.report["bleu"] >= max(axes)
+
+
 @pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [4, 4]])
 def test_nothing_to_choose_from(sizes):
     """Lists of one hypothesis, or of equal ones: the start is the result."""

@@ -74,6 +74,18 @@ class Weights:
             self._storage = larger
         self.parameter.data = self._storage[:length]
 
+    def copy(self) -> Weights:
+        """Return the weights as they are, over a vocabulary of their own that may grow otherwise.
+
+        Nothing must be put off.
+        """
+        result = Weights(dtype=self.parameter.dtype, device=self.parameter.device)
+        result.features = Vocabulary.from_arrays(self.features.to_arrays())
+        result.n_dense = self.n_dense
+        result.grow()
+        result.parameter.data[: len(self)] = self.parameter.detach()
+        return result
+
     def read(self, ids: Offsets) -> Reals:
         """Return the up-to-date weights (float64) of some features, by their ids (int64)."""
         self.grow()

@@ -32,6 +32,7 @@ class BatchRun:
     """Batch tuning; see `TuningRun`."""
 
     unit = "iteration"
+    advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
 
     def __init__(self, cfg: DictConfig, parts: Parts) -> None:
         self._cfg = cfg

@@ -65,6 +65,7 @@ class GroupingRun:
     """Tuning by groups of features; see `TuningRun`."""
 
     unit = "iteration"
+    advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
 
     def __init__(self, cfg: DictConfig, parts: Parts) -> None:
         self._cfg = cfg

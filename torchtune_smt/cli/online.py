@@ -24,6 +24,7 @@ class OnlineRun:
     """Online tuning; see `TuningRun`."""
 
     unit = "epoch"
+    advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
 
     def __init__(self, cfg: DictConfig, parts: Parts) -> None:
         if averages(cfg) and cfg.tuner.result != "average":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,35 @@ def _bar(total: int, done: int = 0) -> Any:
     )
 
 
+def gained_nothing(unit: str, advice: str, result: str, weights: Weights) -> str:
+    """Return what is said where dev is no better than before.
+
+    Parameters
+    ----------
+    unit, advice : str
+        Those of the `TuningRun`.
+    result : str
+        ``tuner.result``.
+    weights : Weights
+        Those of the result.
+    """
+    if result == "best":
+        what = f"no {unit} was better on dev than the start, and its weights are kept"
+        if not weights.parameter.any():
+            what += " (all are 0: they rank nothing, and leave lists in the order they come in)"
+    else:
+        what = (
+            f"dev BLEU is no better than before; tuner.result=best keeps the start if no {unit} is"
+        )
+    return f"tuning has gained nothing: {what}; try {advice} (docs/errors.md)"
+
+
 def summary(
-    before: dict[str, float], after: dict[str, Scored], weights: Weights, best: str, start: float
+    before: dict[str, float],
+    after: dict[str, Scored],
+    weights: Weights,
+    reached: Sequence[str],
+    start: float,
 ) -> str:
     """Return what came out as a table and some lines."""
     lines = [f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}"]
@@ -147,7 +175,7 @@ def summary(
     parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
     lines += [
         f"signature: {after['dev'][0].signature}",
-        best,
+        *reached,
         f"active features: {sum(active.values()):,} ({parts})",
         f"time: {time.perf_counter() - start:.0f} s",
     ]

@@ -33,7 +33,9 @@ def main(cfg: DictConfig) -> None:
     weights = Weights()
     load_weights(cfg.weights, weights)
     active = np.flatnonzero(weights.parameter.detach().numpy())
-    if not any(name in stored.features for name in weights.features.names(active)):
+    if active.size == 0:
+        print(f"{cfg.weights}: all weights are 0, which leaves lists as they are", file=sys.stderr)
+    elif not any(name in stored.features for name in weights.features.names(active)):
         raise InputError(
             f"has no weight for any feature of {cfg.input}; was it made for other lists?",
             path=cfg.weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -69,7 +70,14 @@ def has_stored_lists(cfg: DictConfig) -> bool:
 def open_task(cfg: DictConfig, parts: Parts) -> Task:
     """Return the configured task; a model that is missing is built."""
     task = _with_lists(cfg) if has_stored_lists(cfg) else _with_model(cfg, parts)
-    return task._replace(tuning=_sample(task.tuning, cfg.tuner.sentences, cfg.seed))
+    task = task._replace(tuning=_sample(task.tuning, cfg.tuner.sentences, cfg.seed))
+    # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
+    # their words: these must not depend on what is decoded first, as when a run is resumed, nor on
+    # sets that are only evaluated.
+    for sentences in (task.tuning, task.sets["dev"]):
+        for source in sentences.sources:
+            task.decoder.target_words.intern(source.words)
+    return task
 
 
 def _with_lists(cfg: DictConfig) -> Task:
@@ -129,10 +137,6 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
 
 def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
-    # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
-    # their words: a run that is resumed must have the same ones, whatever it decodes first.
-    for source in sentences.sources:
-        decoder.target_words.intern(source.words)
     statistics: Callable[[KBest], Counts]
     if isinstance(decoder, KBestFiles) and has_statistics(decoder, sentences):
         statistics = partial(_stored_statistics, decoder, sentences)
@@ -168,3 +172,19 @@ def evaluate(decoder: Decoder, weights: Weights, sentences: Sentences) -> Scored
         return evaluate_lists(decoder, weights, sentences)
     lines = translate(decoder, weights, sentences.sources)
     return score_corpus(lines, sentences), lines
+
+
+def evaluate_start(task: Task) -> dict[str, float]:
+    """Return corpus BLEU of each set under the weights that tuning starts from.
+
+    Features that only test has come into a vocabulary of its own: those of the sentences that are
+    tuned on then have the same ids, and weights the same bits, with any test set or none.
+    """
+    scores = {}
+    for name, sentences in task.sets.items():
+        decoder, weights = task.decoder, task.weights
+        if name != "dev":
+            # A copy of the decoder, too: it keeps ids that it has looked up.
+            decoder, weights = copy(decoder), weights.copy()
+        scores[name] = evaluate(decoder, weights, sentences)[0].score
+    return scores

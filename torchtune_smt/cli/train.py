@@ -19,9 +19,9 @@ from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.reporting import contents, summary
+from torchtune_smt.cli.reporting import contents, gained_nothing, summary
 from torchtune_smt.cli.run_folder import override_key, with_recorded
-from torchtune_smt.cli.task import evaluate, has_stored_lists, open_task
+from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.errors import InputError
@@ -57,6 +57,8 @@ def _train(cfg: DictConfig) -> float:
     tuning = KINDS[cfg.tuner.kind](cfg, parts)
     task = open_task(cfg, parts)
     decoder, weights, sets, sentences = task
+    # All weights 0 leave stored lists as they are.
+    as_they_came = has_stored_lists(cfg) and not bool(weights.parameter.any())
     state = tuning.open(task, folder, resumed=cfg.resume is not None)
     fingerprint = _fingerprint(cfg)
     progress = Progress()
@@ -68,9 +70,11 @@ def _train(cfg: DictConfig) -> float:
         print(
             "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
         )
-        before = {name: evaluate(decoder, weights, s)[0].score for name, s in sets.items()}
+        before = evaluate_start(task)
+        progress.note_start(before["dev"], weights.parameter)
         scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
-        print(f"before tuning: {scores}", flush=True)
+        order = " (the order of the lists, as all weights are 0)" if as_they_came else ""
+        print(f"before tuning: {scores}{order}", flush=True)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
@@ -93,9 +97,15 @@ def _train(cfg: DictConfig) -> float:
                 file.writelines(f"{line}\n" for line in lines)
         best = progress.best.epoch if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
-        reached = f"best {tuning.unit}: {best}"
+        reached = [f"best {tuning.unit}: {best or '0 (the start)'}"]
         if progress.epoch - 1 != best:
-            reached += f"\nlast {tuning.unit}: {progress.epoch - 1}, dev BLEU {progress.last:.2f}"
+            reached.append(
+                f"last {tuning.unit}: {progress.epoch - 1}, dev BLEU {progress.last:.2f}"
+            )
+        if as_they_came:
+            reached.append("before: the order of the lists, as all weights were 0")
+        if after["dev"][0].score <= before["dev"]:
+            reached.append(gained_nothing(tuning.unit, tuning.advice, cfg.tuner.result, weights))
         text = summary(before, after, weights, reached, start)
         log.scalars(progress.sentences, tuned | {f"best_{tuning.unit}": best})
         log.text("summary", f"```\n{text}\n```")

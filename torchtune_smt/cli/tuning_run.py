@@ -22,9 +22,12 @@ class TuningRun(Protocol):
     ----------
     unit : str
         What `Progress.epoch` counts: epoch, or iteration.
+    advice : str
+        What to try where nothing was gained.
     """
 
     unit: str
+    advice: str
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Make everything that depends on what is tuned.

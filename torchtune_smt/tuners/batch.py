@@ -123,7 +123,8 @@ class IterationSettings:
         Stop, too, where decoding brings nothing new and the last iteration has moved no weight by
         more than this share of the largest one.
     result : {"best", "last"}
-        Weights of the iteration with the best score, or of the last one.
+        Weights of the iteration with the best score (or the start's, if its score is known and none
+        is better), or of the last one.
 
     Raises
     ------
@@ -204,7 +205,8 @@ def tune_batch(
     earlier : int
         Iterations of the lists that were there before the run; weights are found on all of them.
     progress : Progress, optional
-        Where an earlier run stopped; weights and lists are as they were then.
+        Where an earlier run stopped; weights and lists are as they were then. Or one that has noted
+        the score of the start. If none is noted and `evaluate` is None, the first lists tell it.
     on_iteration : callable
         Told what happened.
     save : callable
@@ -221,7 +223,9 @@ def tune_batch(
         begin = time.perf_counter()
         iteration = earlier + progress.epoch
         if lists.n_iterations < iteration:
-            collector.collect()
+            collected = collector.collect()
+            if evaluate is None and progress.best is None:
+                progress.note_start(collected.bleu, weights.parameter)
         sizes = lists.sizes[:iteration]
         if sizes[-1] == 0 and progress.moved <= settings.tolerance:
             break

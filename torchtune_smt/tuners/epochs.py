@@ -17,7 +17,10 @@ Result = Literal["best", "last", "average"]
 
 @dataclass
 class Best:
-    """The best epoch or iteration so far: its number, its score, its weights [D then]."""
+    """The best epoch or iteration so far: its number, its score, its weights [D then].
+
+    Number 0 is the start: the weights before the first one.
+    """
 
     epoch: int
     score: float
@@ -40,7 +43,7 @@ class Progress:
     total : tensor [D then], optional
         Sum of the weights at the ends of the epochs.
     stale_epochs : int
-        Epochs since the best one.
+        Epochs since the best one, or since the start.
     records : int
         Lines that the run's log has so far; whoever writes one keeps count here.
     moved : float
@@ -58,6 +61,10 @@ class Progress:
     records: int = 0
     moved: float = float("inf")
     last: float = float("nan")
+
+    def note_start(self, score: float, weights: torch.Tensor) -> None:
+        """Note the score of the weights before the first epoch: no worse ones are the best."""
+        self.best = Best(0, score, weights.detach().clone())
 
     def compare(self, score: float, weights: torch.Tensor) -> None:
         """Note the score of the epoch under way, and its weights if they are the best so far."""
@@ -83,8 +90,9 @@ class EpochSettings:
     patience : int, optional
         Stop after this many epochs without a better score.
     result : {"best", "last", "average"}
-        Weights of the epoch with the best score, of the last one, or the mean of those at the ends
-        of all epochs (Simianer et al. 2012, Algorithm 1), or of what the optimizer averages.
+        Weights of the epoch with the best score (or the start's, if its score is known and none is
+        better), of the last one, or the mean of those at the ends of all epochs (Simianer et al.
+        2012, Algorithm 1), or of what the optimizer averages.
 
     Raises
     ------
@@ -142,7 +150,8 @@ def tune(
     average : callable, optional
         Returns the optimizer's own average of the weights, for ``result="average"``.
     progress : Progress, optional
-        Where an earlier run stopped; weights and optimizer are as they were then.
+        Where an earlier run stopped; weights and optimizer are as they were then. Or one that has
+        noted the score of the start, which is then a candidate for the best weights.
     on_batch, on_epoch : callable
         Told what happened.
     save : callable

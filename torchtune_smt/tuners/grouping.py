@@ -82,7 +82,8 @@ class GroupingSettings:
     patience : int, optional
         Stop after this many iterations without a better score.
     result : {"best", "last"}
-        Weights of the iteration with the best score, or of the last one.
+        Weights of the iteration with the best score (or the start's, if its score is known and none
+        is better), or of the last one.
     zero_group : {"drop", "keep"}
         Features that occur in the lists, and to which OSCAR gave weight 0: in no group, as in the
         paper, or one more group, all together.
@@ -187,7 +188,7 @@ class GroupingTuner:
         Finds the weights of groups on dev; PRO in the paper.
     settings : GroupingSettings
     inner : IterationSettings
-        Of the runs on dev; the best of the weights of each are taken.
+        Of the runs on dev; the best of the weights of each are taken, its start among them.
     seed : int
     """
 
@@ -233,7 +234,8 @@ class GroupingTuner:
         Parameters
         ----------
         progress : Progress, optional
-            Where an earlier run stopped; weights and state are as they were then.
+            Where an earlier run stopped; weights and state are as they were then. Or one that has
+            noted the score of the start.
         on_steps, on_learned, on_fit, on_iteration : callable
             Told what happened: steps of Algorithm 2, groups learnt, an iteration of the tuner on
             dev, all of an iteration.

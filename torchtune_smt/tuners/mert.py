@@ -31,6 +31,10 @@ class Mert:
     The first climb begins at the given weights, each restart at the best ones so far, moved at
     random. BLEU is sacrebleu's without smoothing, 0 where some order has no match in the corpus.
 
+    Weights of 0 leave lists in the order that they came in, which no other weights may reach. They
+    rank nothing, so a climb from them would have nowhere to begin: it begins at random weights
+    instead, and its result is never 0, even where the order of the lists has the better BLEU.
+
     Features are measured by how far they spread within the lists: random directions and moves are
     normal noise in these units. What is equal in all hypotheses of each list has no effect, and
     its weight is left alone. BLEU does not depend on the scale of the others: they keep the l1
@@ -64,7 +68,9 @@ class Mert:
             raise ValueError(f"max_features must be at least 1, not {self.max_features}")
 
     def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
-        """Return the weights of the best BLEU that was found; never a worse one than the start's.
+        """Return the weights of the best BLEU that was found.
+
+        It is never worse than the start's, unless that has no weight that makes a difference.
 
         Parameters
         ----------
@@ -105,7 +111,8 @@ class Mert:
         search = _Search(lists, active)
         old = start[search.feature]
         norm = float(np.abs(old).sum()) or 1.0
-        point, bleu = self._climb(search, _unit(old * search.scale), generator)
+        first = old * search.scale if old.any() else generator.standard_normal(old.size)
+        point, bleu = self._climb(search, _unit(first), generator)
         for _ in range(self.restarts):
             noise = generator.standard_normal(point.size) / math.sqrt(max(point.size, 1))
             other, other_bleu = self._climb(search, _unit(point + self.spread * noise), generator)
@@ -116,7 +123,7 @@ class Mert:
         weights[search.feature] = new * (norm / (float(np.abs(new).sum()) or 1.0))
         # The last word is with the lists as they are, not with what rounding made of them.
         start_bleu, bleu = _bleu(lists, start), _bleu(lists, weights)
-        if bleu <= start_bleu:
+        if bleu <= start_bleu and old.any():
             weights, bleu = start.copy(), start_bleu
         report = {
             "bleu": bleu,
