@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.decoders.kbest_formats import OnError
 from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import Source
 from torchtune_smt.losses import Logistic
@@ -108,6 +109,16 @@ def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
     assert len(KBestFiles().read("dev", [path])) == 2
     stored = KBestFiles(on_error="skip").read("dev", [path], for_tuning=True)
     assert stored.summary().endswith("1 lists of one hypothesis, of no use in tuning")
+
+
+@pytest.mark.parametrize("on_error", ["error", "skip"])
+def test_only_lists_of_one_hypothesis(on_error: OnError, tmp_path: Path) -> None:
+    """Copies do not count: there is nothing to choose."""
+    first, _, _, second, _ = DEV.splitlines(keepends=True)
+    path = write(tmp_path / "list", first + first + second)
+    with pytest.raises(InputError, match="list: every list has one hypothesis, which leaves"):
+        KBestFiles(on_error=on_error).read("dev", [path], for_tuning=True)
+    assert len(KBestFiles(on_error=on_error).read("dev", [path])) == 2
 
 
 def test_dense_features_of_all_sets_agree(tmp_path: Path) -> None:

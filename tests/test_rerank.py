@@ -178,9 +178,20 @@ def test_options_of_lists(folder: Path) -> None:
         ("decoder.dev_scores=[s,s]",): "decoder.dev: 1 files of features and 2 files of scores",
         ("decoder.k=0",): "decoder: k must be at least 1",
         ("decoder.dense=[x]",): "the dense feature x does not occur",
+        ("decoder.features=x",): "has no feature 'x', .* LM0_0, .* templates W$",
+        ("decoder.features=[dense,x]",): "has no feature 'x'",
     }.items():
         with pytest.raises(InputError, match=message):
             open_lists(configured(*overrides).decoder, tune_on="dev", report=str)
+    for choice, names in {
+        "all": ["LM0_0", "W_x", "W_y"],
+        "dense": ["LM0_0"],
+        "W": ["W_x", "W_y"],
+        "[dense,W_y]": ["LM0_0", "W_y"],
+    }.items():
+        chosen = configured(f"decoder.features={choice}").decoder
+        features = open_lists(chosen, tune_on="dev", report=str).features
+        assert features.names(range(len(features))) == names
     (folder / "init").write_text("other 1\n")
     cfg = configured("init=file", "init.file=init")
     decoder = open_lists(cfg.decoder, tune_on="dev", report=str)

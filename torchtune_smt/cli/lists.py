@@ -47,6 +47,7 @@ def open_lists(
             k=options.k,
             format=options.format,
             dense=_names(options.dense),
+            keep=None if options.features == "all" else _names(options.features),
             on_error=options.on_error,
             unique=options.unique,
         )

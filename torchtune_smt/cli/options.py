@@ -99,6 +99,10 @@ RULES: Final = {
     "decoder.test_scores": _FILES.or_null(),
     "decoder.format": _one_of("moses", "cdec").or_null(),
     "decoder.dense": _LIST.or_null(),
+    "decoder.features": Rule(
+        "all, dense, or a list of features and templates, as in [dense,WT]",
+        lambda value: bool(value) and (_TEXT.accepts(value) or _LIST.accepts(value)),
+    ),
     "decoder.on_error": _one_of("error", "skip"),
     "format": _one_of("moses", "cdec").or_null(),
     "on_error": _one_of("error", "skip"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.decoders import stored_lists_kernels as kernels
 from torchtune_smt.decoders.kbest_formats import Format, OnError, read_lists
+from torchtune_smt.decoders.list_features import choose_features
 from torchtune_smt.decoders.moses_tuning_files import number_hypotheses, read_tuning_files
 from torchtune_smt.decoders.stored_lists import StoredLists, merged
 from torchtune_smt.errors import InputError
@@ -54,6 +55,8 @@ class KBestFiles:
     dense : sequence of str, optional
         Names of the dense features, where the format's own distinction does not hold; see
         `read_lists`.
+    keep : sequence of str, optional
+        Only these features are read; see `choose_features`. All by default.
     on_error : {"error", "skip"}
         What happens to lines with a fault; see `read_lists`.
     unique : bool
@@ -62,7 +65,8 @@ class KBestFiles:
     Attributes
     ----------
     dense_names : list of str
-        Dense features of all sets read so far; make `Weights` of them after the last `read`.
+        Dense features of all sets read so far, if they are kept; make `Weights` of them after the
+        last `read`.
     target_words, features : Vocabulary
         Words and feature names of all sets; a feature's id in `Weights` is another.
     sets : dict of str to StoredLists
@@ -75,6 +79,7 @@ class KBestFiles:
         k: int | None = None,
         format: Format | None = None,
         dense: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
         on_error: OnError = "error",
         unique: bool = True,
     ) -> None:
@@ -83,12 +88,16 @@ class KBestFiles:
         self.k = k
         self.format = format
         self.dense = dense
+        self.keep = keep
         self.on_error: OnError = on_error
         self.unique = unique
-        self.dense_names: list[str] = [] if dense is None else list(dense)
+        self.dense_names: list[str] = []
         self.target_words = Vocabulary()
         self.sets: dict[str, StoredLists] = {}
         self.features = Vocabulary()
+        # What the files have, before features are chosen.
+        self._read_features = self.features if keep is None else Vocabulary()
+        self._read_dense: list[str] = [] if dense is None else list(dense)
         self._bound: Vocabulary | None = None
         self._names: Offsets = np.empty(0, np.int64)
         self._weight: Reals = np.empty(0)
@@ -118,8 +127,9 @@ class KBestFiles:
         Raises
         ------
         InputError
-            As `read_lists` and `read_tuning_files`; or the dense features are not those of a set
-            read before.
+            As `read_lists` and `read_tuning_files`; the dense features are not those of a set
+            read before; a feature to be kept does not occur; or all lists for tuning have one
+            hypothesis.
         ValueError
             There are no files, or not as many scores as lists.
         """
@@ -130,7 +140,7 @@ class KBestFiles:
                 f"{len(lists)} files of features and {len(scores)} files of scores; each "
                 "features.dat needs its own scores.dat"
             )
-        vocabularies = {"words": self.target_words, "features": self.features}
+        vocabularies = {"words": self.target_words, "features": self._read_features}
         parts = []
         for number, path in enumerate(lists):
             if scores is None:
@@ -144,6 +154,10 @@ class KBestFiles:
             self._take_dense(part, path)
             parts.append(part)
         stored = merged(parts)
+        if self.keep is not None:
+            chosen = choose_features(self._read_features, self._read_dense, self.keep, lists[0])
+            stored = stored.with_features(chosen, self.features)
+        self.dense_names = [name for name in self._read_dense if name in self.features]
         if self.unique:
             stored = stored.without_copies()
         if scores is not None:
@@ -238,9 +252,9 @@ class KBestFiles:
                     path=path,
                 )
             return
-        new = [name for name in part.dense_names if name not in set(self.dense_names)]
-        if part.same_dense and self.dense_names:
-            lacking = [name for name in self.dense_names if name not in set(part.dense_names)]
+        new = [name for name in part.dense_names if name not in set(self._read_dense)]
+        if part.same_dense and self._read_dense:
+            lacking = [name for name in self._read_dense if name not in set(part.dense_names)]
             if new or lacking:
                 raise InputError(
                     f"the dense feature {(new + lacking)[0]} is "
@@ -248,13 +262,19 @@ class KBestFiles:
                     "need the same dense features",
                     path=path,
                 )
-        self.dense_names += new
+        self._read_dense += new
 
     def _check_sizes(self, stored: StoredLists, paths: Sequence[AnyPath]) -> None:
         """Refuse, or count, lists of one entry."""
         short = np.flatnonzero(np.diff(stored.list_begin) == 1)
         if short.size == 0:
             return
+        if short.size == len(stored):
+            raise InputError(
+                "every list has one hypothesis, which leaves nothing to choose and to learn from; "
+                "give longer lists",
+                path=paths[0],
+            )
         if self.on_error == "error":
             entry = int(stored.list_begin[short[0]])
             raise InputError(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.decoders import stored_lists_kernels as kernels
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
 from torchtune_smt.vocabulary import Vocabulary
 
 T = TypeVar("T", bound=np.generic)
@@ -108,6 +108,28 @@ class StoredLists:
             self.dense_names,
             self.same_dense,
             self.skipped,
+        )
+
+    def with_features(self, chosen: Flags, features: Vocabulary) -> StoredLists:
+        """Return the lists with some of their features (bool, one a feature) alone.
+
+        Parameters
+        ----------
+        features : Vocabulary
+            Takes their names.
+        """
+        new_id: Ids = np.full(chosen.size, -1, np.int32)
+        new_id[chosen] = features.intern(self.features.names(np.flatnonzero(chosen)))
+        feature = new_id[self.feature]
+        kept = feature >= 0
+        before: Offsets = np.append(np.int64(0), np.cumsum(kept))
+        return replace(
+            self,
+            row_begin=before[self.row_begin],
+            feature=feature[kept],
+            value=self.value[kept],
+            features=features,
+            dense_names=[name for name in self.dense_names if name in features],
         )
 
     def without_copies(self) -> StoredLists:
