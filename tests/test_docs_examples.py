@@ -26,6 +26,8 @@ RUNS = {
     # Not with the arguments of sampler=pro, which this class does not have.
     "sampler_by_target": ["sampler._target_=best_worst.BestWorst", "sampler.pairs=3"],
     "regulariser": ["regularizer=negative_l1", "regularizer.strength=1000"],
+    "optimizer": ["optimizer=clipped_sgd", "optimizer.lr=0.001", "optimizer.clip=inf"],
+    "unclipped": ["optimizer=fobos", "optimizer.lr=0.001", "optimizer.schedule=constant"],
 }
 SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
 
@@ -148,6 +150,14 @@ def test_regulariser(tuned: Tuned, importable: None) -> None:
     assert min(sparse) > 0
 
 
+def test_optimizer(tuned: Tuned) -> None:
+    """It is `fobos` where nothing is clipped; its parts are in test_own_optimizers."""
+    own, expected = tuned("optimizer"), tuned("unclipped")
+    assert own.keys() == expected.keys()
+    np.testing.assert_allclose([own[n] for n in expected], list(expected.values()), atol=1e-9)
+    assert own != tuned("default")
+
+
 def test_outputs_of_a_run(tuned: Tuned, folder: Path) -> None:
     """The files that the documentation names, and what it says of metrics.jsonl."""
     assert tuned("default")
@@ -178,7 +188,8 @@ def test_examples_in_the_text_are_the_files(repository: Path) -> None:
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
         assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name
-    assert f"```yaml\n{(examples / 'conf/features/rule_length.yaml').read_text().rstrip()}" in text
+    for name in ("features/rule_length", "optimizer/clipped_sgd"):
+        assert f"```yaml\n{(examples / 'conf' / f'{name}.yaml').read_text().rstrip()}\n```" in text
 
 
 def test_every_choice_is_described(repository: Path) -> None:

@@ -10,8 +10,9 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import Tensor
 
+from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.parts import Parts, arguments, averages, refuse_device
+from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.setup import check_part
 from torchtune_smt.errors import InputError
 from torchtune_smt.tuners.batch import Fitter
@@ -65,16 +66,14 @@ def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Fi
     names = _parameters(kind)
 
     def optimizer(parameters: list[Tensor]) -> Any:
-        return parts.optimizer(
-            parameters, unregularized=0 if cfg.optimizer.regularize_dense else n_dense()
-        )
+        return parts.optimizer(parameters, n_dense())
 
     offered = {
         "sampler": parts.sampler,
         "loss": parts.loss,
         "optimizer": optimizer,
         "device": cfg.device,
-        "average": averages(cfg),
+        "average": parts.optimizer.averages,
     }
     if "device" not in names:
         refuse_device(cfg)

@@ -49,7 +49,7 @@ def check_grouping(cfg: DictConfig) -> None:
                 f"tuner=grouping learns groups by FOBOS with OSCAR, and {group} is "
                 f"{cfg[group]['_target_']}: set {group}={choice}, or leave {group} out"
             )
-    if cfg.optimizer.regularize_dense:
+    if cfg.optimizer.get("regularize_dense"):
         raise InputError(
             "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
             "its own, which OSCAR does not pull at; leave it out"

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.parts import Parts, averages, refuse_device
+from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.reporting import Reporter
 from torchtune_smt.cli.task import Task, bind_metric, evaluate
 from torchtune_smt.errors import InputError
@@ -27,7 +28,7 @@ class OnlineRun:
     advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
 
     def __init__(self, cfg: DictConfig, parts: Parts) -> None:
-        if averages(cfg) and cfg.tuner.result != "average":
+        if parts.optimizer.averages and cfg.tuner.result != "average":
             raise InputError(
                 f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
                 f"{cfg.tuner.result}: set tuner.result=average, or optimizer.average=none"
@@ -39,14 +40,9 @@ class OnlineRun:
             self._settings = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
-        """Make optimizer and tuner."""
+        """Make the tuner, with its optimizer."""
         cfg, parts, weights = self._cfg, self._parts, task.weights
         self._task = task
-        with option_errors("optimizer", cfg.optimizer):
-            self._optimizer = parts.optimizer(
-                [weights.parameter],
-                unregularized=0 if cfg.optimizer.regularize_dense else weights.n_dense,
-            )
         with option_errors("tuner"):
             self._tuner = OnlineTuner(
                 task.decoder,
@@ -54,13 +50,12 @@ class OnlineRun:
                 bind_metric(parts.metric, task.decoder, task.tuning),
                 parts.sampler,
                 parts.loss,
-                self._optimizer,
+                parts.optimizer([weights.parameter], weights.n_dense),
                 batch_size=cfg.tuner.batch_size,
                 shuffle=cfg.tuner.shuffle,
                 seed=cfg.seed,
             )
-        state: Stateful = self._optimizer
-        return state
+        return self._tuner.optimizer
 
     def plan(self) -> str:
         """Return the number of epochs."""
@@ -69,7 +64,8 @@ class OnlineRun:
 
     def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
         """Run the epochs."""
-        cfg, task, optimizer = self._cfg, self._task, self._optimizer
+        cfg, task = self._cfg, self._task
+        optimizer: Any = self._tuner.optimizer
         total = self._settings.epochs * len(task.tuning)
         saved = time.perf_counter()
 
@@ -83,14 +79,14 @@ class OnlineRun:
         with closing(Reporter(log, task.weights, total, progress.sentences)) as reporter:
 
             def on_batch(report: BatchReport, progress: Progress) -> None:
-                reporter.batch(report, progress, optimizer.param_groups[0]["lr"])
+                reporter.batch(report, progress, float(optimizer.param_groups[0].get("lr", "nan")))
 
             return tune(
                 self._tuner,
                 task.tuning,
                 self._settings,
                 lambda: evaluate(task.decoder, task.weights, task.sets["dev"])[0].score,
-                average=optimizer.averaged if averages(cfg) else None,
+                average=optimizer.averaged if self._parts.optimizer.averages else None,
                 progress=progress,
                 on_batch=on_batch,
                 on_epoch=reporter.epoch,

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.batch import BatchRun
+from torchtune_smt.cli.fitters import groups_taken
 from torchtune_smt.cli.grouping import GroupingRun, check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.online import OnlineRun
@@ -54,6 +55,8 @@ def _train(cfg: DictConfig) -> float:
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
     refuse_unused(unused)
     require_all(cfg, needless=unused)
+    if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
+        print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
     tuning = KINDS[cfg.tuner.kind](cfg, parts)
     task = open_task(cfg, parts)
     decoder, weights, sets, sentences = task

@@ -13,6 +13,7 @@ from torchtune_smt.cli.fitters import PART_GROUPS, groups_taken
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.errors import InputError
 from torchtune_smt.losses import is_listwise
+from torchtune_smt.regularizers import NoRegularizer
 
 _SETS: Final = ("train", "dev", "test")
 
@@ -162,6 +163,12 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
             unused["tuner.fitter.batch_size"] = (
                 f"{loss} takes a step after each pair or list (loss.reduction=sum does not)"
             )
-    if cfg.regularizer["_target_"] == "torchtune_smt.regularizers.NoRegularizer":
+    optimizer = parts.optimizer
+    if not optimizer.regularizes:
+        reason = f"{optimizer.name} takes no regularizer"
+        unused["optimizer.regularize_dense"] = reason
+        if not isinstance(parts.regularizer, NoRegularizer):
+            unused.setdefault("regularizer", reason)
+    elif isinstance(parts.regularizer, NoRegularizer):
         unused["optimizer.regularize_dense"] = "regularizer=none pulls at no weight"
     return unused

@@ -210,7 +210,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             pending = self._pending[parameters[key]]
             state[key] = {
                 **{name: _copied(value) for name, value in entry.items()},
-                "pending": {name: _plain(value) for name, value in pending.items()},
+                "pending": {name: plain(value) for name, value in pending.items()},
             }
         groups = [
             {name: value for name, value in group.items() if name != "regularizer"}
@@ -366,7 +366,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         if missing:
             raise ValueError(f"the saved state lacks {sorted(missing)}: it is not {self._name}'s")
         saved = entry["pending"].get("regularizer")
-        if "regularizer" in self.settings and saved != _plain(group["regularizer"]):
+        if "regularizer" in self.settings and saved != plain(group["regularizer"]):
             raise ValueError(
                 f"the saved state is of regularizer {saved}, and this optimizer has "
                 f"{group['regularizer']!r}: build it with the same"
@@ -454,7 +454,7 @@ def _copied(value: Any) -> Any:
     return value.clone() if torch.is_tensor(value) else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a setting as a number or a string: a regulariser is named, not stored."""
     if value is None or isinstance(value, int | float | str):
         return value

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest import KBest
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
+from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.pairs import PairSampler
 from torchtune_smt.tuners.objective import take_step
@@ -59,7 +61,7 @@ class OnlineTuner:
     sampler : PairSampler
     loss : PairwiseLoss or ListwiseLoss
         A listwise one does not ask the sampler.
-    optimizer : LazyOptimizer
+    optimizer : LazyOptimizer or torch.optim.Optimizer
         Of ``weights.parameter``.
     batch_size : int
         Sentences decoded under the same weights; 20 in Green et al.
@@ -76,7 +78,7 @@ class OnlineTuner:
         metric: BoundMetric,
         sampler: PairSampler,
         loss: Loss,
-        optimizer: LazyOptimizer,
+        optimizer: LazyOptimizer | torch.optim.Optimizer,
         *,
         batch_size: int = 20,
         shuffle: bool = True,
@@ -89,11 +91,11 @@ class OnlineTuner:
         self.metric = metric
         self.sampler = sampler
         self.loss = loss
-        self.optimizer = optimizer
+        self.optimizer = adapted(optimizer)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        weights.before_read = optimizer.catch_up
+        weights.before_read = self.optimizer.catch_up
 
     def epoch(self, sentences: Sentences, number: int, done: int = 0) -> Iterator[BatchReport]:
         """Go once through the sentences, yielding after each mini-batch.

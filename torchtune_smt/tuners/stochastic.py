@@ -15,7 +15,8 @@ from torchtune_smt.accumulation.pair_rows import PairRows
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
-from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.optim.adapter import adapted
+from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.pairs import PairSampler
 from torchtune_smt.tuners.batch import Fit
 from torchtune_smt.tuners.devices import check_device
@@ -55,7 +56,7 @@ class Stochastic:
 
     sampler: PairSampler
     loss: Loss
-    optimizer: Callable[[list[Tensor]], SparseOptimizer]
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer]
     passes: int = 20
     batch_size: int = 100
     average: bool = False
@@ -123,16 +124,16 @@ class Stochastic:
 
         return self._passes(weights, optimizer, np.arange(len(pairs)), step, seed, "pairs")
 
-    def _begin(self, start: Reals) -> tuple[_FixedWeights, SparseOptimizer]:
+    def _begin(self, start: Reals) -> tuple[_FixedWeights, LazyOptimizer]:
         """Return weights and a new optimizer of these."""
         parameter = torch.nn.Parameter(torch.from_numpy(start.copy()).to(self.device))
-        optimizer = self.optimizer([parameter])
+        optimizer = adapted(self.optimizer([parameter]))
         return _FixedWeights(parameter, optimizer.catch_up), optimizer
 
     def _passes(
         self,
         weights: _FixedWeights,
-        optimizer: SparseOptimizer,
+        optimizer: LazyOptimizer,
         items: Offsets,
         step: Callable[[Offsets], float],
         seed: Sequence[int],

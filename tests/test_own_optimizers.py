@@ -1,0 +1,382 @@
+"""Optimizers of torch and of users: their steps, their state, and what keeps one from tuning."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim_reference import parameter_of, set_gradient
+from test_batch import pairs_of
+from test_online import DENSE, START, GivenGains, ListDecoder, random_lists, sentences_of
+
+from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.errors import DivergenceError, InputError
+from torchtune_smt.losses import Logistic
+from torchtune_smt.optim import FOBOS, AdaGrad, SparseOptimizer, adapted
+from torchtune_smt.optim.adapter import Adapter
+from torchtune_smt.optim.trial import check_optimizer
+from torchtune_smt.pairs import AllPairs, ProSampler
+from torchtune_smt.regularizers import L1, L2, NoRegularizer
+from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.stochastic import Stochastic
+from torchtune_smt.weights import Weights
+
+TORCHS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.7, dampening=0.2),
+    "nesterov": partial(torch.optim.SGD, lr=0.1, momentum=0.7, nesterov=True),
+    "adagrad": partial(
+        torch.optim.Adagrad, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-8
+    ),
+    "sparse_adam": partial(torch.optim.SparseAdam, lr=0.1, betas=[0.8, 0.9]),
+}
+GRADIENTS = st.lists(
+    st.tuples(st.integers(0, 7), st.sampled_from([-2.0, -0.3, 0.5, 1.0])), max_size=5
+)
+ACTIONS = st.lists(
+    st.one_of(
+        GRADIENTS.map(lambda g: ("step", g)),
+        GRADIENTS.map(lambda g: ("step", g)),
+        st.just(("reload", None)),
+        st.integers(1, 3).map(lambda n: ("grow", n)),
+        GRADIENTS.map(lambda g: ("catch_up", g)),
+        st.just(("flush", None)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def grow(parameter: torch.nn.Parameter, length: int) -> None:
+    longer = parameter.new_zeros(length)
+    longer[: parameter.numel()] = parameter.detach()
+    parameter.data = longer
+
+
+def through_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def follow(
+    actions: list[tuple[str, Any]],
+    build: Callable[[list[Any]], Any],
+    reference: Callable[[list[Any]], Any],
+    close: Callable[[torch.Tensor, torch.Tensor], bool],
+) -> None:
+    """Do the same with a parameter that grows and with one that has its full length at once."""
+    full = parameter_of([0.4, -0.2] + [0.0] * 30)
+    short = parameter_of([0.4, -0.2])
+    expected, optimizer = reference([full]), adapted(build([short]))
+    for action, argument in actions:
+        if action == "grow":
+            grow(short, min(short.numel() + argument, 32))
+        elif action == "reload":
+            state = through_file(optimizer.state_dict())
+            optimizer = adapted(build([short]))
+            optimizer.load_state_dict(state)
+        elif action == "flush":
+            optimizer.flush()
+            optimizer.end_epoch()
+        else:
+            entries = [(i % short.numel(), value) for i, value in argument]
+            indices = torch.tensor([i for i, _ in entries], dtype=torch.int64)
+            optimizer.catch_up(indices)
+            if action == "step":
+                set_gradient(short, entries)
+                set_gradient(full, entries)
+                if not isinstance(expected, SparseOptimizer):
+                    assert full.grad is not None
+                    dense = expected.param_groups[0].get("momentum")
+                    full.grad = full.grad.to_dense() if dense else full.grad.coalesce()
+                optimizer.step()
+                expected.step()
+    if isinstance(expected, SparseOptimizer):
+        expected.flush()
+    optimizer.flush()
+    assert close(short, full[: short.numel()])
+    assert not full[short.numel() :].any()
+
+
+@pytest.mark.parametrize("kind", TORCHS)
+@settings(max_examples=60)
+@given(actions=ACTIONS)
+def test_torchs_optimizers_on_a_parameter_that_grows(
+    kind: str, actions: list[tuple[str, Any]]
+) -> None:
+    # The reference of momentum are torch's dense steps, which are those to rounding.
+    close = partial(torch.allclose, rtol=1e-12, atol=1e-14)
+    dense = kind in ("momentum", "nesterov")
+    follow(actions, TORCHS[kind], TORCHS[kind], close if dense else torch.equal)
+
+
+@pytest.fixture(scope="module")
+def clipped(repository: Path) -> Any:
+    """The optimizer of docs/extending.md."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(repository / "docs" / "examples"))
+        from clipped_sgd import ClippedSGD
+    return ClippedSGD
+
+
+@settings(max_examples=100)
+@given(actions=ACTIONS, regularizer=st.sampled_from([None, L1(0.3), NoRegularizer()]))
+def test_the_optimizer_of_the_documentation(
+    clipped: Any, actions: list[tuple[str, Any]], regularizer: Any
+) -> None:
+    """With gradients that are not clipped, it is FOBOS with a constant learning rate."""
+    options = {"lr": 0.1, "regularizer": regularizer, "unregularized": 1}
+    follow(
+        actions,
+        partial(clipped, clip=float("inf"), **options),
+        partial(FOBOS, schedule="constant", **options),
+        partial(torch.allclose, rtol=0, atol=1e-12),
+    )
+
+
+def test_gradients_are_clipped(clipped: Any) -> None:
+    parameter = parameter_of([0.0, 0.0, 0.0])
+    optimizer = adapted(clipped([parameter], lr=0.5, clip=2.0))
+    set_gradient(parameter, [(0, 3.0), (2, -1.0)])
+    optimizer.step()
+    assert parameter.tolist() == [-1.0, 0.0, 0.5]
+    with pytest.raises(ValueError, match="L2 is not separable and lazy"):
+        clipped([parameter], regularizer=L2())
+
+
+def test_gradients_come_coalesced_and_finite() -> None:
+    class Writes(torch.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {})
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            (parameter,) = self.param_groups[0]["params"]
+            written.append((parameter.grad.indices().tolist(), parameter.grad.values().tolist()))
+
+    written: list[Any] = []
+    parameter = parameter_of([0.0] * 4)
+    optimizer = adapted(Writes([parameter]))
+    set_gradient(parameter, [(3, 1.0), (0, 2.0), (3, 5.0)])
+    optimizer.step()
+    assert written == [([[0, 3]], [2.0, 6.0])]
+    set_gradient(parameter, [(3, float("nan"))])
+    with pytest.raises(DivergenceError, match="feature id 3 is nan"):
+        optimizer.step()
+    parameter.grad = torch.ones(4, dtype=torch.float64)
+    with pytest.raises(TypeError, match="Writes takes sparse gradients"):
+        optimizer.step()
+
+
+def test_only_what_lacks_something_is_adapted() -> None:
+    parameter = parameter_of([0.0])
+    own = AdaGrad([parameter])
+    assert adapted(own) is own
+    once = adapted(torch.optim.SGD([parameter], lr=0.1))
+    assert isinstance(once, Adapter)
+    assert adapted(once) is once
+
+
+def test_a_state_of_something_else_is_refused(clipped: Any) -> None:
+    parameter = parameter_of([0.0])
+    state = adapted(clipped([parameter], regularizer=L1(0.1))).state_dict()
+    with pytest.raises(ValueError, match="of the optimizer ClippedSGD, and this is SparseAdam"):
+        adapted(torch.optim.SparseAdam([parameter])).load_state_dict(state)
+    other = adapted(clipped([parameter], regularizer=L1(0.2)))
+    with pytest.raises(ValueError, match=r"regularizer L1\(strength=0.1\), and .*strength=0.2"):
+        other.load_state_dict(state)
+
+
+# What cannot tune.
+
+
+class OwnSGD(torch.optim.Optimizer):
+    """As simple as can be."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        (parameter,) = self.param_groups[0]["params"]
+        parameter.add_(self.size(parameter) * parameter.grad, alpha=-self.param_groups[0]["lr"])
+
+    def size(self, parameter: Any) -> float:
+        return 1.0
+
+
+class OnlyCatchesUp(OwnSGD):
+    def catch_up(self, indices: Any) -> None:
+        pass
+
+
+class OnlyFlushes(OwnSGD):
+    def flush(self) -> None:
+        pass
+
+
+class DoesNotGrow(OwnSGD):
+    def size(self, parameter: Any) -> float:
+        vector = self.state[parameter].setdefault("vector", torch.ones_like(parameter))
+        return float(vector[parameter.grad.indices()[0]].sum())
+
+
+class Forgets(OwnSGD):
+    steps = 0
+
+    def size(self, parameter: Any) -> float:
+        self.steps += 1
+        return 1 / self.steps
+
+
+class Counts(OwnSGD):
+    """The same, as it has to be."""
+
+    def size(self, parameter: Any) -> float:
+        state = self.state[parameter]
+        state["steps"] = state.get("steps", 0) + 1
+        return 1 / float(state["steps"])
+
+
+class KeepsObjects(OwnSGD):
+    def size(self, parameter: Any) -> float:
+        self.state[parameter]["object"] = L1()
+        return 1.0
+
+
+class WithoutStep(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+
+class Unfinished(SparseOptimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1.0, "regularizer": None, "unregularized": 0})
+
+    def _check_group(self, group: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (torch.optim.Adam, r"Adam cannot take a step on a sparse gradient \(adam.py:\d+, Runtime"),
+        (torch.optim.AdamW, "consider SparseAdam instead"),
+        (torch.optim.RMSprop, "RMSprop does not support sparse gradients"),
+        (torch.optim.ASGD, "ASGD cannot take a step on a sparse gradient"),
+        (torch.optim.LBFGS, "LBFGS cannot take a step .* missing .* argument: 'closure'"),
+        (partial(torch.optim.SGD, weight_decay=0.1), "SGD cannot take a step on a sparse"),
+        (partial(torch.optim.Adagrad, weight_decay=0.1), "not compatible with sparse gradients"),
+        (partial(torch.optim.SGD, fused=True), "does not support sparse"),
+        (OnlyCatchesUp, "OnlyCatchesUp has no flush: an optimizer that puts updates off needs"),
+        (OnlyFlushes, "OnlyFlushes has no catch_up"),
+        (DoesNotGrow, r"DoesNotGrow cannot take a step once there are more weights \(test_own"),
+        (Forgets, "Forgets goes on in another way when it is resumed: keep all"),
+        (KeepsObjects, "be saved .* something that is no number, text or tensor"),
+        (WithoutStep, r"WithoutStep cannot take a step .*NotImplementedError: not written\)"),
+        (Unfinished, r"Unfinished cannot take a step .*sparse.py:\d+, NotImplementedError"),
+        (lambda parameters: object(), "object is no torch.optim.Optimizer: derive it"),
+    ],
+)
+def test_what_cannot_tune_is_refused(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        check_optimizer(build)
+
+
+@pytest.mark.parametrize("build", [*TORCHS.values(), OwnSGD, Counts, AdaGrad, FOBOS])
+def test_what_can_tune_passes(build: Any) -> None:
+    check_optimizer(build)
+
+
+def test_the_optimizer_of_the_documentation_passes(clipped: Any) -> None:
+    check_optimizer(partial(clipped, regularizer=L1(0.1)))
+
+
+# Whole runs.
+
+RUNS = {**TORCHS, "own": Counts}
+
+
+def tuner_of(kind: Any) -> OnlineTuner:
+    lists = random_lists(3, size=4)
+    decoder = ListDecoder(lists)
+    weights = Weights(DENSE)
+    weights.set(list(START), list(START.values()))
+    return OnlineTuner(
+        decoder,
+        weights,
+        GivenGains(decoder),
+        ProSampler(candidates=50, pairs=6),
+        Logistic(),
+        RUNS[kind]([weights.parameter]),
+        batch_size=2,
+    )
+
+
+def run(tuner: OnlineTuner, progress: Progress | None = None, **options: Any) -> Progress:
+    settings = EpochSettings(epochs=3, result="average")
+    lists = tuner.decoder.lists  # type: ignore[attr-defined]
+    return tune(tuner, sentences_of(lists), settings, lambda: 0.0, progress=progress, **options)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_online_tuning_goes_on_where_it_was_saved(kind: str, tmp_path: Path) -> None:
+    whole = tuner_of(kind)
+    ends: list[torch.Tensor] = []
+    lengths: list[int] = []
+
+    def save(progress: Progress) -> None:
+        if progress.batches == 0:
+            ends.append(whole.weights.parameter.detach().clone())
+        if (progress.epoch, progress.batches) == (1, 2):
+            lengths.append(len(whole.weights))
+            save_checkpoint(tmp_path / "c.pt", whole.weights, whole.optimizer, progress, {})
+
+    run(whole, save=save)
+    assert torch.equal(whole.weights.parameter, (ends[0] + ends[1] + ends[2]) / 3)
+    assert len(DENSE) < lengths[0] < len(whole.weights)
+
+    again = tuner_of(kind)
+    progress = load_checkpoint(tmp_path / "c.pt", again.weights, again.optimizer, {})
+    run(again, progress)
+    names = whole.weights.features.names(range(len(whole.weights)))
+    assert again.weights.features.names(range(len(again.weights))) == names
+    assert torch.equal(again.weights.parameter, whole.weights.parameter)
+
+
+@pytest.mark.parametrize("reduction", ["each", "sum"])
+@pytest.mark.parametrize("kind", TORCHS)
+def test_stochastic_tuning(kind: str, reduction: str) -> None:
+    matrix, pairs = pairs_of(4)
+    fitter = Stochastic(AllPairs(), Logistic(reduction), RUNS[kind], 2, 8)  # type: ignore[arg-type]
+    fit = fitter.fit_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
+    weights = parameter_of(np.linspace(-0.3, 0.3, 7).tolist())
+    optimizer = TORCHS[kind]([weights])
+    generator, size = np.random.default_rng((5,)), 1 if reduction == "each" else 8
+    for _ in range(2):
+        order = generator.permutation(30)
+        for begin in range(0, 30, size):
+            part = matrix[order[begin : begin + size]]
+            gradient = -1 / (1 + np.exp(part @ weights.detach().numpy())) @ part
+            entries = [(i, gradient[i]) for i in np.flatnonzero(part.any(0))]
+            set_gradient(weights, entries)
+            optimizer.step()
+    np.testing.assert_allclose(fit.weights, weights.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_an_unknown_class_of_saved_state(tmp_path: Path) -> None:
+    tuner = tuner_of("sparse_adam")
+    save_checkpoint(tmp_path / "c.pt", tuner.weights, tuner.optimizer, Progress(), {})
+    other = tuner_of("adagrad")
+    with pytest.raises(InputError, match="optimizer SparseAdam, and this is Adagrad"):
+        load_checkpoint(tmp_path / "c.pt", other.weights, other.optimizer, {})

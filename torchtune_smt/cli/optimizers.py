@@ -1,0 +1,92 @@
+"""The optimizer that the configuration names, with the regulariser that it takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+
+from torchtune_smt.cli.arguments import arguments
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.errors import InputError
+from torchtune_smt.optim.trial import check_optimizer
+from torchtune_smt.regularizers import Regularizer
+from torchtune_smt.resources import PACKAGE
+
+
+class ChosenOptimizer:
+    """Makes optimizers as the group ``optimizer`` describes them.
+
+    Parameters
+    ----------
+    cfg : DictConfig
+    regularizer : Regularizer
+        Given to a class that has an argument of this name.
+
+    Attributes
+    ----------
+    name : str
+        Of the class.
+    regularizes : bool
+        Whether it takes a regulariser.
+    averages : bool
+        Whether it is to keep an average of the weights.
+
+    Raises
+    ------
+    InputError
+        An option is out of range, or the optimizer cannot tune.
+    """
+
+    def __init__(self, cfg: DictConfig, regularizer: Regularizer) -> None:
+        options = arguments(cfg, "optimizer")
+        self._regularize_dense = bool(options.pop("regularize_dense", False))
+        self._options = options
+        self._regularizer = regularizer
+        self._make = instantiate(options, _partial_=True, _convert_="object")
+        kind = self._make.func
+        self.name = getattr(kind, "__name__", str(kind))
+        self._names = _argument_names(kind)
+        self.regularizes = "regularizer" in self._names
+        if self.regularizes and not self._regularize_dense and "unregularized" not in self._names:
+            raise InputError(
+                f"optimizer: {self.name} takes a regularizer and no `unregularized`, the number of "
+                "dense features, which come first and are to be left alone: let it take that, or "
+                "have dense features regularised, too (+optimizer.regularize_dense=true)"
+            )
+        optimizer = self([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))])
+        # Those of this package are tested, and have kernels that take long to compile.
+        if not type(optimizer).__module__.startswith(f"{PACKAGE.name}."):
+            with option_errors("optimizer"):
+                check_optimizer(self)
+        self.averages = options.get("average", "none") != "none" and hasattr(optimizer, "averaged")
+
+    def __call__(self, parameters: list[Tensor], n_dense: int = 0) -> torch.optim.Optimizer:
+        """Return a new optimizer of parameters whose first coordinates are dense features."""
+        offered = {
+            "regularizer": self._regularizer,
+            "unregularized": 0 if self._regularize_dense else n_dense,
+        }
+        taken = {name: value for name, value in offered.items() if name in self._names}
+        with option_errors("optimizer", self._options):
+            optimizer: torch.optim.Optimizer = self._make(parameters, **taken)
+        return optimizer
+
+
+def _argument_names(kind: Callable[..., Any]) -> set[str]:
+    """Return the names of a class's arguments, with those that it hands on to its parents."""
+    if not inspect.isclass(kind):
+        return set(inspect.signature(kind).parameters)
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        if "__init__" in vars(parent):
+            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
+            names.update(parameter.name for parameter in parameters)
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                break
+    return names

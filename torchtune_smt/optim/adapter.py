@@ -1,0 +1,197 @@
+"""Optimizers of torch and of users, as tuners use them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.optim.sparse import (
+    Group,
+    SparseOptimizer,
+    State,
+    lengthened,
+    plain,
+    sparse_gradient,
+)
+
+# What torch's optimizers keep of each coordinate, and the entry of their groups that a new one
+# begins with; None: 0.
+_VECTORS: Final[dict[type, dict[str, str | None]]] = {
+    torch.optim.SGD: {"momentum_buffer": None},
+    torch.optim.Adagrad: {"sum": "initial_accumulator_value"},
+    torch.optim.SparseAdam: {"exp_avg": None, "exp_avg_sq": None},
+}
+
+
+def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
+    """Return an optimizer as tuners use it: those of this package as they are."""
+    if isinstance(optimizer, SparseOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    return Adapter(optimizer)
+
+
+class Adapter:
+    """A `torch.optim.Optimizer` with all that tuners ask of a `LazyOptimizer`.
+
+    One that puts nothing off needs no more than `step`. It gets gradients that are finite and
+    coalesced. The state of torch's own optimizers grows with the parameter; one of a user's own
+    class lengthens its state itself.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        If it puts updates off, with `catch_up` and `flush`. It may have `end_epoch`, too, and
+        `averaged`.
+
+    Raises
+    ------
+    TypeError
+        It has one of `catch_up` and `flush` without the other.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer: Any = optimizer
+        self._name = type(optimizer).__name__
+        lacks = [name for name in ("catch_up", "flush") if not hasattr(optimizer, name)]
+        if len(lacks) == 1:
+            raise TypeError(
+                f"{self._name} has no {lacks[0]}: an optimizer that puts updates off needs both "
+                "catch_up(indices), which brings some weights up to date, and flush(), which "
+                "brings all; one that puts nothing off needs neither"
+            )
+        self._puts_off = not lacks
+        kind = next((kind for kind in _VECTORS if isinstance(optimizer, kind)), None)
+        self._vectors = {} if kind is None else _VECTORS[kind]
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """Those of the optimizer."""
+        groups: list[Group] = self._optimizer.param_groups
+        return groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradient."""
+        self._optimizer.zero_grad(set_to_none)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step along the sparse gradient.
+
+        Raises
+        ------
+        TypeError, DivergenceError
+            The gradient is dense, or not finite; no parameter has been changed then.
+        """
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = _coalesced(parameter, self._name)
+                    self._lengthen(group, parameter)
+        # torch warns, once, where nobody has said whether sparse tensors are to be checked.
+        with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+
+    def catch_up(self, indices: Tensor) -> None:
+        """Bring some coordinates (int64 tensor) of the parameter up to date."""
+        if self._puts_off:
+            self._optimizer.catch_up(indices)
+
+    def flush(self) -> None:
+        """Bring all coordinates up to date; O(D)."""
+        if self._puts_off:
+            self._optimizer.flush()
+
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over, if the optimizer wants to know."""
+        if hasattr(self._optimizer, "end_epoch"):
+            self._optimizer.end_epoch()
+
+    def averaged(self) -> Tensor:
+        """Return what the optimizer averages."""
+        average: Tensor = self._optimizer.averaged()
+        return average
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's, where settings that are no data (a regulariser) are named."""
+        result: dict[str, Any] = self._optimizer.state_dict()
+        groups = [
+            {name: value if _is_data(value) else plain(value) for name, value in group.items()}
+            for group in result["param_groups"]
+        ]
+        return {**result, "param_groups": groups, "optimizer": self._name}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            The state is of another optimizer, or of one that was made with another regulariser.
+        """
+        if state_dict.get("optimizer") != self._name:
+            raise ValueError(
+                f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this is "
+                f"{self._name}: resume with the same"
+            )
+        objects = [
+            {name: value for name, value in group.items() if not _is_data(value)}
+            for group in self.param_groups
+        ]
+        groups = []
+        for saved, own in zip(state_dict["param_groups"], objects, strict=True):
+            for name, value in own.items():
+                if saved.get(name) != plain(value):
+                    raise ValueError(
+                        f"the saved state is of {name} {saved.get(name)}, and this optimizer has "
+                        f"{value!r}: build it with the same"
+                    )
+            groups.append({name: value for name, value in saved.items() if name not in own})
+        saved_state: dict[int, State] = state_dict["state"]
+        self._optimizer.load_state_dict({"state": saved_state, "param_groups": groups})
+        for group, own in zip(self.param_groups, objects, strict=True):
+            group.update(own)
+        # torch has turned counts and the like into numbers of the parameter's dtype.
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for key, entry in saved_state.items():
+            loaded = self._optimizer.state[parameters[key]]
+            for name, value in entry.items():
+                if torch.is_tensor(value) and torch.is_tensor(loaded.get(name)):
+                    loaded[name] = value.to(loaded[name].device, copy=True)
+
+    def _lengthen(self, group: Group, parameter: Tensor) -> None:
+        """Make the vectors of torch's own state as long as the parameter."""
+        state = self._optimizer.state[parameter]
+        length = parameter.numel()
+        for name, start in self._vectors.items():
+            vector = state.get(name)
+            if vector is None:
+                continue
+            if vector.is_sparse:
+                # Sums of sparse vectors are left uncoalesced, with entries that become ever more.
+                vector = vector.coalesce()
+                state[name] = _sparse(vector.indices()[0], vector.values(), length)
+            elif vector.numel() < length:
+                state[name] = lengthened(vector, length, 0.0 if start is None else group[start])
+
+
+def _coalesced(parameter: Tensor, optimizer: str) -> Tensor:
+    """Return the gradient of a parameter, with indices that are ascending and unique."""
+    return _sparse(*sparse_gradient(parameter, optimizer), parameter.numel())
+
+
+def _sparse(indices: Tensor, values: Tensor, length: int) -> Tensor:
+    return torch.sparse_coo_tensor(
+        indices.unsqueeze(0), values, (length,), is_coalesced=True, check_invariants=False
+    )
+
+
+def _is_data(value: Any) -> bool:
+    """Say whether a checkpoint can hold a value."""
+    if isinstance(value, dict):
+        return all(map(_is_data, value)) and all(map(_is_data, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, int | float | str) or torch.is_tensor(value)
