@@ -236,7 +236,7 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
     "initial weights of another model": (
         [*TUNE, "init=file", "init.file=weights"],
         {"weights": "other 1\n"},
-        ["weights: names none of this model's dense features (EgivenF, LanguageModel, "],
+        ["weights: has no weight for any of this model's dense features (EgivenF, LanguageModel, "],
     ),
     "missing weights": (TRANSLATE, {"weights": None}, ["weights: no such file; check the path"]),
     # Alignments

@@ -134,6 +134,30 @@ def test_tuning_starts_from_a_weights_file(run: Run) -> None:
     assert second.metrics()[0]["bleu/test"] == tuned["bleu/test_tuned"]
 
 
+def test_start_weights_of_features_that_are_not_in_use(run: Run) -> None:
+    names, _ = read_weights(run.weights)
+    sparse = [name for name in names.names(range(len(names))) if ":" in name]
+    file = f"init.file={run.weights}"
+    dense = train(run.place, "start_dense", file, "features=dense", "data.test=null")
+    notice = f"{run.weights}: {len(sparse):,} of {len(names):,} weights are left out, as their "
+    assert notice + f"features, such as {sparse[0]}, are not in use here" in dense.outcome.out
+    left, _ = read_weights(dense.weights)
+    assert not any(":" in name for name in left.names(range(len(left))))
+    ids = [name for name in sparse if not name.startswith("rule_id:")]
+    rules = train(run.place, "start_rules", file, "features=rule_id", "data.test=null")
+    assert f"{len(ids):,} of {len(names):,} weights are left out" in rules.outcome.out
+    assert "weights are left out" not in train(run.place, "start_all", file).outcome.out
+
+
+def test_start_weights_of_features_that_are_not_there(run: Run) -> None:
+    options = [*MODEL, *SMALL, "+init.values.LanguagModel=1", "hydra.run.dir=bad"]
+    outcome = run_command("train", *options, folder=run.place)
+    assert outcome.err == (
+        "error: there is no feature LanguagModel at the start, and +init.values.LanguagModel=1 "
+        "would change nothing; leave it out, or give its weight in a file (init.file)\n"
+    )
+
+
 def test_tuning_on_the_bitext(run: Run) -> None:
     folds = train(run.place, "folds", "tuner.tune_on=train", "lm=folds")
     full = train(run.place, "full", "tuner.tune_on=train", "lm=full")

@@ -195,7 +195,7 @@ def test_options_of_lists(folder: Path) -> None:
     (folder / "init").write_text("other 1\n")
     cfg = configured("init=file", "init.file=init")
     decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
-    with pytest.raises(InputError, match="init: names no feature of the k-best lists"):
+    with pytest.raises(InputError, match="init: has no weight for any feature of the k-best lists"):
         list_weights(cfg.init, decoder)
     (folder / "init").write_text("W_y 1\n")
     assert list_weights(cfg.init, decoder).parameter.tolist() == [0.0, 1.0]

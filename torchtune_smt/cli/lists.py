@@ -11,14 +11,13 @@ import sacrebleu
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.setup import read_split
+from torchtune_smt.cli.setup import read_split, weights_of_file
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.errors import InputError
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights, read_weights
 
 SETS: Final = ("train", "dev", "test")
 
@@ -115,7 +114,9 @@ def list_sentences(
     return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
 
 
-def list_weights(init: DictConfig, decoder: KBestFiles) -> Weights:
+def list_weights(
+    init: DictConfig, decoder: KBestFiles, report: Callable[[str], None] = print
+) -> Weights:
     """Return the weights that tuning starts from: those of a file, or values; 0 for the others.
 
     With no weights at all, lists begin in the order of their files.
@@ -123,21 +124,23 @@ def list_weights(init: DictConfig, decoder: KBestFiles) -> Weights:
     Raises
     ------
     InputError
-        The weights file is bad, or none of its features occurs in the lists.
+        The weights file is bad, or has no weight for any feature of the lists.
     """
-    weights = Weights(decoder.dense_names)
+    features = decoder.features
     if init.file is not None:
-        names, _ = read_weights(init.file)
-        if not any(name in decoder.features for name in names.names(range(len(names)))):
+        weights = weights_of_file(
+            init.file, decoder.dense_names, lambda name: name in features, report
+        )
+        if not weights.parameter.any():
             raise InputError(
-                "names no feature of the k-best lists (their dense ones are "
+                "has no weight for any feature of the k-best lists (their dense ones are "
                 f"{', '.join(decoder.dense_names)}); is it the weights file of another model?",
                 path=init.file,
             )
-        load_weights(init.file, weights)
-    else:
-        known = {name: value for name, value in init["values"].items() if name in decoder.features}
-        weights.set(list(known), list(known.values()))
+        return weights
+    weights = Weights(decoder.dense_names)
+    known = {name: value for name, value in init["values"].items() if name in features}
+    weights.set(list(known), list(known.values()))
     return weights
 
 

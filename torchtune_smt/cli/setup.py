@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -15,13 +17,14 @@ from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.errors import InputError
+from torchtune_smt.features.template import template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.formats import read_grammar
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
 from torchtune_smt.resources import PACKAGE, example_folder
 from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights, read_weights
+from torchtune_smt.weights_io import read_weights
 
 
 def read_split(data: DictConfig, split: str, *, training: bool = False) -> Corpus | None:
@@ -186,7 +189,9 @@ def thread_count(threads: int | None) -> int:
     return os.cpu_count() or 1
 
 
-def initial_weights(init: DictConfig, decoder: HieroDecoder) -> Weights:
+def initial_weights(
+    init: DictConfig, decoder: HieroDecoder, report: Callable[[str], None] = print
+) -> Weights:
     """Return the weights that tuning starts from.
 
     Raises
@@ -194,23 +199,56 @@ def initial_weights(init: DictConfig, decoder: HieroDecoder) -> Weights:
     InputError
         The weights file is bad, or no dense feature has a weight in it.
     """
-    weights = Weights(decoder.dense_names)
+    dense = decoder.dense_names
     if init.file is not None:
-        names, _ = read_weights(init.file)
-        if not any(name in names for name in decoder.dense_names):
+        templates = {template.name for template in decoder.templates}
+        weights = weights_of_file(
+            init.file, dense, lambda name: name in dense or template_of(name) in templates, report
+        )
+        if not weights.parameter[: weights.n_dense].any():
             raise InputError(
-                f"names none of this model's dense features ({', '.join(decoder.dense_names)}); "
-                "is it the weights file of another model?",
+                f"has no weight for any of this model's dense features ({', '.join(dense)}); is it "
+                "the weights file of another model?",
                 path=init.file,
             )
-        load_weights(init.file, weights)
-    else:
-        values = dict(init["values"])
-        known = {name: value for name, value in values.items() if name in weights.features}
-        weights.set(list(known), list(known.values()))
-        if values and not known:
-            raise InputError(
-                "init.values has none of this model's dense features "
-                f"({', '.join(decoder.dense_names)}); give init=file init.file=WEIGHTS"
-            )
+        return weights
+    weights = Weights(dense)
+    values = dict(init["values"])
+    known = {name: value for name, value in values.items() if name in weights.features}
+    weights.set(list(known), list(known.values()))
+    if values and not known:
+        raise InputError(
+            "init.values has none of this model's dense features "
+            f"({', '.join(dense)}); give init=file init.file=WEIGHTS"
+        )
+    return weights
+
+
+def weights_of_file(
+    path: str, dense: Sequence[str], exists: Callable[[str], bool], report: Callable[[str], None]
+) -> Weights:
+    """Return the weights that a file has for features that exist.
+
+    Weights of other features would have no effect: they are left out, and their number is reported.
+
+    Parameters
+    ----------
+    dense : sequence of str
+        The dense features.
+    exists : callable
+        Says whether there is such a feature.
+    report : callable
+        Told what is left out.
+    """
+    names, values = read_weights(path)
+    named = names.names(range(len(names)))
+    there = np.array([exists(name) for name in named], np.bool_)
+    if there.any() and not there.all():
+        others = np.flatnonzero(~there)
+        report(
+            f"{path}: {others.size:,} of {len(names):,} weights are left out, as their features, "
+            f"such as {named[others[0]]}, are not in use here"
+        )
+    weights = Weights(dense)
+    weights.set(list(compress(named, there)), values[there])
     return weights

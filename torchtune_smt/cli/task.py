@@ -28,6 +28,7 @@ from torchtune_smt.cli.setup import (
     read_split,
     require_split,
 )
+from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
@@ -70,6 +71,10 @@ def has_stored_lists(cfg: DictConfig) -> bool:
 def open_task(cfg: DictConfig, parts: Parts) -> Task:
     """Return the configured task; a model that is missing is built."""
     task = _with_lists(cfg) if has_stored_lists(cfg) else _with_model(cfg, parts)
+    decoder = task.decoder
+    refuse_unknown_values(
+        decoder.features if isinstance(decoder, KBestFiles) else decoder.dense_names
+    )
     task = task._replace(tuning=_sample(task.tuning, cfg.tuner.sentences, cfg.seed))
     # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
     # their words: these must not depend on what is decoded first, as when a run is resumed, nor on

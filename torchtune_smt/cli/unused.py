@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
 from hydra.core.hydra_config import HydraConfig
@@ -53,6 +53,20 @@ def refuse_unused(unused: Mapping[str, str]) -> None:
         reason = reason_against(option, unused)
         if reason is not None:
             raise InputError(f"{reason}, and {override} would change nothing; leave it out")
+
+
+def refuse_unknown_values(features: Container[str]) -> None:
+    """Raise InputError if the command line sets the start weight of a feature that is not there.
+
+    The files of ``conf/init/`` name features that not every model has.
+    """
+    for option, override in given_options():
+        group, _, name = option.partition("init.values.")
+        if name and not group and name not in features:
+            raise InputError(
+                f"there is no feature {name} at the start, and {override} would change nothing; "
+                "leave it out, or give its weight in a file (init.file)"
+            )
 
 
 def reason_against(option: str, unused: Mapping[str, str]) -> str | None:
