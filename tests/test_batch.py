@@ -59,7 +59,7 @@ class Pool:
         rows = self.rows[index][order]
         return KBest(
             index,
-            4 * np.arange(k + 1),
+            4 * np.arange(order.size + 1),
             self.tokens[index][order].ravel(),
             np.append(0, np.cumsum((rows != 0).sum(1))),
             ids[np.nonzero(rows)[1]].astype(np.int64),
@@ -115,6 +115,17 @@ def test_one_pass_over_the_sentences():
     assert np.array_equal(flat.kbest(2).value, kbest.value)
     counts = flat.statistics[2 * K : 3 * K].astype(np.int64)
     assert np.array_equal(flat.gain[2 * K : 3 * K], BleuPlusOne().score(counts))
+
+
+def test_lists_of_one_hypothesis():
+    """They are refused if no list has more, and none has grown."""
+    with pytest.raises(InputError, match="every list has one hypothesis, which leaves nothing"):
+        collector_of(Pool(size=1), fresh()).collect()
+    pool, weights = Pool(), fresh()
+    collector = collector_of(pool, weights)
+    collector.collect()
+    pool.tokens, pool.rows = pool.tokens[:, :1], pool.rows[:, :1]
+    assert collector.collect().new <= 4
 
 
 def by_hand(pool, fitter, options, first):

@@ -158,7 +158,11 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         (["tuner=pro", "tuner.epochs=2"], "there is no option tuner.epochs"),
         (["tuner=batch"], "tuner.fitter._target_ is missing"),
         (["tuner=batch", "tuner.fitter._target_=no.Such"], "no.Such: there is no such class"),
-        (["tuner=mert"], "the lists have [\\d,]+ features, and MERT takes up to 50"),
+        (["tuner=mert"], "up to 50 features, and there are templates .*: set features=dense"),
+        (
+            ["tuner=mert", "features=rule_id"],
+            "make sparse ones without number: set features",
+        ),
         (
             ["tuner=pro", "decoder.k=1"],
             "decoder.k=1: lists of one hypothesis leave nothing",
@@ -279,6 +283,44 @@ def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
     assert all(" 0 new hypotheses of 360" in line for line in lines[1:])
     # MERT and MIRA are done when nothing is new; PRO draws other pairs and may move on.
     assert len(lines) < 15
+
+
+def test_mert_is_refused_before_a_model_is_built(tmp_path: Path) -> None:
+    outcome = run_command("train", "tuner=mert", "hydra.run.dir=bad", folder=tmp_path)
+    assert "set features=dense, or take a tuner for many features" in outcome.err
+    assert outcome.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_cure_that_mert_names_for_lists(lists: Path, tmp_path: Path) -> None:
+    mert = ["tuner=mert", "tuner.fitter.restarts=2", "tuner.fitter.max_features=4"]
+    refused = tune_on_lists(lists, *mert, f"hydra.run.dir={tmp_path / 'bad'}")
+    assert refused.code == 1
+    assert "scoring" not in refused.out
+    assert refused.err == (
+        "error: the k-best lists have 5 features, 2 of them dense, and this tuner takes up to 4: "
+        "set decoder.features=dense, or name some, as in decoder.features=[NAME,NAME], or take a "
+        "tuner for many features, such as tuner=mira or tuner=pro\n"
+    )
+    for choice, names in {
+        "dense": ["good0", "bad0"],
+        "[W,good0]": ["good0", "W_0", "W_1", "W_2"],
+    }.items():
+        run = tmp_path / f"run{len(names)}"
+        options = [*mert, f"decoder.features={choice}", f"hydra.run.dir={run}"]
+        before, after = scores(tune_on_lists(lists, *options).check().out)["dev"]
+        assert after > before + 20
+        tuned, _ = read_weights(run / "weights.txt.gz")
+        assert tuned.names(range(len(tuned))) == names
+
+
+def test_start_weights_of_features_that_lists_do_not_have(lists: Path, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text("good0 1\nW_1 2\nW_9 3\nother 4\nbad0 -1\n")
+    options = [f"init.file={tmp_path / 'start'}", "decoder.features=[dense,W_0]", "tuner=pro"]
+    out = tune_on_lists(lists, *options, f"hydra.run.dir={tmp_path / 'run'}").check().out
+    assert "start: 3 of 5 weights are left out, as their features, such as W_1, are not" in out
+    names, _ = read_weights(tmp_path / "run" / "weights.txt.gz")
+    assert names.names(range(len(names))) == ["good0", "bad0", "W_0"]
 
 
 def test_lists_without_words(lists: Path) -> None:

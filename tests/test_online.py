@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from torchtune_smt.errors import DivergenceError
+from torchtune_smt.errors import DivergenceError, InputError
 from torchtune_smt.kbest import KBest, Source
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.tuners.epochs import EpochSettings, tune
+from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
 from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 from torchtune_smt.vocabulary import Vocabulary
@@ -465,3 +465,18 @@ def test_translation_and_its_score() -> None:
     assert lines == [rank(hypotheses, START)[0][0] for hypotheses in lists]
     best = [" ".join(references[0]) for references in sentences.references]
     assert score_corpus(best, sentences).score >= score_corpus(lines, sentences).score
+
+
+def test_no_pair_in_the_first_epoch() -> None:
+    """Lists of one hypothesis, and gains that differ by too little; a run taken up may have had."""
+    lists = random_lists(3)
+    for bad in (random_lists(3, size=1), [[(w, f, 0.5) for w, f, _ in row] for row in lists]):
+        tuner, _ = make_tuner(bad)
+        with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
+            tune(tuner, sentences_of(bad), EpochSettings(2), lambda: 0.0)
+    tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
+    progress = tune(tuner, sentences_of(lists), EpochSettings(1), lambda: 0.0)
+    assert progress.epoch == 2
+    tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
+    begun = Progress(batches=1, sentences=3)
+    assert tune(tuner, sentences_of(lists), EpochSettings(1), lambda: 0.0, progress=begun)

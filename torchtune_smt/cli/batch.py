@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
@@ -16,8 +17,9 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.lists import has_statistics
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import BatchReporter
-from torchtune_smt.cli.task import Task, evaluate, make_judge
+from torchtune_smt.cli.task import Task, evaluate, has_stored_lists, make_judge
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.decoders.stored_lists import StoredLists
 from torchtune_smt.errors import InputError
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.run_log import RunLog
@@ -45,11 +47,22 @@ class BatchRun:
                 cfg.tuner.result,
             )
         self._fitter = make_fitter(cfg, parts, lambda: self._task.weights.n_dense)
+        # MERT has a limit.
+        self._max_features: int | None = getattr(self._fitter, "max_features", None)
+        if self._max_features and cfg.features.templates and not has_stored_lists(cfg):
+            raise InputError(
+                f"this tuner takes up to {self._max_features} features, and there are templates "
+                "that make sparse ones without number: set features=dense, or take a tuner for "
+                "many features, such as tuner=mira or tuner=pro"
+            )
         # Where no gains are asked for, lists have some all the same.
         self._metric = parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Open the lists."""
+        if self._max_features and isinstance(task.decoder, KBestFiles):
+            stored = task.decoder.sets[self._cfg.tuner.tune_on]
+            check_list_features(stored, task.decoder.dense_names, self._max_features)
         self._task = task
         self._folder = folder / LISTS
         self._lists = open_accumulated(self._folder, self._cfg.tuner.unique, task, resumed)
@@ -86,6 +99,18 @@ class BatchRun:
         """Remove the lists, unless they are to be kept."""
         if not self._cfg.tuner.keep_lists:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def check_list_features(lists: StoredLists, dense: Sequence[str], most: int) -> None:
+    """Raise InputError if stored lists have more features than a tuner takes."""
+    count = np.unique(lists.feature).size
+    if count > most:
+        raise InputError(
+            f"the k-best lists have {count:,} features, {len(dense)} of them dense, and this tuner "
+            f"takes up to {most}: set decoder.features=dense, or name some, as in "
+            "decoder.features=[NAME,NAME], or take a tuner for many features, such as tuner=mira "
+            "or tuner=pro"
+        )
 
 
 def open_accumulated(folder: Path, unique: str, task: Task, resumed: bool) -> AccumulatedLists:

@@ -11,6 +11,7 @@ import numpy as np
 
 from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics.bleu import Counts
@@ -88,7 +89,13 @@ class Collector:
         self.on_batch = on_batch
 
     def collect(self) -> Collected:
-        """Decode all sentences, and end an iteration of the lists."""
+        """Decode all sentences, and end an iteration of the lists.
+
+        Raises
+        ------
+        InputError
+            All lists have one hypothesis.
+        """
         start = time.perf_counter()
         total = np.zeros(10, np.int64)
         sources = self.sentences.sources
@@ -102,4 +109,9 @@ class Collector:
             self.lists.add(kbests, statistics)
             self.on_batch(len(batch))
         new = self.lists.end_iteration()
+        if self.lists.n_hypotheses <= len(self.sentences):
+            raise InputError(
+                "every list has one hypothesis, which leaves nothing to choose and to learn from; "
+                "let lists be longer (decoder.k)"
+            )
         return Collected(new, bleu_of_statistics(total), time.perf_counter() - start)

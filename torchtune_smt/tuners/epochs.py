@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 
 from torchtune_smt.errors import DivergenceError
+from torchtune_smt.tuners.objective import check_pairs
 from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences
 
@@ -159,6 +160,8 @@ def tune(
 
     Raises
     ------
+    InputError
+        The first epoch has found no pair to learn from.
     DivergenceError
         A gradient or a weight is not finite.
     """
@@ -167,11 +170,16 @@ def tune(
     while progress.epoch <= settings.epochs:
         if progress.is_stale(settings.patience):
             break
+        pairs, begun = 0, progress.batches > 0
         for report in tuner.epoch(sentences, progress.epoch, progress.batches):
+            pairs += report.pairs
             progress.batches = report.batch
             progress.sentences += report.sentences
             on_batch(report, progress)
             save(progress)
+        # What there was of an epoch before it was taken up again is not known.
+        if progress.epoch == 1 and not begun:
+            check_pairs(pairs)
         tuner.optimizer.flush()
         tuner.optimizer.end_epoch()
         now = weights.parameter.detach()

@@ -103,8 +103,9 @@ class Mert:
         if active.size > self.max_features:
             raise InputError(
                 f"the lists have {active.size:,} features, and MERT takes up to "
-                f"{self.max_features} (max_features); leave the sparse ones out (features=dense), "
-                "or take a tuner for many features, such as mira or pro"
+                f"{self.max_features} (max_features); leave the sparse ones out (features=dense, "
+                "decoder.features=dense for stored lists), or take a tuner for many features, such "
+                "as mira or pro"
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
@@ -47,6 +48,19 @@ def take_step(
         return listwise_step(weights, optimizer, loss, kbests)
     pairs = [sample(kbest) for kbest in kbests]
     return pairwise_step(weights, optimizer, cast(PairwiseLoss, loss), kbests, pairs)
+
+
+def check_pairs(count: int) -> None:
+    """Raise InputError if all lists together have no pair, or there is no list of two hypotheses.
+
+    The weights that stay as they are would bring the same lists again: to go on is of no use.
+    """
+    if count == 0:
+        raise InputError(
+            "no list has a pair of hypotheses to learn from: their gains are equal, or differ by "
+            "less than sampler.threshold. Lower it, let lists be longer (decoder.k), or start "
+            "from weights that give translations with some words right"
+        )
 
 
 def pairwise_step(

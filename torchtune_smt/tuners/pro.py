@@ -13,12 +13,12 @@ from torch import Tensor
 
 from torchtune_smt.accumulation.flat_lists import FlatLists
 from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.pairs import PairSampler
 from torchtune_smt.scoring import SparseRows
 from torchtune_smt.tuners.batch import Fit
 from torchtune_smt.tuners.devices import check_device
+from torchtune_smt.tuners.objective import check_pairs
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Pro:
         InputError
             There are no pairs.
         """
-        check_pairs(pairs)
+        check_pairs(len(pairs))
         rows = SparseRows.from_csr(pairs.row_begin, pairs.feature.astype(np.int64), pairs.value)
         rows = rows.to(torch.empty(0, dtype=torch.float64, device=self.device))
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
@@ -135,19 +135,6 @@ class Pro:
             "derivative": float(np.abs(w.grad.cpu().numpy()).max(initial=0.0)),
         }
         return Fit(weights, report)
-
-
-def check_pairs(pairs: PairRows) -> None:
-    """Raise InputError if there are none.
-
-    The weights that stay as they are would bring the same lists again: to go on is of no use.
-    """
-    if len(pairs) == 0:
-        raise InputError(
-            "no list has a pair of hypotheses to learn from: their gains are equal, or differ by "
-            "less than sampler.threshold. Lower it, let lists be longer (decoder.k), or start "
-            "from weights that give translations with some words right"
-        )
 
 
 def _matrices(rows: SparseRows) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,7 @@ from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.pairs import PairSampler
 from torchtune_smt.tuners.batch import Fit
 from torchtune_smt.tuners.devices import check_device
-from torchtune_smt.tuners.objective import listwise_step, rows_step
-from torchtune_smt.tuners.pro import check_pairs
+from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Stochastic:
 
     def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
         """Return weights for pairs; else as `fit`."""
-        check_pairs(pairs)
+        check_pairs(len(pairs))
         weights, optimizer = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
         arrays = (pairs.row_begin, pairs.feature, pairs.value)
