@@ -112,6 +112,16 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
     "UTF-8 of train": (TRAIN, {"train.de": BAD_UTF8}, ["train.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of input": (TRANSLATE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of system": (EVALUATE, {"system": BAD_UTF8}, ["system:2: is not valid UTF-8; convert"]),
+    "mixed line ends": (
+        TUNE,
+        {"dev.de": "a b\nb a\rb\na\n"},
+        ["dev.de:2: has a line end of another kind than the lines before (\\r alone, and \\n); "],
+    ),
+    "mixed line ends of system": (
+        EVALUATE,
+        {"system": "x y\ry\nx\n"},
+        ["system:2: has a line end of another kind than the lines before"],
+    ),
     "missing dev": (TUNE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
     "missing train": (TRAIN, {"train.en": None}, ["train.en: no such file; check the path"]),
     "missing input": (TRANSLATE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
@@ -254,6 +264,11 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         [*TRAIN, "model.alignment_file=links"],
         {"links": "0-0\n0:0\n0-0\n"},
         ["links:2: 0:0 is no alignment point; write source-target, as in 0-1"],
+    ),
+    "control characters in what is quoted": (
+        [*TRAIN, "model.alignment_file=links"],
+        {"links": "0-0\n0:\x1b\x850\n0-0\n"},
+        ["links:2: 0:\\x1b\\x850 is no alignment point; write source-target, as in 0-1"],
     ),
     # Folders
     "run folder that cannot be made": (

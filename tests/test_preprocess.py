@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +37,10 @@ def test_lines() -> None:
     assert list(Preprocessor("en").lines(["A  test.", ""])) == ["a test .", ""]
 
 
-@given(st.text())
-def test_no_step_only_splits_at_blanks(line: str) -> None:
+@given(st.text(st.one_of(st.sampled_from("a \t\u00a0\u3000\x0b\x1c"), st.characters())))
+def test_no_step_only_splits_at_blanks_and_tabs(line: str) -> None:
     nothing = Preprocessor(lowercase=False, normalize=False, tokenize=False)
-    assert nothing.tokens(line) == line.split()
+    assert nothing.tokens(line) == re.findall("[^ \t\n\r]+", line)
 
 
 @given(st.text())

@@ -48,6 +48,19 @@ def test_best_hypotheses(
     assert capsys.readouterr() == ("c d\nfür uns\n", "")
 
 
+@pytest.mark.parametrize("letter", ["\u00a0", "\u3000", "\x1c", "\u2028"])
+def test_what_looks_like_a_blank_is_part_of_a_word(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, letter: str
+) -> None:
+    lines = [f"0 ||| a{letter}||| b ||| W_x= 1 ||| 1 ||| 0-0", "0 ||| c ||| W_y= 1 ||| 2 ||| 1-1"]
+    (folder / "list").write_text("\ufeff" + "\r\n".join(lines), encoding="utf-8")
+    rerank(monkeypatch, "n_best=2", "output=sorted")
+    expected = [lines[1], lines[0].replace("||| 1 |||", "||| 0 |||")]
+    assert (folder / "sorted").read_text(encoding="utf-8") == "".join(f"{e}\n" for e in expected)
+    rerank(monkeypatch, "output=best", "weights=weights")
+    assert (folder / "best").read_text(encoding="utf-8") == "c\n"
+
+
 def test_sorted_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rerank(monkeypatch, "n_best=2", "output=sorted.gz")
     first, second, third, fourth = LIST.splitlines()

@@ -18,7 +18,7 @@ name = st.text(
     st.one_of(st.sampled_from("ab=# \t|é:"), st.characters(exclude_categories=["Cs"])),
     min_size=1,
     max_size=8,
-).filter(lambda n: n.strip(" \t") == n and not n.startswith("#") and "\n" not in n)
+).filter(lambda n: n.strip(" \t") == n and not n.startswith("#") and not {"\n", "\r"} & {*n})
 value = st.floats(allow_nan=False, allow_infinity=False)
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from typing import Final
 
 # The cure for damage to what was built from a bitext.
 REBUILD: Final = "remove the model's folder and build it again"
+# Characters of one word, and of all, that are shown.
+_WORD: Final = 200
+_ALL: Final = 2000
+
+_LONG_WORD: Final = re.compile(rf"\S{{{_WORD + 1},}}")
 
 
 class InputError(ValueError):
@@ -29,7 +35,7 @@ class InputError(ValueError):
         self.path = path
         self.line = line
         place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(place + message)
+        super().__init__(escaped(place) + shown(message))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.message, self.path, self.line)
@@ -37,6 +43,29 @@ class InputError(ValueError):
 
 class DivergenceError(ValueError):
     """Numbers are not finite any more: the learning rate is too large, or feature values are."""
+
+
+def shown(message: str) -> str:
+    """Return a message with what it quotes shortened, in one line that any terminal can show."""
+    message = _LONG_WORD.sub(lambda word: _shortened(word[0], _WORD), message)
+    return escaped(_shortened(message, _ALL))
+
+
+def escaped(text: str) -> str:
+    r"""Return a text with escapes for what is not printable, as in ``\n`` and ``\xa0``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def _shortened(text: str, length: int) -> str:
+    """Return a text of at most about so many characters: more are taken from its middle."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]}...{text[-length // 4 :]}"
 
 
 def _rebuild(message: str, path: str | PathLike[str] | None, line: int | None) -> InputError:

@@ -16,14 +16,14 @@ import torch
 from torchtune_smt import weights_io_kernels as kernels
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.textio import atomic_writer, check_utf8, count_lines, read_text
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
 
 # Coordinates that are read at a time, which bounds the memory of bringing them up to date.
 CHUNK = 1 << 20
 
-_WRITABLE = re.compile(r"(?![#\ \t])[^\n]*[^\n\ \t]")
+_WRITABLE = re.compile(r"(?![#\ \t])[^\n\r]*[^\n\r\ \t]")
 
 _PROBLEMS = {
     kernels.NO_VALUE: "has no value; write `name value`",
@@ -100,17 +100,10 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Reals]:
         The file is missing or not UTF-8; a line lacks its name or value, has a value that is
         no finite number, or names a feature again.
     """
-    text = read_bytes(path)
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            "is not valid UTF-8; convert the file to UTF-8", path=path, line=line
-        ) from None
-    # A bytearray, since numba compiles anew for arrays that are read-only.
-    letters = np.frombuffer(bytearray(text), np.uint8)
-    spans, problem, line = kernels.split_weights(letters)
+    text = read_text(path)
+    check_utf8(text, path)
+    letters = np.frombuffer(text, np.uint8)
+    spans, problem, line = kernels.split_weights(letters, min(count_lines(letters)))
     values = _numbers(path, text, spans)
     if problem:
         raise InputError(_PROBLEMS[problem], path=path, line=line)
@@ -151,7 +144,7 @@ def load_weights(path: str | os.PathLike[str], weights: Weights) -> None:
     )
 
 
-def _numbers(path: str | os.PathLike[str], text: bytes, spans: Offsets) -> Reals:
+def _numbers(path: str | os.PathLike[str], text: bytearray, spans: Offsets) -> Reals:
     """Return the numbers that stand in the value spans (columns 2 and 3)."""
     # Python's float rounds correctly, so that what was written is read back exactly.
     bounds = zip(spans[:, 2].tolist(), spans[:, 3].tolist(), strict=True)
@@ -165,7 +158,7 @@ def _numbers(path: str | os.PathLike[str], text: bytes, spans: Offsets) -> Reals
     return values
 
 
-def _is_number(text: bytes, span: Offsets) -> bool:
+def _is_number(text: bytearray, span: Offsets) -> bool:
     try:
         return math.isfinite(float(text[span[2] : span[3]]))
     except ValueError:

@@ -7,7 +7,7 @@ import numpy as np
 from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Bytes, Offsets
 
-NEWLINE, RETURN, TAB, BLANK, HASH, EQUALS = 10, 13, 9, 32, 35, 61
+NEWLINE, TAB, BLANK, HASH, EQUALS = 10, 9, 32, 35, 61
 NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
 
 
@@ -18,11 +18,18 @@ def is_number_letter(letter: int) -> bool:
 
 
 @kernel
-def split_weights(text: Bytes) -> tuple[Offsets, int, int]:
-    """Return where names and values lie.
+def split_weights(text: Bytes, room: int) -> tuple[Offsets, int, int]:
+    r"""Return where names and values lie.
 
     The last blank, tab or ``=`` of a line separates them. Lines that are blank or begin with
     ``#`` are left out.
+
+    Parameters
+    ----------
+    text : uint8
+        Ends with ``\n``.
+    room : int
+        No fewer than there are lines with words.
 
     Returns
     -------
@@ -33,10 +40,7 @@ def split_weights(text: Bytes) -> tuple[Offsets, int, int]:
     line : int
         The number of that line.
     """
-    count = 1
-    for letter in text:
-        count += letter == NEWLINE
-    spans = np.empty((count, 5), np.int64)
+    spans = np.empty((room, 5), np.int64)
     found = 0
     line = 0
     position = 0
@@ -47,7 +51,7 @@ def split_weights(text: Bytes) -> tuple[Offsets, int, int]:
         end = position
         position += 1
         line += 1
-        while end > begin and text[end - 1] in (BLANK, TAB, RETURN):
+        while end > begin and text[end - 1] in (BLANK, TAB):
             end -= 1
         while begin < end and text[begin] in (BLANK, TAB):
             begin += 1

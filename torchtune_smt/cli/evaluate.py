@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from omegaconf import DictConfig, ListConfig
 
@@ -13,7 +14,8 @@ from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.errors import InputError
 from torchtune_smt.evaluation.significance import compare
 from torchtune_smt.metrics.corpus import METRICS, corpus_scores
-from torchtune_smt.textio import read_lines
+from torchtune_smt.text import split_words
+from torchtune_smt.textio import UnequalLinesError, iterate_lines, parallel_lines
 
 
 @hydra_main("evaluate")
@@ -30,31 +32,18 @@ def main(cfg: DictConfig) -> None:
     if cfg.references is None:
         corpus = require_split(cfg.data, cfg.split)
         references = [[" ".join(words) for words in row] for row in corpus.references]
+        columns = _columns([], paths, [[row[0] for row in references]])
     else:
         files = _paths(cfg.references)
-        columns = [read_lines(path) for path in files]
-        for path, column in zip(files, columns, strict=True):
-            if len(column) != len(columns[0]):
-                raise InputError(
-                    f"has {len(column)} lines, {files[0]} has {len(columns[0])}; every file of "
-                    "references needs one line a sentence",
-                    path=path,
-                )
-        references = [list(row) for row in zip(*columns, strict=True)]
-    systems = {path: read_lines(path) for path in paths}
-    for path, lines in systems.items():
-        if len(lines) != len(references):
-            raise InputError(
-                f"has {len(lines)} lines, and there are references of {len(references)} "
-                "sentences; both need one line a sentence",
-                path=path,
-            )
+        columns = _columns(files, paths)
+        references = [list(row) for row in zip(*columns[: len(files)], strict=True)]
+    systems = dict(zip(paths, columns[-len(paths) :], strict=True))
     for path, lines in systems.items():
         warn(
             output_suspicions(
                 path,
-                [line.split() for line in lines],
-                [[reference.split() for reference in row] for row in references],
+                [split_words(line) for line in lines],
+                [[split_words(reference) for reference in row] for row in references],
                 case=not cfg.lowercase,
                 tokens=cfg.tokenize == "none",
             )
@@ -82,6 +71,31 @@ def main(cfg: DictConfig) -> None:
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _columns(
+    references: Sequence[str], systems: Sequence[str], given: Sequence[Sequence[str]] = ()
+) -> list[list[str]]:
+    """Return the lines of all files, behind columns that are given: all must have as many lines.
+
+    They are read side by side, so that one that is far too long takes no memory.
+    """
+    files = [*references, *systems]
+    try:
+        rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
+    except UnequalLinesError as error:
+        first, *_ = error.counts
+        for path, count in zip(files, error.counts[len(given) :], strict=True):
+            if count != first:
+                raise InputError(
+                    f"has {count} lines, {references[0]} has {first}; every file of references "
+                    "needs one line a sentence"
+                    if path in references
+                    else f"has {count} lines, and there are references of {first} sentences; both "
+                    "need one line a sentence",
+                    path=path,
+                ) from None
+    return [[row[i] for row in rows] for i in range(len(given) + len(files))]
 
 
 def _paths(files: str | ListConfig) -> list[str]:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from torchtune_smt.cli.options import check_options
-from torchtune_smt.errors import DivergenceError, InputError
+from torchtune_smt.errors import DivergenceError, InputError, escaped
 from torchtune_smt.resources import config_folder
 
 
@@ -116,7 +116,7 @@ def _message(error: BaseException) -> str:
         text = f"{error.full_key} is missing; give it with {error.full_key}=VALUE"
     elif unknown := re.match(r"Could not override '(.*)'", text):
         text = f"there is no option {unknown[1]}; --cfg job shows all that there are"
-    return "error: " + " ".join(text.split("\n"))
+    return "error: " + escaped(" ".join(text.split("\n")))
 
 
 def _forget_run() -> None:

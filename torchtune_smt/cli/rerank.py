@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 from omegaconf import DictConfig
@@ -13,11 +11,10 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.text import split_fields
+from torchtune_smt.textio import atomic_writer, read_text
 from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import load_weights
-
-SEPARATOR: Final = re.compile(r"(?<!\S)\|\|\|(?!\S)")
 
 
 @hydra_main("rerank")
@@ -43,7 +40,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.n_best is None:
         lines = best_hypotheses(decoder, weights)
     else:
-        text = read_bytes(cfg.input).split(b"\n")
+        text = read_text(cfg.input).split(b"\n")
         lines = sorted_lists(decoder, weights, text, cfg.n_best)
     if cfg.output is None:
         sys.stdout.writelines(lines)
@@ -64,18 +61,18 @@ def best_hypotheses(decoder: KBestFiles, weights: Weights) -> Iterator[str]:
 
 
 def sorted_lists(
-    decoder: KBestFiles, weights: Weights, text: Sequence[bytes], k: int
+    decoder: KBestFiles, weights: Weights, text: Sequence[bytearray], k: int
 ) -> Iterator[str]:
     """Yield the best lines of each list, with their new scores in the fourth field.
 
     Parameters
     ----------
-    text : sequence of bytes
+    text : sequence of bytearray
         The lines of the file.
     """
     for source in decoder.sources("input"):
         lines, scores = decoder.ranked_lines(source, weights, k=k)
         for line, score in zip(lines.tolist(), scores.tolist(), strict=True):
-            fields = SEPARATOR.split(text[line - 1].decode("utf-8").rstrip("\r"))
+            fields = split_fields(text[line - 1].decode("utf-8"))
             fields[3] = f" {score:.10g} " if len(fields) > 4 else f" {score:.10g}"
             yield "|||".join(fields) + "\n"

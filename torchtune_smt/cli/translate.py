@@ -18,7 +18,7 @@ from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, re
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
 from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest, Source
-from torchtune_smt.textio import atomic_writer, read_lines, split_lines
+from torchtune_smt.textio import atomic_writer, iterate_lines, lines_of
 from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import load_weights
 
@@ -96,9 +96,9 @@ def main() -> int:
 def _read_sources(cfg: DictConfig) -> list[Source]:
     """Read and tokenise the input; an empty line is a sentence without words."""
     if cfg.input == "-":
-        lines = split_lines(sys.stdin.buffer.read(), "standard input")
+        lines = lines_of(sys.stdin.buffer, "standard input")
     else:
-        lines = read_lines(cfg.input)
+        lines = iterate_lines(cfg.input)
     text = Preprocessor(
         language=cfg.data.source_language,
         lowercase=cfg.data.lowercase,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.textio import UnequalLinesError, atomic_writer, iterate_lines, parallel_lines
 
 AnyPath = str | os.PathLike[str]
 
@@ -76,6 +76,7 @@ def read_corpus(
     source_text: Preprocessor | None = None,
     target_text: Preprocessor | None = None,
     lengths: LengthFilter | None = None,
+    max_words: int | None = None,
 ) -> Corpus:
     """Read parallel files (plain or ``.gz``), line by line translations of each other.
 
@@ -89,45 +90,49 @@ def read_corpus(
         What happens to a line that has no word in one of the files: it is an error, or it is
         left out of all of them and counted.
     source_text, target_text
-        How raw text becomes tokens; by default lines are only split at blanks.
+        How raw text becomes tokens; by default lines are only split at blanks and tabs.
     lengths
         Pairs that this filter rejects are left out and counted.
+    max_words
+        A source sentence with more words is an error.
 
     Raises
     ------
     InputError
         A file is missing, is not UTF-8, has another number of lines than the source, a line
-        without words, or a reserved word.
+        without words, or with too many, or a reserved word.
     """
     paths = [source, *references]
     return parallel_corpus(
-        [read_lines(path) for path in paths],
+        [iterate_lines(path) for path in paths],
         paths,
         empty=empty,
         source_text=source_text,
         target_text=target_text,
         lengths=lengths,
+        max_words=max_words,
     )
 
 
 def parallel_corpus(
-    files: Sequence[Sequence[str]],
+    files: Sequence[Iterable[str]],
     paths: Sequence[AnyPath],
     *,
     empty: Literal["error", "skip"] = "error",
     source_text: Preprocessor | None = None,
     target_text: Preprocessor | None = None,
     lengths: LengthFilter | None = None,
+    max_words: int | None = None,
 ) -> Corpus:
     """Make a corpus of parallel lines: `read_corpus` for text that is in memory already.
 
     Parameters
     ----------
     files
-        The lines of the source, then those of each reference.
+        The lines of the source, then those of each reference; they are gone through once.
     paths
         What errors call them.
-    empty, source_text, target_text, lengths
+    empty, source_text, target_text, lengths, max_words
         As in `read_corpus`.
 
     Raises
@@ -137,19 +142,11 @@ def parallel_corpus(
     """
     if empty not in ("error", "skip"):
         raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
-    for path, lines in zip(paths, files, strict=True):
-        if len(lines) != len(files[0]):
-            raise InputError(
-                f"{Path(path).name} has {len(lines)} lines, {Path(paths[0]).name} has "
-                f"{len(files[0])}; each line must be the translation of the same line of the other",
-                path=path,
-            )
-    if not files[0]:
-        raise InputError("is empty; a line for each sentence is expected", path=paths[0])
     texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * (len(files) - 1)]
     corpus = Corpus([], [], [])
     dropped: Counter[str] = Counter()
-    for number, row in enumerate(zip(*files, strict=True), start=1):
+    number = 0
+    for number, row in enumerate(_rows(files, paths), start=1):
         sides = [text.tokens(line) for text, line in zip(texts, row, strict=True)]
         reason = None
         for path, words in zip(paths, sides, strict=True):
@@ -175,17 +172,47 @@ def parallel_corpus(
         if reason is not None:
             dropped[reason] += 1
             continue
+        if max_words is not None:
+            check_length(sides[0], max_words, paths[0], number)
         corpus.source.append(sides[0])
         corpus.references.append(sides[1:])
         corpus.lines.append(number)
+    if number == 0:
+        raise InputError("is empty; a line for each sentence is expected", path=paths[0])
     if not corpus.source:
         raise InputError(
-            f"no sentence is left of {len(files[0])} ({Corpus([], [], [], dropped).summary()}); "
+            f"no sentence is left of {number} ({Corpus([], [], [], dropped).summary()}); "
             "check the files and the limits of length",
             path=paths[0],
         )
     corpus.dropped.update(dropped)
     return corpus
+
+
+def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> None:
+    """Raise InputError where a sentence that is to be decoded has more than so many words."""
+    if len(words) > most:
+        raise InputError(
+            f"has {len(words)} words, and at most {most} are decoded; split the sentence, or set "
+            "decoder.max_words to more",
+            path=path,
+            line=line,
+        )
+
+
+def _rows(files: Sequence[Iterable[str]], paths: Sequence[AnyPath]) -> Iterator[tuple[str, ...]]:
+    """Yield line n of each file; raise InputError where one ends before the others."""
+    try:
+        yield from parallel_lines(files)
+    except UnequalLinesError as error:
+        of_source, *_ = error.counts
+        for path, count in zip(paths, error.counts, strict=True):
+            if count != of_source:
+                raise InputError(
+                    f"{Path(path).name} has {count} lines, {Path(paths[0]).name} has {of_source}; "
+                    "each line must be the translation of the same line of the other",
+                    path=path,
+                ) from None
 
 
 def find_files(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import io
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,7 +23,7 @@ from typing import Final
 from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus
 from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import split_lines
+from torchtune_smt.textio import lines_of
 
 Log = Callable[[str], None]
 
@@ -282,7 +283,7 @@ def fetch(
                         "or take it as it is without the check",
                         path=url,
                     )
-                files.append(split_lines(content, url))
+                files.append(list(lines_of(io.BytesIO(content), url)))
                 log(f"{url}: {len(files[-1])} lines, sha256 {digest}")
             text = parallel_corpus(
                 files,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from torchtune_smt.text import split_words
+
 
 @cache
 def _tokenizer(language: str) -> Any:
@@ -43,7 +45,7 @@ class Preprocessor:
         Two-letter code: it chooses the rules for abbreviations and apostrophes.
     lowercase, normalize, tokenize
         The steps, in this order; `normalize` unifies quotes, dashes and spaces. With none of
-        them the line is only split at its blanks.
+        them the line is only split at its blanks and tabs.
     escape
         The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
         Moses's does by default.
@@ -63,7 +65,7 @@ class Preprocessor:
             line = _normalizer(self.language).normalize(line)
         if self.tokenize:
             line = _tokenizer(self.language).tokenize(line, return_str=True, escape=self.escape)
-        return line.split()
+        return split_words(line)
 
     def lines(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield each line with its tokens separated by single blanks."""

@@ -24,7 +24,8 @@ from torchtune_smt.decoders.stored_lists_kernels import gather_features, gather_
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
 from torchtune_smt.numerals_kernels import POWERS
-from torchtune_smt.textio import read_bytes
+from torchtune_smt.text import split_fields, split_words
+from torchtune_smt.textio import count_lines, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 Format = Literal["cdec", "moses"]
@@ -35,6 +36,12 @@ PIECE: Final = 1 << 22
 
 MAX_DENSE: Final = 200
 """cdec's lists do not say which features are dense; more than these cannot be meant."""
+
+_TUNING_FILES: Final = dict.fromkeys(
+    (b"FEATURES_", b"SCORES_"),
+    "is one of Moses's tuning files, no n-best list; give features.dat as lists and scores.dat as "
+    "scores",
+)
 
 # For each fault: its name in counts, and the message.
 FAULTS: Final = {
@@ -140,16 +147,14 @@ def read_lists(
         The file cannot be read, has a fault, or nothing is left of it.
     """
     path = Path(path)
-    data = read_bytes(path)
-    if not data.strip():
+    if format not in (None, *get_args(Format)):
+        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
+    data = read_text(path, refused=_TUNING_FILES)
+    if not data.strip(b" \t\n"):
         raise InputError("is empty; k-best lists are expected", path=path)
     if format is None:
-        format = _detect(data, path)
-    elif format not in get_args(Format):
-        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
-    # A bytearray, since numba compiles anew for arrays that are read-only.
-    text: Bytes = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
-    del data
+        format = _detect(data)
+    text: Bytes = np.frombuffer(data, np.uint8)
     moses = format == "moses"
     collector = Collector(
         text, path, words, features, on_error, "Label= 0.5" if moses else "name=0.5"
@@ -167,6 +172,7 @@ def read_lists(
         )
         if n_labels >= 0 and not collector.dense_names:
             collector.set_dense(_dense_names(text, labels[:n_labels]))
+        collector.read_long(piece, sizes[-1])
         piece.fault[broken] = kernels.NOT_UTF8
         collector.add(piece, sizes, np.arange(line, line + lines))
         line += lines
@@ -243,6 +249,18 @@ class Collector:
             return broken
         return []
 
+    def read_long(self, piece: Piece, n_long: int) -> None:
+        """Read the numbers that the parser left alone; mark lines where one is not finite."""
+        for slot, index, begin, end in piece.long[:n_long].tolist():
+            number = float(self._text[begin:end].tobytes())
+            if not math.isfinite(number):
+                piece.fault[slot] = kernels.NO_TOTAL if index < 0 else kernels.NO_NUMBER
+                piece.place[slot] = begin
+            elif index < 0:
+                piece.total[slot] = number
+            else:
+                piece.value[index] = number
+
     def set_dense(self, names: list[str]) -> None:
         """Say what the dense columns are called."""
         self.dense_names = names
@@ -268,8 +286,7 @@ class Collector:
         InputError
             There is a fault, and it is not to be skipped.
         """
-        lines, n_words, n_values, n_names, n_long = sizes
-        self._read_long(piece, n_long)
+        lines, n_words, n_values, n_names, _ = sizes
         names = self.features.intern_spans(
             self._text, piece.name_begin[:n_names], piece.name_end[:n_names]
         )
@@ -392,25 +409,8 @@ class Collector:
             row = place if place >= 0 else -1 - place
             begin, end = self.label_names[row, :2]
             return _decoded(self._text[begin:end])
-        rest = self._text[place : place + 200].tobytes().split(b"\n", 1)[0].split()
-        return _decoded(rest[0]) if rest else "the end of the line"
-
-    def _read_long(self, piece: Piece, n_long: int) -> None:
-        """Read the numbers that the kernel left alone; mark lines where one is not finite."""
-        for slot, index, begin, end in piece.long[:n_long].tolist():
-            number = float(self._text[begin:end].tobytes())
-            if not math.isfinite(number):
-                piece.fault[slot] = kernels.NO_TOTAL if index < 0 else kernels.NO_NUMBER
-                piece.place[slot] = begin
-            elif index < 0:
-                piece.total[slot] = number
-            else:
-                piece.value[index] = number
-
-
-def count_lines(text: Bytes) -> tuple[int, int]:
-    """Return the number of newlines, and that of all bytes that end a token."""
-    return int(np.count_nonzero(text == ord("\n"))), int(np.count_nonzero(text <= ord(" ")))
+        rest = _decoded(self._text[place : place + 1000].tobytes().split(b"\n", 1)[0])
+        return next(iter(split_words(rest)), "the end of the line")
 
 
 def _pieces(text: Bytes) -> list[tuple[int, int]]:
@@ -424,20 +424,14 @@ def _pieces(text: Bytes) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def _detect(data: bytes, path: Path) -> Format:
+def _detect(data: bytearray) -> Format:
     """Return the format that the first line with features is in."""
-    if data.startswith((b"FEATURES_", b"SCORES_")):
-        raise InputError(
-            "is one of Moses's tuning files, no n-best list; give features.dat as lists and "
-            "scores.dat as scores",
-            path=path,
-        )
-    for line in data[:PIECE].split(b"\n")[:1000]:
-        fields = line.split(b"|||")
-        tokens = fields[2].split() if len(fields) > 2 else []
-        if any(token.endswith(b"=") for token in tokens):
+    for line in data[:PIECE].decode("utf-8", "replace").split("\n")[:1000]:
+        fields = split_fields(line)
+        tokens = split_words(fields[2]) if len(fields) > 2 else []
+        if any(token.endswith("=") for token in tokens):
             return "moses"
-        if any(b"=" in token for token in tokens):
+        if any("=" in token for token in tokens):
             return "cdec"
     return "cdec"
 

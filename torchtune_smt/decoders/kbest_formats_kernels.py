@@ -33,7 +33,7 @@ from torchtune_smt.numerals_kernels import LONG, NONE, number
 
 MAX_LABELS = 1000
 
-_SPACE, _TAB, _NEWLINE, _RETURN, _BAR, _EQUALS, _UNDERSCORE = 32, 9, 10, 13, 124, 61, 95
+_SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _UNDERSCORE = 32, 9, 10, 124, 61, 95
 _ZERO, _NINE = 48, 57
 
 
@@ -226,7 +226,7 @@ def parse_lines(
         code, at = FINE, i
         while True:
             c = text[i]
-            if c == _SPACE or c == _TAB or c == _RETURN:
+            if c == _SPACE or c == _TAB:
                 i += 1
                 continue
             if c == _NEWLINE:
@@ -244,7 +244,7 @@ def parse_lines(
                                 break
                 break
             begin, split = i, -1
-            while c != _SPACE and c != _NEWLINE and c != _TAB and c != _RETURN:
+            while c != _SPACE and c != _NEWLINE and c != _TAB:
                 if c == _EQUALS:
                     split = i
                 i += 1
@@ -412,7 +412,7 @@ def parse_values(
         place = 0
         while True:
             c = text[i]
-            if c == _SPACE or c == _TAB or c == _RETURN:
+            if c == _SPACE or c == _TAB:
                 i += 1
                 continue
             if c == _NEWLINE:
@@ -420,7 +420,7 @@ def parse_values(
                     code, at = TOO_FEW_VALUES, i
                 break
             begin, split = i, -1
-            while c != _SPACE and c != _NEWLINE and c != _TAB and c != _RETURN:
+            while c != _SPACE and c != _NEWLINE and c != _TAB:
                 if c == _EQUALS:
                     split = i
                 i += 1

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from torchtune_smt.decoders import kbest_formats_kernels as kernels
-from torchtune_smt.decoders.kbest_formats import PIECE, Collector, OnError, count_lines
+from torchtune_smt.decoders.kbest_formats import PIECE, Collector, OnError
 from torchtune_smt.decoders.kbest_formats_kernels import Piece
 from torchtune_smt.decoders.stored_lists import StoredLists
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets
 from torchtune_smt.numerals_kernels import POWERS
-from torchtune_smt.textio import read_bytes
+from torchtune_smt.text import split_words, whole_number
+from torchtune_smt.textio import count_lines, not_utf8, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 _STATISTICS = 9
@@ -136,8 +137,7 @@ def number_hypotheses(lists: StoredLists) -> None:
 
 def _read_blocks(path: Path, kind: str) -> tuple[Bytes, list[_Block]]:
     """Return the text of a file and its blocks."""
-    data = read_bytes(path)
-    text: Bytes = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
+    data = read_text(path, refused={kind.encode() + b"_BIN": _binary(kind)})
     blocks = list(_blocks(data, path, kind))
     if not blocks:
         raise InputError(
@@ -145,12 +145,20 @@ def _read_blocks(path: Path, kind: str) -> tuple[Bytes, list[_Block]]:
             "writes it (text, not binary)",
             path=path,
         )
-    return text, blocks
+    return np.frombuffer(data, np.uint8), blocks
 
 
-def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
+def _binary(kind: str) -> str:
+    """Return what is said about a file that is none of text."""
+    return (
+        f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, without "
+        "--binary"
+    )
+
+
+def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
     """Yield the blocks; raise InputError where heads, feet and lines do not fit together."""
-    head: list[bytes] | None = None
+    head: bytes | None = None
     line, at, begin = 1, 0, 0
     head_line = 0
     # A match begins with the newline before its line: that is searched for faster than ``^``.
@@ -160,20 +168,15 @@ def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
         between = data.count(b"\n", at, match.start())
         line, at = line + between, match.start()
         if not match.group()[1:].startswith(f"{kind}_TXT_".encode()):
-            raise InputError(
-                f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, "
-                "without --binary",
-                path=path,
-                line=line,
-            )
+            raise InputError(_binary(kind), path=path, line=line)
         if match.group(1) == b"BEGIN":
-            if head is not None or (line > 1 and data[begin : match.start()].strip()):
+            if head is not None or (line > 1 and data[begin : match.start()].strip(b" \t\n")):
                 raise InputError(
                     f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected; the file is damaged",
                     path=path,
                     line=line,
                 )
-            head, head_line = match.group(2).split(), line
+            head, head_line = match.group(2), line
         else:
             if head is None:
                 raise InputError(
@@ -188,7 +191,7 @@ def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
         raise InputError(
             f"{kind}_TXT_END_0 is missing; the file is cut off", path=path, line=head_line
         )
-    if data[begin:].strip():
+    if data[begin:].strip(b" \t\n"):
         raise InputError(
             f"is no line of a block between {kind}_TXT_BEGIN_0 and {kind}_TXT_END_0; is this "
             f"{kind.lower()}.dat, as Moses's extractor writes it (text, not binary)?",
@@ -198,20 +201,22 @@ def _blocks(data: bytes, path: Path, kind: str) -> Iterator[_Block]:
 
 
 def _block(
-    head: list[bytes], head_line: int, line: int, begin: int, end: int, path: Path, kind: str
+    head: bytes, head_line: int, line: int, begin: int, end: int, path: Path, kind: str
 ) -> _Block:
     try:
-        sentence, size, width = (int(number) for number in head[:3])
-        names = [name.decode() for name in head[3:]]
-        if min(sentence, size, width) < 0 or (kind == "FEATURES" and len(names) != width):
-            raise ValueError
-    except ValueError:
+        words = split_words(head.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise not_utf8(path, head_line) from None
+    numbers = [n for word in words[:3] if (n := whole_number(word)) is not None]
+    names = words[3:]
+    if len(numbers) < 3 or (kind == "FEATURES" and len(names) != numbers[2]):
         raise InputError(
             f"write `{kind}_TXT_BEGIN_0 sentence lines values "
             f"{'names' if kind == 'FEATURES' else 'BLEU'}`, as many names as values",
             path=path,
             line=head_line,
-        ) from None
+        )
+    sentence, size, width = numbers
     if size != line - head_line - 1:
         raise InputError(
             f"announces {size} lines, and {line - head_line - 1} follow; the file is damaged",
@@ -259,10 +264,11 @@ def _parse(
     end: Offsets = np.array([block.end for block in blocks], np.int64)
     size = np.array([block.size for block in blocks], np.int64)
     _, tokens = count_lines(text[begin[0] : end[-1]])
-    piece = Piece.empty(int(size.sum()), tokens + 1)
+    piece = Piece.empty(int(size.sum()), tokens)
     first_line = blocks[0].line + 1
     broken = collector.blank_invalid(int(begin[0]), int(end[-1]))
     sizes = kernels.parse_blocks(text, begin, end, blocks[0].width, POWERS, piece)
+    collector.read_long(piece, sizes[-1])
     before = np.cumsum(size) - size
     shift = np.array([block.line + 1 for block in blocks], np.int64) - before
     numbers: Offsets = np.arange(size.sum()) + np.repeat(shift, size)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Ids
-from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.text import split_words, whole_number
+from torchtune_smt.textio import atomic_writer, iterate_lines
 
 Alignment = Ids
 """int32 [links, 2]: (source, target) positions of linked words, from 0."""
@@ -34,38 +36,43 @@ def read_alignments(
         A point is not like ``0-1``, or is outside of its sentences; or there are more or fewer
         lines than sentence pairs.
     """
-    lines = read_lines(path)
-    for name, side in (("source", sources), ("target", targets)):
-        if side is not None and len(side) != len(lines):
+    sides = [("source", sources), ("target", targets)]
+    most = max((len(side) for _, side in sides if side is not None), default=None)
+    lines = iterate_alignments(path)
+    alignments = list(islice(lines, most))
+    count = len(alignments) + sum(1 for _ in lines)
+    for name, side in sides:
+        if side is not None and len(side) != count:
             raise InputError(
-                f"has {len(lines)} lines, and the {name} text has {len(side)}; align this bitext",
+                f"has {count} lines, and the {name} text has {len(side)}; align this bitext",
                 path=path,
             )
-    alignments: list[Alignment] = []
-    for i, line in enumerate(lines):
-        points = line.split()
-        pairs = [point.split("-") for point in points]
+    for i, links in enumerate(alignments):
+        for column, (name, side) in enumerate(sides):
+            if side is not None and links.size and links[:, column].max() >= len(side[i]):
+                source, target = links[links[:, column].argmax()]
+                raise InputError(
+                    f"{source}-{target} is outside of the {name} sentence, which has "
+                    f"{len(side[i])} words; positions count from 0",
+                    path=path,
+                    line=i + 1,
+                )
+    return alignments
+
+
+def iterate_alignments(path: str | os.PathLike[str]) -> Iterator[Alignment]:
+    """Yield the alignments of a file, line by line; see `read_alignments`."""
+    for number, line in enumerate(iterate_lines(path), start=1):
+        points = split_words(line)
+        pairs = [[whole_number(end) for end in point.split("-")] for point in points]
         for point, pair in zip(points, pairs, strict=True):
-            if len(pair) != 2 or not all(
-                end.isascii() and end.isdigit() and len(end) < 9 for end in pair
-            ):
+            if len(pair) != 2 or None in pair:
                 raise InputError(
                     f"{point} is no alignment point; write source-target, as in 0-1",
                     path=path,
-                    line=i + 1,
+                    line=number,
                 )
-        links = np.array(pairs, np.int32).reshape(-1, 2)
-        for name, side, column in (("source", sources, 0), ("target", targets, 1)):
-            if side is not None and links.size and links[:, column].max() >= len(side[i]):
-                worst = points[int(links[:, column].argmax())]
-                raise InputError(
-                    f"{worst} is outside of the {name} sentence, which has {len(side[i])} words; "
-                    "positions count from 0",
-                    path=path,
-                    line=i + 1,
-                )
-        alignments.append(links)
-    return alignments
+        yield np.array(pairs, np.int32).reshape(-1, 2)
 
 
 def write_alignments(path: str | os.PathLike[str], alignments: Iterable[Alignment]) -> None:

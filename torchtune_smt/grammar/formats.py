@@ -17,7 +17,8 @@ from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import FileGrammar
 from torchtune_smt.kernel_types import Bytes, Offsets, Reals
 from torchtune_smt.numerals_kernels import POWERS
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.text import finite_number, split_fields, split_words
+from torchtune_smt.textio import atomic_writer, check_utf8, count_lines, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 Format = Literal["cdec", "joshua", "moses"]
@@ -32,6 +33,8 @@ _PROBLEMS = {
     "are not read (the decoder has its own glue rules)",
     kernels.OTHER_CATEGORY: "{token} has a category other than X, and only X is supported",
     kernels.NO_LABEL: "source and target side must end with [X]; is this a hierarchical table?",
+    kernels.INNER_LABEL: "[X] stands inside of a side, and may only end it; write [ and ] in words "
+    "as &#91; and &#93;",
     kernels.TOO_MANY_GAPS: "{token} is the third non-terminal, and at most two are supported",
     kernels.UNKNOWN_GAP: "{token} has no counterpart on the source side",
     kernels.REPEATED_GAP: "{token} occurs twice on one side",
@@ -104,18 +107,15 @@ def read_grammar(
         A line is not as described; file, line and cure are named.
     """
     path = Path(path)
-    data = read_bytes(path)
-    _check_utf8(data, path)
+    data = read_text(path)
+    check_utf8(data, path)
     if not data:
         raise InputError("the grammar is empty", path=path)
     if format is None:
         format = _detect(data, path)
     elif format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
-    # A bytearray, since numba compiles anew for arrays that are read-only.
-    text = np.frombuffer(bytearray(data if data.endswith(b"\n") else data + b"\n"), np.uint8)
-    del data
-    grammar = _build(text, format, path, table_limit, rank_by)
+    grammar = _build(np.frombuffer(data, np.uint8), format, path, table_limit, rank_by)
     if grammar.n_duplicates:
         logger.warning(
             "%s: %d rules occur again and were dropped; the first of each counts",
@@ -129,9 +129,8 @@ def _build(
     text: Bytes, format: Format, path: Path, table_limit: int | None, rank_by: str | None
 ) -> FileGrammar:
     layout = _LAYOUTS[format]
-    lines, blanks = _count_lines(text)
-    # Bounds that no line exceeds: memory that is not written to is not taken.
-    tokens = blanks + 1
+    lines, tokens = count_lines(text)
+    # Memory that is not written to is not taken.
     source_begin, target_begin, value_begin = (np.empty(lines + 1, np.int64) for _ in range(3))
     source, target, value_name = (np.empty(tokens, np.int32) for _ in range(3))
     source_spans = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
@@ -235,41 +234,13 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
                 file.write(" ||| ".join(fields) + "\n")
 
 
-def _count_lines(text: Bytes) -> tuple[int, int]:
-    """Return the number of newlines, and that of all bytes that end a token."""
-    lines, blanks = 0, 0
-    for begin in range(0, text.size, 1 << 18):  # pieces that fit into a cache
-        piece = text[begin : begin + (1 << 18)]
-        lines += int(np.count_nonzero(piece == ord("\n")))
-        blanks += int(np.count_nonzero(piece <= ord(" ")))
-    return lines, blanks
-
-
-def _check_utf8(data: bytes, path: Path) -> None:
-    """Raise InputError with the first line that is not UTF-8, in pieces that fit into a cache."""
-    begin = 0
-    while begin < len(data):
-        end = data.rfind(b"\n", begin, begin + (1 << 18)) + 1
-        if end <= begin:
-            newline = data.find(b"\n", begin)
-            end = newline + 1 if newline >= 0 else len(data)
-        piece = data[begin:end]
-        try:
-            piece.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, begin + error.start) + 1
-            raise InputError(
-                "is not valid UTF-8; convert the file to UTF-8", path=path, line=line
-            ) from None
-        begin = end
-
-
-def _detect(data: bytes, path: Path) -> Format:
+def _detect(data: bytearray, path: Path) -> Format:
     """Return the format that the first line is in."""
-    fields = [field.split() for field in data.split(b"\n", 1)[0].split(b"|||")]
-    if len(fields[0]) == 1 and len(fields) >= 3 and fields[0][0].startswith(b"["):
+    line = data[: data.index(b"\n")].decode("utf-8")
+    fields = [split_words(field) for field in split_fields(line)]
+    if len(fields[0]) == 1 and len(fields) >= 3 and fields[0][0].startswith("["):
         return "cdec"
-    if len(fields) >= 3 and fields[0] and fields[0][-1].startswith(b"["):
+    if len(fields) >= 3 and fields[0] and fields[0][-1].startswith("["):
         return "moses"
     raise InputError(
         f"neither cdec's format ({_LAYOUTS['cdec'].fields}) nor Moses's hierarchical one "
@@ -281,8 +252,8 @@ def _detect(data: bytes, path: Path) -> Format:
 
 def _token(text: Bytes, at: int) -> str:
     """Return the token of the text that begins at `at`; nothing at the end of a line."""
-    line = bytes(text[at : at + 80]).split(b"\n", 1)[0]
-    return line.partition(b" ")[0].decode(errors="replace")
+    line = bytes(text[at : at + 1000]).split(b"\n", 1)[0]
+    return "".join(split_words(line.decode(errors="replace"))[:1])
 
 
 def _line_of(value: int, value_begin: Offsets) -> int:
@@ -296,12 +267,8 @@ def _read_slow_values(
     """Read the values that the kernel left alone: many digits, or no numbers at all."""
     for index, begin, end in slow.tolist():
         token = bytes(text[begin:end]).decode()
-        try:
-            # Python's own syntax has more (1_000, blanks); what it takes beyond is no number.
-            number = math.nan if "_" in token else float(token)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
+        number = finite_number(token)
+        if number is None:
             raise InputError(
                 f"the feature value {token!r} is no finite number",
                 path=path,

@@ -18,6 +18,7 @@ LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
     BAD_LABEL,
     OTHER_CATEGORY,
     NO_LABEL,
+    INNER_LABEL,
     TOO_MANY_GAPS,
     UNKNOWN_GAP,
     REPEATED_GAP,
@@ -29,12 +30,12 @@ LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
     NAMELESS_VALUE,
     TOO_MANY_NAMES,
     NAME_TWICE,
-) = range(16)
+) = range(17)
 
 MAX_NAMES = 1000
 WORD = -10  # result of `_gap`: no non-terminal
 
-_SPACE, _TAB, _NEWLINE, _RETURN = 32, 9, 10, 13
+_SPACE, _TAB, _NEWLINE = 32, 9, 10
 _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
 _ZERO, _NINE, _MINUS = 48, 57, 45
 
@@ -156,7 +157,8 @@ def parse(
     target_place = np.zeros(2, np.int64)  # Moses: places of the target's gaps
     gaps, target_gaps = 0, 0
     field, place, nameless = 0, 0, 0
-    labels = 0
+    labels = 0  # Moses: the [X] that end the sides
+    ended = False
     pairs = np.full(2, -1, np.int64)
     source_begin[0] = 0
     target_begin[0] = 0
@@ -166,7 +168,7 @@ def parse(
     size = text.size
     while i < size:
         c = text[i]
-        if c in (_SPACE, _TAB, _RETURN):
+        if c == _SPACE or c == _TAB:
             i += 1
             continue
         role = roles[field] if field < roles.size else IGNORED
@@ -202,7 +204,7 @@ def parse(
             i += 1
             continue
         begin = i
-        while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE and text[i] != _RETURN:
+        while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE:
             i += 1
         end = i
         if c == _BAR and end - begin == 3 and text[begin + 1] == _BAR and text[begin + 2] == _BAR:
@@ -211,6 +213,7 @@ def parse(
                 break
             field += 1
             place = 0
+            ended = False
             continue
 
         if role == IGNORED:
@@ -268,10 +271,14 @@ def parse(
             n_values += 1
         elif role == SOURCE:
             if moses:
+                if ended:
+                    code = INNER_LABEL
+                    i = begin
+                    break
                 number = _moses_gap(text, begin, end)
                 if _is_label(text, begin, end):
                     labels += 1
-                    place += 1
+                    ended = True
                     continue
                 if number == 0:
                     number = place
@@ -301,10 +308,14 @@ def parse(
             n_source += 1
         elif role == TARGET:
             if moses:
+                if ended:
+                    code = INNER_LABEL
+                    i = begin
+                    break
                 number = _moses_gap(text, begin, end)
                 if _is_label(text, begin, end):
                     labels += 1
-                    place += 1
+                    ended = True
                     continue
             else:
                 number = _gap(text, begin, end, True)

@@ -11,11 +11,16 @@ from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
 from torchtune_smt.lm import arpa_kernels as kernels
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
-from torchtune_smt.textio import atomic_writer, read_packed, unpacked
+from torchtune_smt.textio import atomic_writer, check_utf8, read_packed, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 # What an ARPA without <unk> gives to unknown words, as KenLM has it.
 UNKNOWN_PROB = -100.0
+
+_BINARIES = {
+    b"mmap lm http://kheafield.com": "is a binary of KenLM; give the ARPA file that it was built "
+    "from"
+}
 
 _COUNT = re.compile(rb"ngram[ \t]+(\d{1,18})[ \t]*=[ \t]*(\d{1,18})")
 
@@ -39,29 +44,18 @@ def read_arpa(path: str | PathLike[str]) -> Ngrams:
 
 def parse_arpa(packed: bytes, path: str | PathLike[str]) -> Ngrams:
     """Read the bytes of an ARPA file as they lie on the disk; errors are those of `read_arpa`."""
-    data = unpacked(packed, path)
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if data.startswith(b"mmap lm http://kheafield.com"):
-            raise InputError(
-                "is a binary of KenLM; give the ARPA file that it was built from", path=path
-            ) from None
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            "is not valid UTF-8; convert the file to UTF-8", path=path, line=line
-        ) from None
+    data = read_text(path, refused=_BINARIES, packed=packed)
+    check_utf8(data, path)
     return _Reader(path, data).read()
 
 
 class _Reader:
     """One pass over the bytes of an ARPA file."""
 
-    def __init__(self, path: str | PathLike[str], data: bytes) -> None:
+    def __init__(self, path: str | PathLike[str], data: bytearray) -> None:
         self.path = path
-        # A bytearray, since numba compiles anew for arrays that are read-only.
-        self.data = bytearray(data)
-        self.text: Bytes = np.frombuffer(self.data, np.uint8)
+        self.data = data
+        self.text: Bytes = np.frombuffer(data, np.uint8)
         self.position = 0
         self.section_line: list[int] = []
 
@@ -112,7 +106,7 @@ class _Reader:
             end = self.data.find(b"\n", begin)
             end = size if end < 0 else end
             self.position = min(end + 1, size)
-            line = bytes(self.data[begin:end]).strip(b" \t\r")
+            line = bytes(self.data[begin:end]).strip(b" \t")
             if line:
                 return line, begin
         return b"", size
@@ -139,7 +133,8 @@ class _Reader:
                 raise self._error(f"'ngram {len(counts) + 1}=' was expected here", begin)
             if n > MAX_ORDER:
                 raise self._error(f"n-grams of order {n}: at most {MAX_ORDER} are supported", begin)
-            if count > len(self.data):
+            # No line is shorter than a number and n words of one letter each.
+            if 2 * count * (n + 1) > len(self.data):
                 raise self._error(f"{count} n-grams do not fit into a file of this size", begin)
             if count == 0 and n == 1:
                 raise self._error("there must be unigrams", begin)

@@ -9,7 +9,7 @@ from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
 
 DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
 
-_TAB, _NEWLINE, _RETURN, _BLANK, _BACKSLASH = 9, 10, 13, 32, 92
+_TAB, _NEWLINE, _BLANK, _BACKSLASH = 9, 10, 32, 92
 _LESS, _GREATER, _U, _N, _K = 60, 62, 85, 78, 75
 _PLUS, _MINUS, _POINT, _ZERO, _NINE, _CAPITAL_E, _SMALL_E = 43, 45, 46, 48, 57, 69, 101
 
@@ -100,17 +100,17 @@ def parse_section(
     size = text.size
     for row in range(count):
         start = position
-        if position >= size or text[position] in (_NEWLINE, _RETURN, _BACKSLASH):
+        if position >= size or text[position] in (_NEWLINE, _BACKSLASH):
             return ENDS_EARLY, row, start
         field = 0
         while True:
-            while position < size and text[position] in (_BLANK, _TAB, _RETURN):
+            while position < size and text[position] in (_BLANK, _TAB):
                 position += 1
             if position >= size or text[position] == _NEWLINE:
                 position += 1
                 break
             begin = position
-            while position < size and text[position] not in (_BLANK, _TAB, _NEWLINE, _RETURN):
+            while position < size and text[position] not in (_BLANK, _TAB, _NEWLINE):
                 position += 1
             if field == 0:
                 value, valid = parse_number(text, begin, position)

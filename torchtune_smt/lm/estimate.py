@@ -16,6 +16,7 @@ import numpy as np
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
+from torchtune_smt.text import is_word
 from torchtune_smt.vocabulary import Vocabulary
 
 # Ids in the estimated model.
@@ -63,7 +64,7 @@ def estimate(
     Raises
     ------
     InputError
-        No sentences; ``<s>``, ``</s>``, ``<unk>``, empty words or white space among the words;
+        No sentences; ``<s>``, ``</s>``, ``<unk>``, empty words, or blanks or line ends in words;
         discounts that cannot be estimated.
     ValueError
         `order` or `discount_fallback` is out of range.
@@ -147,13 +148,13 @@ def read_tokens(
     ids = words.intern([word for sentence in sentences for word in sentence])
     tokens[inside] = ids
     names = words.names(range(_END_WORD + 1, len(words)))
-    unusable = [True] * (_END_WORD + 1) + [name.split() != [name] for name in names]
+    unusable = [True] * (_END_WORD + 1) + [not is_word(name) for name in names]
     bad = np.flatnonzero(np.array(unusable)[ids])
     if bad.size:
         position = np.flatnonzero(inside)[bad[0]]
         raise InputError(
             f"'{words[int(ids[bad[0]])]}' cannot be a word of a language model: take out the"
-            f" special words {UNKNOWN}, {BEGIN}, {END}, empty words and those with white space",
+            f" special words {UNKNOWN}, {BEGIN}, {END}, empty words and those with blanks",
             path=path,
             line=int(np.searchsorted(end, position, side="right")) + 1,
         )

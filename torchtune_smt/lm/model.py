@@ -15,6 +15,7 @@ from torchtune_smt.lm.arpa import parse_arpa
 from torchtune_smt.lm.cache import read_cache, write_cache
 from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
 from torchtune_smt.lm.tables import LmTables, build_tables
+from torchtune_smt.text import split_words
 from torchtune_smt.textio import read_packed
 from torchtune_smt.vocabulary import Vocabulary
 
@@ -145,9 +146,9 @@ class NgramModel:
     def perplexity(self, lines: Iterable[str]) -> float:
         """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
 
-        Words are separated by white space.
+        Words are separated by blanks and tabs.
         """
-        sentences = [line.split() for line in lines]
+        sentences = [split_words(line) for line in lines]
         total, _ = self.score_all(sentences)
         events = sum(map(len, sentences)) + len(sentences)
         return float(10.0 ** (-total.sum() / events)) if events else 1.0

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
 from os import PathLike
 from typing import Literal
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.errors import InputError, shown
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics.base import References
-from torchtune_smt.textio import read_lines
+from torchtune_smt.text import BLANKS, finite_number, split_words, whole_number
+from torchtune_smt.textio import iterate_lines
 from torchtune_smt.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class BoundExternalScores:
                 "'%s' of sentence %d",
                 self._metric.path,
                 self.missing,
-                text,
+                shown(text),
                 kbest.index,
             )
         return self._worst[kbest.index]
@@ -137,7 +137,7 @@ class BoundExternalScores:
 def _read_scores(path: str | PathLike[str]) -> dict[int, dict[str, float]]:
     """Return the scores of a file by sentence and hypothesis (its words joined by a blank)."""
     scores: dict[int, dict[str, float]] = {}
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(iterate_lines(path), start=1):
         try:
             _add_line(scores, line)
         except ValueError as error:
@@ -152,18 +152,14 @@ def _add_line(scores: dict[int, dict[str, float]], line: str) -> None:
     middle, *last = rest[0].rsplit("|||", 1) if rest else [""]
     if not last:
         raise ValueError("expected 'sentence ||| hypothesis ||| score'")
-    index = first.strip()
-    if not (index.isascii() and index.isdigit()):
-        raise ValueError(f"'{index}' is no number of a sentence; they count from 0")
-    text = last[0].strip()
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
+    sentence, index = first.strip(BLANKS), whole_number(first.strip(BLANKS))
+    if index is None:
+        raise ValueError(f"'{sentence}' is no number of a sentence; they count from 0")
+    text, score = last[0].strip(BLANKS), finite_number(last[0].strip(BLANKS))
+    if score is None:
         raise ValueError(f"the score '{text}' is no finite number")
-    hypothesis = " ".join(word for word in middle.replace("\t", " ").split(" ") if word)
-    known = scores.setdefault(int(index), {}).setdefault(hypothesis, score)
+    hypothesis = " ".join(split_words(middle))
+    known = scores.setdefault(index, {}).setdefault(hypothesis, score)
     if known != score:
         raise ValueError(
             f"scores a hypothesis {text} that an earlier line scores {known}; keep one of them"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Flags, Offsets, Reals
-from torchtune_smt.textio import atomic_writer, read_lines
+from torchtune_smt.text import finite_number, whole_number
+from torchtune_smt.textio import atomic_writer, iterate_lines
 from torchtune_smt.vocabulary import Vocabulary
 
 ZeroGroup = Literal["drop", "keep"]
@@ -181,7 +181,7 @@ def save_groups(
         for g in order.tolist():
             names = sorted(features.names(members[end[g] - sizes[g] : end[g]]))
             for name in names:
-                if "\n" in name or name.endswith("\r"):
+                if "\n" in name or "\r" in name:
                     raise ValueError(
                         f"the feature name {name!r} cannot be written to a groups file"
                     )
@@ -213,8 +213,8 @@ def read_groups(
         The file is missing or not UTF-8; a line is no row of the table, or contradicts an earlier
         one; a group is not whole. Names file and line.
     """
-    lines = read_lines(path)
-    if not lines or tuple(lines[0].split("\t")) != _COLUMNS:
+    lines = iterate_lines(path)
+    if tuple(next(lines, "").split("\t")) != _COLUMNS:
         raise InputError(
             f"does not begin with the columns {' '.join(_COLUMNS)}, separated by tabs; is it a "
             "file of groups?",
@@ -224,7 +224,7 @@ def read_groups(
     names: list[str] = []
     numbers: list[int] = []
     heads: dict[int, tuple[float, int, int]] = {}
-    for line, text in enumerate(lines[1:], start=2):
+    for line, text in enumerate(lines, start=2):
         number, weight, size, name = _row(text, path, line)
         known = heads.setdefault(number, (weight, size, line))
         if known[:2] != (weight, size):
@@ -252,12 +252,14 @@ def read_groups(
 
 def _row(text: str, path: str | os.PathLike[str], line: int) -> tuple[int, float, int, str]:
     """Return group, weight, size and name of a line."""
-    fields = text.split("\t", 3)
-    try:
-        number, weight, size, name = int(fields[0]), float(fields[1]), int(fields[2]), fields[3]
-    except (ValueError, IndexError):
-        number, weight, size, name = -1, 0.0, 0, ""
-    if number < 0 or size < 1 or not math.isfinite(weight) or not name:
+    fields = [*text.split("\t", 3), "", "", ""]
+    number, weight, size = (
+        whole_number(fields[0]),
+        finite_number(fields[1]),
+        whole_number(fields[2]),
+    )
+    name = fields[3]
+    if number is None or weight is None or not size or not name:
         raise InputError(
             f"is no row of {' '.join(_COLUMNS)}, separated by tabs: a number from 0, a finite "
             "number, a number from 1, and a name",

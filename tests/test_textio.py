@@ -1,0 +1,151 @@
+"""Text files: their lines, whatever these end with, and the memory that reading takes."""
+
+import codecs
+import gzip
+import io
+import re
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt import textio
+from torchtune_smt.data.bitext import read_corpus
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import read_alignments
+from torchtune_smt.metrics import ExternalScores
+from torchtune_smt.textio import (
+    UnequalLinesError,
+    check_utf8,
+    count_lines,
+    iterate_lines,
+    lines_of,
+    parallel_lines,
+    read_lines,
+    read_text,
+)
+
+PIECES = ["a", "b c", "ü", "\u2028", "\x85", "\x0c", "\n", "\r\n", "\r", "\ufeff"]
+
+
+def simple_lines(data: bytes) -> list[str] | int:
+    """The lines of a text, or the number of the line at which line ends are mixed."""
+    text = data.removeprefix(codecs.BOM_UTF8).decode()
+    ends = [(match[0] == "\r") for match in re.finditer("\r\n|\r|\n", text)]
+    if True in ends and False in ends:
+        return ends.index(not ends[0]) + 1
+    lines = re.split("\r\n|\r|\n", text)
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
+    st.integers(1, 5),
+    st.sampled_from(["text", "text.gz"]),
+)
+def test_lines_are_the_same_however_they_end_and_are_read(
+    tmp_path_factory: pytest.TempPathFactory, text: str, block: int, name: str
+) -> None:
+    data = text.encode()
+    path = tmp_path_factory.mktemp("text") / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    expected = simple_lines(data)
+    with pytest.MonkeyPatch.context() as patch:
+        # The byte order mark lies in the first block: no file is read in smaller ones.
+        patch.setattr(textio, "_BLOCK", block + 2)
+        if isinstance(expected, int):
+            place = f"{path}:{expected}: has a line end of another kind"
+            for read in (read_lines, read_text):
+                with pytest.raises(InputError, match=f"^{re.escape(place)}"):
+                    read(path)
+            return
+        assert read_lines(path) == expected
+        assert list(lines_of(io.BytesIO(data), "standard input")) == expected
+        assert read_text(path).decode() == "".join(f"{line}\n" for line in expected)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_bad_utf8_is_located_with_every_line_end(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "text"
+    good = f"ü{end}" * 300_000
+    path.write_bytes(good.encode() + b"a\xff" + end.encode() + b"b")
+    with pytest.raises(InputError, match="text:300001: is not valid UTF-8"):
+        read_lines(path)
+    with pytest.raises(InputError, match="text:300001: is not valid UTF-8"):
+        check_utf8(read_text(path), path)
+    path.write_bytes(good.encode())
+    check_utf8(read_text(path), path)
+
+
+def test_a_line_without_end_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textio, "MAX_LINE", 1 << 22)
+    path = tmp_path / "zeros.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n" + bytes((1 << 22) + 1) + b"\n"))
+    for read in (read_lines, read_text):
+        with pytest.raises(InputError, match="zeros.gz:3: has more than 4 MiB in this line"):
+            read(path)
+    path.write_bytes(gzip.compress(b"a\nb\n" + bytes(1 << 22) + b"\n" + bytes(1 << 22)))
+    assert [len(line) for line in iterate_lines(path)] == [1, 1, 1 << 22, 1 << 22]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+def test_parallel_lines(counts: list[int]) -> None:
+    files = [[f"{f} {i}" for i in range(count)] for f, count in enumerate(counts)]
+    rows = []
+    try:
+        for row in parallel_lines(files):
+            rows.append(row)
+        assert len(set(counts)) == 1
+    except UnequalLinesError as error:
+        assert error.counts == counts
+        assert len(set(counts)) > 1
+    assert rows == [tuple(lines[i] for lines in files) for i in range(min(counts))]
+
+
+@given(st.text(st.sampled_from("ab \t\n\x00\x1f\x85"), max_size=40))
+def test_room_for_lines_and_words(text: str) -> None:
+    data = np.frombuffer(f"{text}\n".encode(), np.uint8)
+    lines, words = count_lines(data)
+    assert lines == text.count("\n") + 1
+    assert words >= len(re.findall("[^ \t\n]+", text))
+    control = any(letter < " " and letter not in "\t\n" for letter in text)
+    assert control or words <= len(re.findall("[^ \t\n]+", text)) + 1
+
+
+N = 1 << 17
+
+
+@pytest.fixture
+def bomb(tmp_path: Path) -> Path:
+    """A small file of very many lines, which any reader of text takes for good."""
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"0-0\n" * N))
+    return path
+
+
+def test_a_file_that_is_far_too_long_takes_no_memory(
+    tmp_path: Path, bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(textio, "_BLOCK", 1 << 16)
+    short = tmp_path / "short"
+    short.write_text("0-0\n" * 3)
+    scores = tmp_path / "scores.gz"
+    scores.write_bytes(gzip.compress(b"0 ||| the same hypothesis ||| 1\n" * (N // 4)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=f"bomb.gz has {N} lines, short has 3"):
+            read_corpus(short, [bomb])
+        with pytest.raises(InputError, match=f"short has 3 lines, bomb.gz has {N}"):
+            read_corpus(bomb, [short])
+        with pytest.raises(InputError, match=f"has {N} lines, and the source text has 3"):
+            read_alignments(bomb, [["a"]] * 3)
+        assert sum(1 for _ in iterate_lines(bomb)) == N
+        assert ExternalScores(scores).scores == {0: {"the same hypothesis": 1.0}}
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The blocks and lines that are read at a time; a list of all lines would take 8 MB.
+    assert peak < 5e6
