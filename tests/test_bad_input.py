@@ -112,6 +112,31 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
     "UTF-8 of train": (TRAIN, {"train.de": BAD_UTF8}, ["train.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of input": (TRANSLATE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of system": (EVALUATE, {"system": BAD_UTF8}, ["system:2: is not valid UTF-8; convert"]),
+    "long sentence of dev": (
+        [*TUNE, "decoder.max_words=2"],
+        {"dev.de": "a b\nb a b\na\n"},
+        ["dev.de:2: has 3 words, and at most 2 are decoded; split the sentence, or set "],
+    ),
+    "long sentence of test": (
+        [*TUNE, "decoder.max_words=3"],
+        {"test.de": "a b\nb a b\na a b b\n"},
+        ["test.de:3: has 4 words, and at most 3 are decoded; split the sentence, or set "],
+    ),
+    "long sentence of train": (
+        [*TRAIN, "tuner.tune_on=train", "decoder.max_words=3"],
+        {"train.de": "a b\nb a b a\na\n"},
+        ["train.de:2: has 4 words, and at most 3 are decoded; split the sentence, or set "],
+    ),
+    "long sentence of input": (
+        [*TRANSLATE, "decoder.max_words=2"],
+        {},
+        ["dev.de:2: has 3 words, and at most 2 are decoded; split the sentence, or set "],
+    ),
+    "a file without line ends": (
+        TRANSLATE,
+        {"dev.de": "a b " * 30_000},
+        ["dev.de:1: has 60000 words, and at most 1000 are decoded; split the sentence, or set "],
+    ),
     "mixed line ends": (
         TUNE,
         {"dev.de": "a b\nb a\rb\na\n"},

@@ -238,6 +238,26 @@ def test_the_standard_input_is_translated(run: Run, repository: Path) -> None:
     assert result.stdout == (run.folder / "test.translations.txt").read_bytes()
 
 
+def test_a_standard_input_without_line_ends_is_refused(run: Run, repository: Path) -> None:
+    result = subprocess.run(
+        [
+            sys.executable,
+            repository / "scripts" / "translate.py",
+            f"weights={run.weights}",
+            "input=-",
+        ],
+        cwd=run.place,
+        input=b"der zug " * 30_000,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (1, b"")
+    message = b"error: standard input:1: has 60000 words, and at most 1000 are decoded; split the "
+    assert result.stderr.startswith(message)
+    assert result.stderr.count(b"\n") == 1
+
+
 def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
     lines = ["", "xyzzy plugh", " ".join(["der zug fährt ab ."] * 40), "   ", "ja", "\x85 \u2028"]
     (tmp_path / "in").write_text("\n".join(lines))

@@ -371,10 +371,19 @@ def test_rows_are_a_sparse_tensor(toy, toy_sources):
         kbest.check_finite()
 
 
-@pytest.mark.parametrize("name", ["k", "pop_limit", "max_span", "threads"])
+@pytest.mark.parametrize("name", ["k", "pop_limit", "max_span", "max_words", "threads"])
 def test_limits_below_one(toy, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
         toy(**{name: 0})
+
+
+def test_sentences_that_are_too_long(toy):
+    decoder = toy(max_words=3)
+    weights = toy_weights(decoder)
+    (kbest,) = decoder.decode([Source(0, ["w1"] * 3)], weights)
+    assert len(kbest) > 0
+    with pytest.raises(ValueError, match="sentence 7 has 60,?000 words, and at most 3 are decoded"):
+        decoder.decode([Source(0, ["w1"]), Source(7, ["w1"] * 60_000)], weights)
 
 
 @pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])

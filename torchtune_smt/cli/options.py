@@ -109,6 +109,7 @@ RULES: Final = {
     "decoder.k": _whole(1).or_null(),
     "decoder.pop_limit": _whole(1),
     "decoder.max_span": _whole(1),
+    "decoder.max_words": _whole(1),
     "decoder.unique": _SWITCH,
     "features.templates": _LIST,
     "optimizer.regularize_dense": _SWITCH,

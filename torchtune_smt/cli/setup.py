@@ -27,8 +27,17 @@ from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import read_weights
 
 
-def read_split(data: DictConfig, split: str, *, training: bool = False) -> Corpus | None:
+def read_split(
+    data: DictConfig, split: str, *, training: bool = False, max_words: int | None = None
+) -> Corpus | None:
     """Read one part of the configured data (``train``, ``dev``, ``test``); None if it has none.
+
+    Parameters
+    ----------
+    training : bool
+        Leave out what `data.max_length` and `data.max_ratio` leave out.
+    max_words : int, optional
+        A source sentence with more words, which could not be decoded, is an error.
 
     Raises
     ------
@@ -65,12 +74,15 @@ def read_split(data: DictConfig, split: str, *, training: bool = False) -> Corpu
         source_text=texts[0],
         target_text=texts[1],
         lengths=LengthFilter(data.max_length, data.max_ratio) if training else None,
+        max_words=max_words,
     )
 
 
-def require_split(data: DictConfig, split: str, *, training: bool = False) -> Corpus:
+def require_split(
+    data: DictConfig, split: str, *, training: bool = False, max_words: int | None = None
+) -> Corpus:
     """Read a part of the data that is needed (see `read_split`)."""
-    corpus = read_split(data, split, training=training)
+    corpus = read_split(data, split, training=training, max_words=max_words)
     if corpus is None:
         raise InputError(f"data.{split} is null, and it is needed; name its files")
     return corpus
@@ -154,6 +166,7 @@ def make_decoder(
             k=cfg.decoder.k,
             pop_limit=cfg.decoder.pop_limit,
             max_span=cfg.decoder.max_span,
+            max_words=cfg.decoder.max_words,
             unique=cfg.decoder.unique,
             threads=thread_count(cfg.threads),
         )

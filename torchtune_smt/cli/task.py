@@ -103,8 +103,9 @@ def _with_lists(cfg: DictConfig) -> Task:
 
 def _with_model(cfg: DictConfig, parts: Parts) -> Task:
     """Return what there is to tune with grammar and language model, built if need be."""
-    corpora = {"dev": require_split(cfg.data, "dev")}
-    test = read_split(cfg.data, "test")
+    max_words = cfg.decoder.max_words
+    corpora = {"dev": require_split(cfg.data, "dev", max_words=max_words)}
+    test = read_split(cfg.data, "test", max_words=max_words)
     if test is not None:
         corpora["test"] = test
     sets = {name: _sentences(corpus) for name, corpus in corpora.items()}
@@ -113,7 +114,8 @@ def _with_model(cfg: DictConfig, parts: Parts) -> Task:
 
     def read_bitext() -> Corpus:
         nonlocal bitext
-        bitext = require_split(cfg.data, "train", training=True)
+        most = max_words if on_train else None
+        bitext = require_split(cfg.data, "train", training=True, max_words=most)
         print(f"training bitext: {bitext.summary()}")
         warn(corpus_suspicions({"train": bitext, **corpora}))
         return bitext

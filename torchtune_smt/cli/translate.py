@@ -15,6 +15,7 @@ from tqdm import tqdm
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.run_folder import override_key, with_recorded
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
 from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest, Source
@@ -96,16 +97,21 @@ def main() -> int:
 def _read_sources(cfg: DictConfig) -> list[Source]:
     """Read and tokenise the input; an empty line is a sentence without words."""
     if cfg.input == "-":
-        lines = lines_of(sys.stdin.buffer, "standard input")
+        path, lines = "standard input", lines_of(sys.stdin.buffer, "standard input")
     else:
-        lines = iterate_lines(cfg.input)
+        path, lines = cfg.input, iterate_lines(cfg.input)
     text = Preprocessor(
         language=cfg.data.source_language,
         lowercase=cfg.data.lowercase,
         normalize=cfg.data.normalize,
         tokenize=cfg.data.tokenize,
     )
-    return [Source(i, text.tokens(line)) for i, line in enumerate(lines)]
+    sources = []
+    for i, line in enumerate(lines):
+        words = text.tokens(line)
+        check_length(words, cfg.decoder.max_words, path, i + 1)
+        sources.append(Source(i, words))
+    return sources
 
 
 @contextmanager

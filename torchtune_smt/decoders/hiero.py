@@ -70,6 +70,8 @@ class HieroDecoder:
         Combinations tried in a cell of the chart.
     max_span : int
         Source words that an X may cover; longer spans are glued.
+    max_words : int
+        Longer sentences are refused: memory grows with the square of their length.
     unique : bool
         Whether a list holds each string once, with its best derivation.
     threads : int
@@ -91,10 +93,17 @@ class HieroDecoder:
         k: int = 100,
         pop_limit: int = 200,
         max_span: int = 15,
+        max_words: int = 1000,
         unique: bool = True,
         threads: int = 1,
     ) -> None:
-        limits = {"k": k, "pop_limit": pop_limit, "max_span": max_span, "threads": threads}
+        limits = {
+            "k": k,
+            "pop_limit": pop_limit,
+            "max_span": max_span,
+            "max_words": max_words,
+            "threads": threads,
+        }
         for name, limit in limits.items():
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1, not {limit}")
@@ -104,6 +113,7 @@ class HieroDecoder:
         self.k = k
         self.pop_limit = pop_limit
         self.max_span = max_span
+        self.max_words = max_words
         self.unique = unique
         self.target_words = grammar.target_words
         self.dense_names = [
@@ -129,11 +139,18 @@ class HieroDecoder:
         Raises
         ------
         ValueError
-            `k` is below 1, or the weights were not made for this decoder's dense features.
+            `k` is below 1, a sentence is too long, or the weights were not made for this decoder's
+            dense features.
         """
         size = self.k if k is None else k
         if size < 1:
             raise ValueError(f"k must be at least 1, not {size}")
+        for source in sources:
+            if len(source.words) > self.max_words:
+                raise ValueError(
+                    f"sentence {source.index} has {len(source.words)} words, and at most "
+                    f"{self.max_words} are decoded; split it, or make the decoder with max_words"
+                )
         if weights.features.names(range(weights.n_dense)) != self.dense_names:
             raise ValueError("the weights do not have this decoder's dense features first")
         if self._rule_features is None or self._rule_features.features is not weights.features:
