@@ -18,7 +18,7 @@ from numba.core.dispatcher import Dispatcher
 from torchtune_smt import machine_code
 from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.machine_code import KEPT, MachineCode, kernel_sources
-from torchtune_smt.pairs_kernels import mix
+from torchtune_smt.random_kernels import mix
 from torchtune_smt.resources import PACKAGE
 
 

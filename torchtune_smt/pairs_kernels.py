@@ -1,4 +1,4 @@
-"""Kernels of the pair samplers, with random numbers that are a function of key and counter."""
+"""Kernels of the pair samplers."""
 
 from __future__ import annotations
 
@@ -7,37 +7,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.compiled import kernel
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
-
-GAMMA = np.uint64(0x9E3779B97F4A7C15)
-
-
-@kernel
-def mix(x: np.uint64) -> np.uint64:
-    """Return the 64 bits of `x` scrambled (the finisher of splitmix64; a bijection)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@kernel
-def make_key(parts: Offsets) -> np.uint64:
-    """Return the key of a random stream that is named by some integers."""
-    key = np.uint64(0)
-    for part in parts:
-        key = mix(key + GAMMA + np.uint64(part))
-    return key
-
-
-@kernel
-def draw(key: np.uint64, counter: int) -> np.uint64:
-    """Return number `counter` (64 random bits) of the stream `key`."""
-    return mix(key + GAMMA * np.uint64(counter + 1))
-
-
-@kernel
-def below(bits: np.uint64, n: int) -> np.int64:
-    """Return an integer in 0..n-1 from 32 random bits; its bias is below n / 2^32."""
-    return np.int64(((bits & np.uint64(0xFFFFFFFF)) * np.uint64(n)) >> np.uint64(32))
+from torchtune_smt.random_kernels import GAMMA, below, draw, make_key
 
 
 @kernel

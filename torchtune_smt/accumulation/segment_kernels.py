@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.compiled import inner, kernel
 from torchtune_smt.kernel_types import Codes, Flags, Ids, Offsets, Reals
-from torchtune_smt.pairs_kernels import GAMMA, mix
+from torchtune_smt.random_kernels import GAMMA, mix
 
 
 @kernel
