@@ -413,10 +413,17 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["translate", "weights=w", "input=a", "beam=3"], "there is no option beam"),
         (["translate", "weights=w", "input=a", "detokenize=x"], "detokenize must be true or false"),
         (["evaluate"], "systems is missing; give it with systems=VALUE"),
-        (["evaluate", "systems=[]"], "a list of files is empty; name one file at least"),
+        (["evaluate", "systems=[]"], "systems is an empty list of files; name one file at least"),
+        (["evaluate", "systems={a:[]}"], "systems.a is an empty list of files; name one file"),
+        (["evaluate", "systems={}"], "systems={} names no system; name one at least"),
+        (["evaluate", "systems=3"], "systems must be a file, a list of files, or names with files"),
+        (["evaluate", "systems=[[a,b],c]"], "systems has ['a', 'b'] in the place of a file; runs"),
+        (["evaluate", "systems={a:[b,null]}"], "systems.a has None in the place of a file"),
+        (["evaluate", "systems={a:{b:c}}"], "systems.a must be a file or a list of files, not"),
+        (["evaluate", "systems={a:[x,y],b:[z,x]}"], "systems names a file twice: x"),
         (["evaluate", "systems=a", "metrics=[comet]"], "metrics has 'comet'; choose of bleu, chrf"),
         (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
-        (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 0 or more"),
+        (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 1 or more"),
         (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
         (["build_model", "model.counts=some"], "model: counts must be shared or occurrences"),
     ],
@@ -428,9 +435,8 @@ def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], par
 def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
     write(tmp_path, {})
     check(tmp_path, [*EVALUATE, "tokenize=words"], "unknown tokenizer 'words': choose one of")
-    two = ["evaluate", "systems=[system,dev.de]", "references=dev.en", "seed=0"]
-    outcome = run_command(*two, folder=tmp_path)
-    assert (outcome.code, outcome.err) == (1, "error: seed must be above 0, not 0\n")
+    bad = ["evaluate", "systems=[system,dev.de]", "references=dev.en", "seed=-1"]
+    check(tmp_path, bad, "seed must be a whole number, 0 or more, not -1")
 
 
 def test_tuning_that_diverges_is_stopped(run: Run) -> None:

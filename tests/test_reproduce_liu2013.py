@@ -8,18 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from torchtune_smt.errors import InputError
+from torchtune_smt.tuners.sentences import Sentences
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import liu2013
 import runs
 import tables
+import tuned
 from runs import Run, complete, read_log, sweep
 from tables import Published, Result, Section
 
@@ -352,6 +354,80 @@ def test_tables(tmp_path: Path) -> None:
     assert rows[1]["p_test"] == ""
     assert (tmp_path / "out" / "bleu-by-features.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+class FakeCorpus:
+    """Stands for the corpus: p is the difference of the numbers in the files."""
+
+    def p_value(self, name: str, baseline: Path, path: Path) -> float:
+        return abs(float(baseline.read_text()) - float(path.read_text()))
+
+
+def translate_rows(folder: Path) -> None:
+    for key, value in (("pro_dev", 0.5), ("mert_dev", 0.25), ("oscar", 0.375)):
+        (folder / key / tuned.DEVTEST).write_text(f"{value}\n")
+        (folder / key / tuned.TEST).write_text(f"{value / 2}\n")
+
+
+def compared(folder: Path) -> dict[str, tuple[float | None, float | None, str]]:
+    liu2013.compare_rows(FakeCorpus(), folder)  # type: ignore[arg-type]
+    found = {key: Result.load(folder / key) for key in ("mert_dev", "oscar")}
+    return {k: (r.p_devtest, r.p_test, r.significance) for k, r in found.items() if r}
+
+
+def test_p_values_of_another_test_are_computed_again(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k"
+    old = store(tmp_path)
+    # As they stand in the folder of an older version.
+    for key in ("mert_dev", "oscar"):
+        values = asdict(old[key]) | {"compared": [30.125, 40.5]}
+        del values["significance"]
+        (folder / key / tables.RESULT).write_text(json.dumps(values))
+    translate_rows(folder)
+    expected = {
+        "mert_dev": (0.25, 0.125, "randomization"),
+        "oscar": (0.125, 0.0625, "randomization"),
+    }
+    assert compared(folder) == expected
+    # They are not computed without need.
+    (folder / "oscar" / tuned.TEST).write_text("0.25\n")
+    assert compared(folder) == expected
+    Result(**asdict(old["pro_dev"]) | {"test": 1.0}).save(folder / "pro_dev")
+    assert compared(folder) == expected | {"oscar": (0.125, 0.0, "randomization")}
+
+
+def test_rows_without_translations_say_so(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    folder = tmp_path / "runs" / "multi30k"
+    store(tmp_path / "runs")
+    translate_rows(folder)
+    (folder / "oscar" / tuned.TEST).unlink()
+    assert compared(folder) == {
+        "mert_dev": (0.25, 0.125, "randomization"),
+        "oscar": (None, None, "not computed again"),
+    }
+    liu2013.write_tables(tmp_path / "runs", tmp_path / "out")
+    text = (tmp_path / "out" / "table.md").read_text()
+    (row,) = (line for line in text.splitlines() if line.startswith("| OSCAR, "))
+    assert "| 30.12 | not computed again | 41.50 | not computed again |" in row
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["row"]: row for row in csv.DictReader(file)}
+    assert [rows["oscar"][c] for c in ("p_devtest", "p_test")] == ["", ""]
+    assert rows["oscar"]["significance"] == "not computed again"
+    assert rows["mert_dev"]["significance"] == "randomization"
+
+
+def test_the_test_of_rows(tmp_path: Path) -> None:
+    """The reproduction's p-values are those of the package."""
+
+    class Example(tuned.Corpus):
+        def __init__(self) -> None:
+            self._sets = {"test": Sentences.of([["x"]] * 2, [[["a", "b"]], [["c", "d", "e"]]])}
+
+    # Case is ignored, so one of two sentences differs: no arrangement differs more, or less.
+    (tmp_path / "one").write_text("A b\nc d e\n")
+    (tmp_path / "two").write_text("a b\nc d x\n")
+    assert Example().p_value("test", tmp_path / "one", tmp_path / "two") == 1
 
 
 def test_no_rows_no_tables(tmp_path: Path) -> None:

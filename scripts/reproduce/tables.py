@@ -38,6 +38,8 @@ class Result:
         BLEU.
     p_devtest, p_test : float, optional
         Of the difference from the baseline.
+    significance : str
+        The test that computed them, or why none did.
     compared : list of float
         BLEU of the baseline on devtest and test when they were computed.
     minutes, cpu_minutes : float
@@ -82,6 +84,7 @@ class Result:
     versions: dict[str, str]
     p_devtest: float | None = None
     p_test: float | None = None
+    significance: str = ""
     compared: list[float] = field(default_factory=list)
     chosen: str = ""
     points: list[dict[str, Any]] = field(default_factory=list)
@@ -210,9 +213,9 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
             active,
             f"{r.reused:,}",
             f"{r.devtest:.2f}",
-            _p_value(r.p_devtest, r.row == baseline),
+            _p_value(r.p_devtest, r, baseline),
             f"{r.test:.2f}",
-            _p_value(r.p_test, r.row == baseline),
+            _p_value(r.p_test, r, baseline),
             f"{r.best} of {r.iterations}",
             f"{r.minutes:.1f}",
             f"{r.cpu_minutes:.1f}",
@@ -229,9 +232,9 @@ def tuning_set(result: Result) -> str:
     return result.tuning_set.replace("train", f"train ({number} sentences)")
 
 
-def _p_value(p: float | None, baseline: bool) -> str:
+def _p_value(p: float | None, result: Result, baseline: str) -> str:
     if p is None:
-        return "baseline" if baseline else ""
+        return "baseline" if result.row == baseline else result.significance
     return f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
 from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.evaluation import compare, count_reuse, firing_features
+from torchtune_smt.evaluation import Evaluation, count_reuse, firing_features
 from torchtune_smt.kbest import KBest
 from torchtune_smt.metrics.corpus import corpus_bleu
 from torchtune_smt.resources import config_folder
@@ -27,6 +27,7 @@ DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"
 GROUPS = "groups.tsv.gz"
 REUSE_K = 1000
 BATCH = 64
+SIGNIFICANCE: Final = "randomization"
 
 
 class Features(NamedTuple):
@@ -124,12 +125,10 @@ class Corpus:
         return corpus_bleu(read_lines(path), self._references(name), lowercase=True).score
 
     def p_value(self, name: str, baseline: Path, path: Path) -> float:
-        """Return the p-value of the difference of two translations of a set (paired bootstrap)."""
-        (comparison,) = compare(
-            {"baseline": read_lines(baseline), "row": read_lines(path)},
-            self._references(name),
-            lowercase=True,
-        )
+        """Return the p-value of the difference of two translations of a set, by `SIGNIFICANCE`."""
+        systems = {"baseline": [read_lines(baseline)], "row": [read_lines(path)]}
+        evaluation = Evaluation(systems, self._references(name), lowercase=True)
+        (comparison,) = evaluation.compare(test=SIGNIFICANCE)
         return comparison.p_value
 
     def _references(self, name: str) -> list[list[str]]:

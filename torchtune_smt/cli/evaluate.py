@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
@@ -12,8 +13,8 @@ from torchtune_smt.cli.setup import require_split
 from torchtune_smt.cli.warn import warn
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.errors import InputError
-from torchtune_smt.evaluation.significance import compare
-from torchtune_smt.metrics.corpus import METRICS, corpus_scores
+from torchtune_smt.evaluation import Evaluation
+from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.text import split_words
 from torchtune_smt.textio import UnequalLinesError, iterate_lines, parallel_lines
 
@@ -21,11 +22,8 @@ from torchtune_smt.textio import UnequalLinesError, iterate_lines, parallel_line
 @hydra_main("evaluate")
 def main(cfg: DictConfig) -> None:
     """Print the scores of each system, and tests against the first one."""
-    # It tells of each step of the tests otherwise.
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    paths = _paths(cfg.systems)
-    if len(set(paths)) < len(paths):
-        raise InputError(f"systems names a file twice: {', '.join(paths)}")
+    systems = _systems(cfg.systems)
+    paths = [path for runs in systems.values() for path in runs]
     for name in cfg.metrics:
         if name not in METRICS:
             raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
@@ -34,11 +32,11 @@ def main(cfg: DictConfig) -> None:
         references = [[" ".join(words) for words in row] for row in corpus.references]
         columns = _columns([], paths, [[row[0] for row in references]])
     else:
-        files = _paths(cfg.references)
+        files = _paths("references", cfg.references)
         columns = _columns(files, paths)
         references = [list(row) for row in zip(*columns[: len(files)], strict=True)]
-    systems = dict(zip(paths, columns[-len(paths) :], strict=True))
-    for path, lines in systems.items():
+    translations = dict(zip(paths, columns[-len(paths) :], strict=True))
+    for path, lines in translations.items():
         warn(
             output_suspicions(
                 path,
@@ -48,29 +46,25 @@ def main(cfg: DictConfig) -> None:
                 tokens=cfg.tokenize == "none",
             )
         )
-    metrics = list(cfg.metrics)
-    settings = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
+    sampling = {"samples": cfg.samples, "seed": cfg.seed}
     try:
-        for path, lines in systems.items():
-            print(path)
-            for score in corpus_scores(lines, references, metrics, **settings).values():
-                print(f"  {score}")
-        if len(systems) > 1:
-            comparisons = compare(
-                systems,
-                references,
-                test=cfg.test,
-                metrics=metrics,
-                samples=cfg.samples,
-                seed=cfg.seed,
-                **settings,
-            )
-            for comparison in comparisons:
-                print(comparison)
+        evaluation = Evaluation(
+            {name: [translations[path] for path in runs] for name, runs in systems.items()},
+            references,
+            cfg.metrics,
+            tokenize=cfg.tokenize,
+            lowercase=cfg.lowercase,
+        )
     except InputError:
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
+    for name, scores in evaluation.scores(**sampling).items():
+        print(name)
+        for score in scores:
+            print(f"  {score}")
+    if len(systems) > 1:
+        print(*evaluation.compare(test=cfg.test, **sampling), sep="\n")
 
 
 def _columns(
@@ -98,9 +92,32 @@ def _columns(
     return [[row[i] for row in rows] for i in range(len(given) + len(files))]
 
 
-def _paths(files: str | ListConfig) -> list[str]:
+def _systems(given: str | ListConfig | DictConfig) -> dict[str, list[str]]:
+    """Return the files of each system's runs; systems of a list are named like their files."""
+    if not isinstance(given, DictConfig):
+        systems = [(path, [path]) for path in _paths("systems", given)]
+    else:
+        systems = [(str(name), _paths(f"systems.{name!s}", runs)) for name, runs in given.items()]
+    if not systems:
+        raise InputError("systems={} names no system; name one at least")
+    named = Counter(path for _, runs in systems for path in runs)
+    if twice := [path for path in named if named[path] > 1]:
+        raise InputError(f"systems names a file twice: {', '.join(twice)}")
+    return dict(systems)
+
+
+def _paths(option: str, files: Any) -> list[str]:
     """Return the paths of a list of files; one may stand without a list."""
-    paths = [files] if isinstance(files, str) else [str(path) for path in files]
-    if not paths:
-        raise InputError("a list of files is empty; name one file at least")
-    return paths
+    if isinstance(files, str):
+        return [files]
+    if not isinstance(files, ListConfig):
+        raise InputError(f"{option} must be a file or a list of files, not {files}")
+    if not files:
+        raise InputError(f"{option} is an empty list of files; name one file at least")
+    for path in files:
+        if not isinstance(path, str | int | float):
+            raise InputError(
+                f"{option} has {path} in the place of a file; runs of a system are given with "
+                "its name, as in systems={base:[a1,a2],new:[b1,b2]}"
+            )
+    return [str(path) for path in files]

@@ -52,6 +52,10 @@ _FILES: Final = Rule(
     "the name of a set, or a list of files",
     lambda value: _TEXT.accepts(value) or _LIST.accepts(value),
 )
+_SYSTEMS: Final = Rule(
+    "a file, a list of files, or names with files, as in {base:[a1,a2],new:[b1,b2]}",
+    lambda value: _FILES.accepts(value) or OmegaConf.is_dict(value),
+)
 _NUMBERS: Final = Rule(
     "names with finite numbers",
     lambda value: OmegaConf.is_dict(value) and all(map(_is_number, value.values())),
@@ -143,14 +147,14 @@ RULES: Final = {
     "detokenize": _SWITCH,
     "capitalize": _SWITCH,
     # evaluate
-    "systems": _FILES,
+    "systems": _SYSTEMS,
     "references": _FILES.or_null(),
     "split": _TEXT,
     "metrics": _LIST,
     "tokenize": _TEXT,
     "lowercase": _SWITCH,
     "test": _one_of("bootstrap", "randomization"),
-    "samples": _whole(0),
+    "samples": _whole(1),
 }
 
 

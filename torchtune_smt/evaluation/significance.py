@@ -1,141 +1,192 @@
-"""Is one system better than another: paired significance tests, computed by sacrebleu."""
+"""Significance of a difference of corpus scores, from the statistics of single sentences.
+
+A corpus score is a function of statistics that are summed over the sentences. So the score of
+another corpus, made of the same sentences, costs no more than the sums. The statistic of all tests
+is the difference of two systems' scores, and where a system was tuned several times, of the means
+over its runs (Clark et al. 2011). All p-values are two-sided, and 1 for systems that are the same.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Callable
+from itertools import combinations, permutations
+from typing import Final, NamedTuple
 
-from sacrebleu.significance import PairedTest, Result
+import numpy as np
+from numpy.typing import NDArray
 
-from torchtune_smt.metrics.corpus import check_lengths, reference_streams, sacrebleu_metric
+from torchtune_smt.evaluation import significance_kernels as kernels
+from torchtune_smt.kernel_types import Flags, Offsets, Reals
 
-Test = Literal["bootstrap", "randomization"]
-_ABBREVIATIONS = {"bootstrap": "bs", "randomization": "ar"}
+# Differences that are equal in theory differ by rounding.
+TOLERANCE: Final = 1e-9
+
+Score = Callable[[Reals], Reals]
+"""Takes sums of statistics [..., statistics] and returns scores [...]."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One system compared with the baseline by one metric.
+class PValue(NamedTuple):
+    """What a test found.
 
     Attributes
     ----------
-    system, baseline : str
-    metric : str
-        As sacrebleu writes it: BLEU, chrF2, TER.
-    score, baseline_score : float
-        Corpus scores.
-    p_value : float
-        Of a difference at least this large if the systems were equally good.
-    signature : str
-        sacrebleu's, with test, samples and seed.
+    value : float
+        The probability of a difference at least this large if there were none.
+    trials : int
+        The random trials, or all arrangements there are.
+    exact : bool
+        All arrangements were counted.
     """
 
-    system: str
-    baseline: str
-    metric: str
-    score: float
-    baseline_score: float
-    p_value: float
-    signature: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.system} against {self.baseline}: {self.metric} {self.score:.2f} against "
-            f"{self.baseline_score:.2f}, p = {self.p_value:.4f} ({self.signature})"
-        )
+    value: float
+    trials: int
+    exact: bool
 
 
-def compare(
-    systems: Mapping[str, Sequence[str]],
-    references: Sequence[Sequence[str]],
-    *,
-    test: Test = "bootstrap",
-    metrics: Sequence[str] = ("bleu",),
-    samples: int = 0,
-    seed: int = 12345,
-    tokenize: str = "none",
-    lowercase: bool = False,
-) -> list[Comparison]:
-    """Compare systems with the first one.
+def bootstrap_test(baseline: Reals, system: Reals, score: Score, samples: int, seed: int) -> PValue:
+    """Return p of the paired bootstrap: would other sentences show a difference, too?
+
+    Sentences are drawn with replacement, the same ones for all runs. The differences Δ* that come
+    out scatter around the observed one, Δ, as Δ does around the true one. So p is the share of
+    samples in which Δ* is at least as far from Δ as Δ is from 0. The observed corpus counts as one
+    of them, (c + 1) / (samples + 1), which keeps p above 0 (Koehn 2004; centred as in Efron and
+    Tibshirani 1993, chapter 16).
 
     Parameters
     ----------
-    systems : mapping of str to sequence of str
-        Hypotheses by name, one a sentence; the first system is the baseline.
-    references : sequence of sequence of str
-        ``references[i]``: those of sentence i.
-    test : "bootstrap" or "randomization"
-        Paired bootstrap (Koehn, 2004) or approximate randomisation (Noreen, 1989).
-    metrics, tokenize, lowercase
-        As for `torchtune_smt.metrics.corpus.corpus_scores`.
+    baseline, system : float64 [n, runs, statistics]
+        Of n sentences; the numbers of runs may differ.
+    score : callable
+        See `Score`.
     samples : int
-        Resamples or trials; 0: 1,000 for the bootstrap, 10,000 for randomisation.
+        1 or more.
     seed : int
-        Above 0.
+        0 or more.
+    """
+    rows = np.concatenate([baseline, system], axis=1)
+    runs = baseline.shape[1]
+    observed = _difference(score(rows.sum(axis=0)), runs)
+    sums = kernels.resampled_sums(rows, samples, np.array([seed]))
+    centred = _difference(score(sums), runs) - observed
+    return _with_observed(_as_large(centred, observed))
+
+
+def randomization_test(
+    baseline: Reals, system: Reals, score: Score, trials: int, seed: int
+) -> PValue:
+    """Return p of approximate randomisation: does it matter which system wrote a sentence?
+
+    Under the null hypothesis it does not, and the translations of each sentence can be shuffled
+    among all runs of both systems: with a run each, they are swapped or not (Noreen 1989). With
+    several, this is the stratified test of Clark et al. (2011). p is the share of arrangements
+    whose difference is as large as the observed one. If there are no more of them than `trials`,
+    as where few sentences differ, they are all counted; otherwise that many are drawn, and the
+    observed one is counted with them: (c + 1) / (trials + 1).
+
+    Parameters
+    ----------
+    baseline, system : float64 [n, runs, statistics]
+        Of n sentences; the numbers of runs may differ.
+    score : callable
+        See `Score`.
+    trials : int
+        1 or more.
+    seed : int
+        0 or more.
+    """
+    rows = np.concatenate([baseline, system], axis=1)
+    runs = baseline.shape[1]
+    observed = _difference(score(rows.sum(axis=0)), runs)
+    differs = (rows != rows[:, :1]).any(axis=(1, 2))
+    same = rows[~differs].sum(axis=0)
+    rows = rows[differs]
+    if math.factorial(rows.shape[1]) ** len(rows) <= trials:
+        found = _as_large(_difference(score(same + _arranged_sums(rows)), runs), observed)
+        return _of_all(found)
+    sums = kernels.shuffled_sums(rows, trials, np.array([seed]))
+    return _with_observed(_as_large(_difference(score(same + sums), runs), observed))
+
+
+def runs_test(baseline: Reals, system: Reals, trials: int, seed: int) -> PValue:
+    """Return p of a permutation test of whole runs: would other runs show a difference, too?
+
+    It asks whether the two sets of scores are exchangeable, and knows nothing of sentences. All
+    divisions of the runs among the systems are counted, if there are no more than `trials`;
+    otherwise that many are drawn, as in `randomization_test`.
+
+    Parameters
+    ----------
+    baseline, system : float64 [runs]
+        Corpus scores of the runs; their numbers may differ.
+    trials : int
+        1 or more.
+    seed : int
+        0 or more.
+    """
+    scores = np.concatenate([baseline, system])
+    observed = _difference(scores, baseline.size)
+    if math.comb(scores.size, baseline.size) <= trials:
+        chosen = np.array(list(combinations(range(scores.size), baseline.size)))
+        first = scores[chosen].sum(axis=1)
+        means = first / baseline.size, (scores.sum() - first) / system.size
+        return _of_all(_as_large(means[1] - means[0], observed))
+    shuffled = np.tile(scores, (trials, 1))
+    np.random.default_rng(seed).permuted(shuffled, axis=1, out=shuffled)
+    return _with_observed(_as_large(_difference(shuffled, baseline.size), observed))
+
+
+def bootstrap_scores(rows: Reals, score: Score, samples: int, seed: int) -> Reals:
+    """Return the scores of corpora drawn with replacement.
+
+    Parameters
+    ----------
+    rows : float64 [n, runs, statistics]
+    score, samples, seed
+        As in `bootstrap_test`; the corpora of equal seeds have the same sentences.
 
     Returns
     -------
-    list of Comparison
-        One a metric and a system other than the baseline.
-
-    Raises
-    ------
-    InputError
-        The numbers of hypotheses and references differ.
-    ValueError
-        An argument is out of range, or fewer than two systems are given.
+    float64 [samples, runs]
     """
-    if test not in _ABBREVIATIONS:
-        raise ValueError(f'test must be "bootstrap" or "randomization", not {test!r}')
-    if len(systems) < 2:
-        raise ValueError(f"a comparison takes two systems or more, not {len(systems)}")
-    if seed < 1:
-        raise ValueError(f"seed must be above 0, not {seed}")
-    if samples < 0:
-        raise ValueError(f"samples must be 0 or more, not {samples}")
-    systems = {name: list(hypotheses) for name, hypotheses in systems.items()}
-    check_lengths(systems, references)
-    with _sacrebleu_seed(seed):
-        paired_test = PairedTest(
-            list(systems.items()),
-            {name: sacrebleu_metric(name, tokenize, lowercase) for name in metrics},
-            reference_streams(references),
-            test_type=_ABBREVIATIONS[test],
-            n_samples=samples,
-        )
-    signatures, scores = paired_test()
-    baseline, *others = systems
-    comparisons = []
-    for metric, signature in signatures.items():
-        first, *rest = (entry for entry in scores[metric] if isinstance(entry, Result))
-        for system, result in zip(others, rest, strict=True):
-            assert result.p_value is not None
-            comparisons.append(
-                Comparison(
-                    system,
-                    baseline,
-                    metric,
-                    result.score,
-                    first.score,
-                    result.p_value,
-                    str(signature),
-                )
-            )
-    return comparisons
+    return score(kernels.resampled_sums(rows, samples, np.array([seed])))
 
 
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Set sacrebleu's seed, which it takes from the environment only."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
+def _difference(scores: Reals, runs: int) -> Reals:
+    """Return how far the mean of the last scores is above that of the first `runs`."""
+    difference: Reals = scores[..., runs:].mean(axis=-1) - scores[..., :runs].mean(axis=-1)
+    return difference
+
+
+def _as_large(differences: Reals, observed: Reals) -> Flags:
+    return np.abs(differences) >= np.abs(observed) - TOLERANCE
+
+
+def _of_all(found: Flags) -> PValue:
+    return PValue(float(found.mean()), found.size, exact=True)
+
+
+def _with_observed(found: Flags) -> PValue:
+    return PValue((int(found.sum()) + 1) / (found.size + 1), found.size, exact=False)
+
+
+def _arranged_sums(rows: Reals) -> Reals:
+    """Return the sums over the sentences after each permutation of the runs within each.
+
+    Parameters
+    ----------
+    rows : float64 [n, runs, statistics]
+
+    Returns
+    -------
+    float64 [(runs!)^n, runs, statistics]
+    """
+    n, runs, _ = rows.shape
+    orders: Offsets = np.array(list(permutations(range(runs))))
+    # The arrangement's number, written with a digit for each sentence.
+    number: NDArray[np.int64] = np.arange(len(orders) ** n)
+    sums = np.zeros((number.size, *rows.shape[1:]))
+    for sentence in rows:
+        sums += sentence[orders[number % len(orders)]]
+        number //= len(orders)
+    return sums

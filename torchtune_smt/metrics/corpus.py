@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -113,19 +113,29 @@ def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
     return float(bleu.score)
 
 
-def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False) -> SacrebleuMetric:
-    """Return sacrebleu's metric of that name; see `corpus_scores`."""
+def sacrebleu_metric(
+    name: str,
+    tokenize: str = "none",
+    lowercase: bool = False,
+    references: Sequence[Sequence[str]] | None = None,
+) -> SacrebleuMetric:
+    """Return sacrebleu's metric of that name; see `corpus_scores`.
+
+    With references it keeps what it needs of them, and takes none later.
+    """
+    streams = None if references is None else reference_streams(references)
     if name == "bleu":
         if tokenize not in BLEU.TOKENIZERS:
             raise ValueError(
                 f"unknown tokenizer {tokenize!r}: choose one of {', '.join(BLEU.TOKENIZERS)}"
             )
         # `force`: no warning that text looks tokenised, which is what "none" is for.
-        return BLEU(lowercase=lowercase, tokenize=tokenize, force=tokenize == "none")
+        force = tokenize == "none"
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=force, references=streams)
     if name == "chrf":
-        return CHRF(lowercase=lowercase)
+        return CHRF(lowercase=lowercase, references=streams)
     if name == "ter":
-        return TER(case_sensitive=not lowercase)
+        return TER(case_sensitive=not lowercase, references=streams)
     raise ValueError(f"unknown metric {name!r}: choose of {', '.join(METRICS)}")
 
 
@@ -137,7 +147,9 @@ def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
     return cast(list[list[str]], streams)
 
 
-def check_lengths(systems: dict[str, Sequence[str]], references: Sequence[Sequence[str]]) -> None:
+def check_lengths(
+    systems: Mapping[str, Sequence[str]], references: Sequence[Sequence[str]]
+) -> None:
     """Raise InputError unless each system has one hypothesis for each sentence's references.
 
     sacrebleu would silently score the sentences that both have.

@@ -1,0 +1,462 @@
+"""Significance tests against enumeration of texts, plain Python, scipy, and simulated systems."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from itertools import permutations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.evaluation import Evaluation
+from torchtune_smt.evaluation.significance import (
+    bootstrap_scores,
+    bootstrap_test,
+    randomization_test,
+    runs_test,
+)
+from torchtune_smt.evaluation.significance_kernels import resampled_sums, shuffled_sums
+from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics.corpus import METRICS, corpus_scores
+from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor, bleu_scores
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "bench"))
+import significance as simulation
+
+WORDS = [f"w{i}" for i in range(12)]
+Texts = list[list[str]]
+
+
+def make_texts(seed: int, sentences: int, runs: int) -> tuple[Texts, list[list[str]]]:
+    """Return the lines of each run, and a reference a sentence."""
+    generator = np.random.default_rng(seed)
+    references = [" ".join(generator.choice(WORDS, 7)) for _ in range(sentences)]
+    rates = [0.3] * sentences
+    outputs = [simulation.noisy(references, rates, generator) for _ in range(runs)]
+    return outputs, [[reference] for reference in references]
+
+
+def make_rows(
+    metric: str, outputs: Texts, references: Sequence[Sequence[str]]
+) -> tuple[Reals, Callable[[Reals], Reals]]:
+    extractor = StatisticsExtractor(metric, references)
+    return np.stack([extractor.extract(o).rows for o in outputs], axis=1), extractor.score_sums
+
+
+def difference(
+    metric: str, outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]], first: int
+) -> float:
+    """Return the difference of the mean scores of the other runs and the first ones, of texts."""
+    scores = [corpus_scores(o, references, [metric])[metric].score for o in outputs]
+    return float(np.mean(scores[first:]) - np.mean(scores[:first]))
+
+
+# Against texts
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("sentences", "runs", "first"), [(4, 2, 1), (2, 3, 1), (2, 3, 2)])
+def test_randomization_equals_enumeration_of_texts(
+    metric: str, sentences: int, runs: int, first: int
+) -> None:
+    outputs, references = make_texts(1, sentences, runs)
+    rows, score = make_rows(metric, outputs, references)
+    assert (rows != rows[:, :1]).any(axis=(1, 2)).all()
+    observed = difference(metric, outputs, references, first)
+    as_large = []
+    for orders in product(permutations(range(runs)), repeat=sentences):
+        shuffled = [[outputs[o[run]][i] for i, o in enumerate(orders)] for run in range(runs)]
+        found = difference(metric, shuffled, references, first)
+        as_large.append(abs(found) >= abs(observed) - 1e-9)
+    p = randomization_test(rows[:, :first], rows[:, first:], score, 10_000, 0)
+    assert p == (np.mean(as_large), len(as_large), True)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("runs", [2, 5])
+def test_random_trials_equal_shuffled_texts(metric: str, runs: int) -> None:
+    sentences, trials, seed, first = 20, 30, 7, runs // 2
+    outputs, references = make_texts(2, sentences, runs)
+    rows, score = make_rows(metric, outputs, references)
+    differing = np.flatnonzero((rows != rows[:, :1]).any(axis=(1, 2)))
+    # A statistic for each line of each run: its sums say where the lines went.
+    marks = np.eye(differing.size * runs).reshape(differing.size, runs, -1)
+    observed = difference(metric, outputs, references, first)
+    count = 1
+    for to in shuffled_sums(marks, trials, np.array([seed])):
+        shuffled = [list(output) for output in outputs]
+        for run in range(runs):
+            (lines,) = np.nonzero(to[run])
+            assert (lines // runs == np.arange(differing.size)).all()
+            for i, line in zip(differing, lines, strict=True):
+                shuffled[run][i] = outputs[line % runs][i]
+        count += abs(difference(metric, shuffled, references, first)) >= abs(observed) - 1e-9
+    p = randomization_test(rows[:, :first], rows[:, first:], score, trials, seed)
+    assert p == (count / (trials + 1), trials, False)
+    assert 1 < count < trials
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("runs", [2, 5])
+def test_bootstrap_equals_resampled_texts(metric: str, runs: int) -> None:
+    sentences, samples, seed, first = 20, 30, 3, runs // 2
+    outputs, references = make_texts(3, sentences, runs)
+    rows, score = make_rows(metric, outputs, references)
+    times = resampled_sums(np.eye(sentences)[:, None], samples, np.array([seed]))[:, 0]
+    observed = difference(metric, outputs, references, first)
+    count, drawn = 1, []
+    for numbers in times.astype(int):
+        chosen = np.repeat(np.arange(sentences), numbers)
+        texts = [[output[i] for i in chosen] for output in outputs]
+        their_references = [references[i] for i in chosen]
+        found = difference(metric, texts, their_references, first)
+        count += abs(found - observed) >= abs(observed) - 1e-9
+        drawn.append(corpus_scores(texts[0], their_references, [metric])[metric].score)
+    p = bootstrap_test(rows[:, :first], rows[:, first:], score, samples, seed)
+    assert p == (count / (samples + 1), samples, False)
+    assert 1 < count < samples
+    assert bootstrap_scores(rows[:, :1], score, samples, seed)[:, 0] == pytest.approx(drawn)
+
+
+# Against scipy
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_arrangements_equal_scipy(seed: int) -> None:
+    outputs, references = make_texts(seed, 9, 2)
+    rows, score = make_rows("bleu", outputs, references)
+    every = rows.reshape(-1, rows.shape[-1])
+
+    def statistic(a: Reals, b: Reals) -> float:
+        totals = [every[ids.astype(int)].sum(axis=0) for ids in (a, b)]
+        return abs(float(np.round(score(totals[0]) - score(totals[1]), 9)))
+
+    numbers = np.arange(len(every)).reshape(-1, 2).T
+    expected = stats.permutation_test(
+        tuple(numbers),
+        statistic,
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=np.inf,
+        vectorized=False,
+    )
+    found = randomization_test(rows[:, :1], rows[:, 1:], score, 512, 0)
+    assert found.value == expected.pvalue
+    assert found.exact
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 3), (4, 2)])
+def test_divisions_of_runs_equal_scipy(first: int, second: int) -> None:
+    scores = np.random.default_rng(first).normal(40, 1, first + second)
+    expected = stats.permutation_test(
+        (scores[:first], scores[first:]),
+        lambda a, b, axis: np.abs(a.mean(axis) - b.mean(axis)),
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    found = runs_test(scores[:first], scores[first:], 10_000, 0)
+    assert found == (expected.pvalue, math.comb(first + second, first), True)
+
+
+def test_random_divisions_of_runs() -> None:
+    scores = np.random.default_rng(0).normal(40, 1, 10)
+    exact = runs_test(scores[:5], scores[5:], 252, 0)
+    drawn = runs_test(scores[:5], scores[5:], 251, 0)
+    assert (exact.exact, drawn.exact) == (True, False)
+    assert drawn.value == pytest.approx(exact.value, abs=3 * math.sqrt(0.25 / 251))
+    # Apart as far as can be: one division and its mirror image of 20.
+    assert runs_test(np.arange(3.0), np.arange(3.0) + 9, 20, 0).value == 0.1
+
+
+# The random numbers
+
+
+def test_orders_are_fair() -> None:
+    marks = np.eye(3)[None]
+    sums = shuffled_sums(marks, 6000, np.array([5]))
+    codes = (sums.argmax(axis=2) * [9, 3, 1]).sum(axis=1)
+    _, counts = np.unique(codes, return_counts=True)
+    assert counts.size == 6
+    assert stats.chisquare(counts).pvalue > 0.001
+
+
+def test_orders_of_sentences_are_independent() -> None:
+    marks = np.eye(4).reshape(2, 2, 4)
+    sums = shuffled_sums(marks, 4000, np.array([5]))
+    together = np.bincount((sums[:, 0, 0] * 2 + sums[:, 0, 2]).astype(int), minlength=4)
+    assert stats.chisquare(together).pvalue > 0.001
+
+
+def test_draws_are_fair() -> None:
+    n, samples = 10, 4000
+    times = resampled_sums(np.eye(n)[:, None], samples, np.array([5]))[:, 0]
+    assert (times.sum(axis=1) == n).all()
+    assert stats.chisquare(times.sum(axis=0)).pvalue > 0.001
+    # Of a multinomial distribution.
+    covariance = np.cov(times.T)
+    expected = np.eye(n) - 1 / n
+    assert np.abs(covariance - expected).max() < 6 * math.sqrt(3 / samples)
+
+
+def test_random_trials_come_near_all_arrangements() -> None:
+    outputs, references = make_texts(4, 14, 2)
+    rows, score = make_rows("chrf", outputs, references)
+    exact = randomization_test(rows[:, :1], rows[:, 1:], score, 2**14, 0)
+    drawn = randomization_test(rows[:, :1], rows[:, 1:], score, 2**14 - 1, 0)
+    assert (exact.exact, drawn.exact) == (True, False)
+    error = math.sqrt(exact.value * (1 - exact.value) / drawn.trials)
+    assert 0 < abs(drawn.value - exact.value) < 4 * error
+
+
+# Systems that are the same, or nearly
+
+
+def evaluation(outputs: dict[str, Texts], references: Sequence[Sequence[str]]) -> Evaluation:
+    return Evaluation(outputs, references, METRICS)
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_equal_systems_do_not_differ(test: str) -> None:
+    outputs, references = make_texts(5, 30, 2)
+    same = evaluation({"a": outputs[:1], "b": outputs[:1]}, references)
+    assert [c.p_value for c in same.compare(test=test, samples=100)] == [1, 1, 1]  # type: ignore[arg-type]
+    runs = evaluation({"a": outputs, "b": outputs[::-1]}, references)
+    found = runs.compare(test=test, samples=100)  # type: ignore[arg-type]
+    assert [c.p_value for c in found] == [1, 1, 1]
+    assert [c.p_runs.value for c in found if c.p_runs] == [1, 1, 1]
+
+
+def test_one_sentence_proves_nothing() -> None:
+    outputs, references = make_texts(6, 30, 1)
+    other = [references[0][0], *outputs[0][1:]]
+    assert other != outputs[0]
+    found = evaluation({"a": outputs, "b": [other]}, references).compare()
+    assert [c.p_value for c in found] == [1, 1, 1]
+    assert {c.test for c in found} == {"randomization, all 2 arrangements"}
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 20), runs=st.integers(2, 4))
+def test_properties(seed: int, n: int, runs: int) -> None:
+    rows = np.random.default_rng(seed).integers(1, 4, (n, runs, 10)).astype(float)
+    one, others = rows[:, :1], rows[:, 1:]
+    for test in (bootstrap_test, randomization_test):
+        p = test(one, others, bleu_scores, 50, seed)
+        assert 1 / max(51, p.trials) <= p.value <= 1
+        assert p == test(one, others, bleu_scores, 50, seed)
+        # A sentence that no run translates differently says nothing in shuffles.
+        if test is randomization_test:
+            more = np.concatenate([np.repeat(rows[:1, :1], runs, axis=1), rows])
+            assert test(more[:, :1], more[:, 1:], bleu_scores, 50, seed).trials == p.trials
+    p = bootstrap_test(one, others, bleu_scores, 50, seed)
+    assert bootstrap_test(others, one, bleu_scores, 50, seed) == p
+    assert runs_test(np.arange(1.0), np.arange(runs - 1.0), 50, seed).value > 0
+
+
+# Texts
+
+
+@pytest.fixture(scope="module")
+def systems() -> tuple[dict[str, Texts], list[list[str]]]:
+    generator = np.random.default_rng(1)
+    pool = [f"w{i}" for i in range(20)]
+    references = [" ".join(generator.choice(pool, 12)) for _ in range(150)]
+    rates = {"base": 0.30, "better": 0.15, "alike": 0.29}
+    outputs = {
+        name: [simulation.noisy(references, [rate] * 150, generator) for _ in range(2)]
+        for name, rate in rates.items()
+    }
+    return outputs, [[reference] for reference in references]
+
+
+def first_runs(systems: tuple[dict[str, Texts], list[list[str]]]) -> dict[str, Texts]:
+    return {name: runs[:1] for name, runs in systems[0].items()}
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
+    given = first_runs(systems)
+    found = evaluation(given, systems[1]).compare(test=test, samples=500, seed=3)
+    assert [(c.metric, c.system, c.baseline) for c in found] == [
+        (metric, system, "base")
+        for metric in ("BLEU", "chrF2", "TER")
+        for system in list(given)[1:]
+    ]
+    for better, alike in (found[:2], found[2:4], found[4:]):
+        assert better.p_value < 0.01 < 0.05 < alike.p_value
+        assert better.p_runs is None
+    assert found[0].score == corpus_scores(given["better"][0], systems[1])["bleu"].score
+    assert found[0].baseline_score == corpus_scores(given["base"][0], systems[1])["bleu"].score
+    number = "500 samples" if test == "bootstrap" else "500 trials"
+    assert found[0].test == f"{test}, {number}, seed 3"
+    assert str(found[0]).startswith("better against base: BLEU ")
+    assert str(found[0]).endswith(f", p = {found[0].p_value:.4f} ({found[0].test})")
+    # Neither other systems nor other metrics change a p-value.
+    alone = Evaluation({n: given[n] for n in ("base", "alike")}, systems[1], ["ter"])
+    assert alone.compare(test=test, samples=500, seed=3) == [found[5]]
+    other = evaluation(given, systems[1]).compare(test=test, samples=500, seed=4)
+    assert [c.p_value for c in other] != [c.p_value for c in found]
+
+
+def test_runs_are_averaged(systems):  # type: ignore[no-untyped-def]
+    found = Evaluation(*systems, metrics=["bleu"]).compare(samples=500)
+    scores = {
+        name: [corpus_scores(run, systems[1], ["bleu"])["bleu"].score for run in runs]
+        for name, runs in systems[0].items()
+    }
+    assert [c.score for c in found] == [np.mean(scores["better"]), np.mean(scores["alike"])]
+    assert found[0].baseline_score == np.mean(scores["base"])
+    assert found[0].p_value < 0.01 < 0.05 < found[1].p_value
+    for comparison in found:
+        expected = runs_test(
+            np.array(scores["base"]), np.array(scores[comparison.system]), 500, 12345
+        )
+        assert comparison.p_runs == expected
+        assert str(comparison).endswith(f"; over runs p = {expected.value:.4f} (all 6 divisions)")
+
+
+def test_scores_and_their_deviations(systems):  # type: ignore[no-untyped-def]
+    found = Evaluation(*systems, metrics=["bleu", "ter"]).scores(samples=400, seed=9)
+    assert list(found) == list(systems[0])
+    for name, runs in systems[0].items():
+        for metric, described in zip(("bleu", "ter"), found[name], strict=True):
+            scores = [corpus_scores(run, systems[1], [metric])[metric] for run in runs]
+            values = [score.score for score in scores]
+            assert described.runs == tuple(values)
+            assert described.score.score == np.mean(values)
+            assert described.score.signature == scores[0].signature
+            assert described.s_opt == pytest.approx(np.std(values, ddof=1))
+            rows, score = make_rows(metric, runs, systems[1])
+            drawn = bootstrap_scores(rows, score, 400, 9)
+            assert described.s_sel == pytest.approx(np.mean([drawn[:, r].std() for r in (0, 1)]))
+            inside = (drawn.mean(axis=1) >= described.low) & (drawn.mean(axis=1) <= described.high)
+            assert inside.mean() == pytest.approx(0.95, abs=0.005)
+            assert "; mean of 2 runs, s_sel " in str(described)
+    one = Evaluation(first_runs(systems), systems[1]).scores(samples=400, seed=9)["base"][0]
+    assert one.s_opt == 0
+    assert str(one) == f"{one.score}, 95%: {one.low:.2f} to {one.high:.2f}"
+
+
+def test_s_sel_is_the_standard_error_of_a_mean() -> None:
+    values = np.random.default_rng(0).normal(40, 5, 400)
+    drawn = bootstrap_scores(values[:, None, None], lambda sums: sums[..., 0] / 400, 10_000, 0)
+    assert drawn.std() == pytest.approx(values.std() / 20, rel=0.03)
+    assert drawn.mean() == pytest.approx(values.mean(), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"test": "t"}, 'test must be "bootstrap" or "randomization", not \'t\''),
+        ({"seed": -1}, "seed must be 0 or more, not -1"),
+        ({"samples": 0}, "samples must be 1 or more, not 0"),
+    ],
+)
+def test_arguments_are_checked(systems, arguments, message):  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        Evaluation(*systems).compare(**arguments)
+    if "test" not in arguments:
+        with pytest.raises(ValueError, match=message):
+            Evaluation(*systems).scores(**arguments)
+
+
+def test_systems_are_checked(systems):  # type: ignore[no-untyped-def]
+    outputs, references = systems
+    base = outputs["base"]
+    with pytest.raises(ValueError, match="two systems"):
+        Evaluation({"base": base}, references).compare()
+    with pytest.raises(InputError, match="short has 149 hypotheses"):
+        Evaluation({"base": base, "short": [base[0], base[1][:-1]]}, references)
+    with pytest.raises(ValueError, match="none has no runs"):
+        Evaluation({"base": base, "none": []}, references)
+    with pytest.raises(TypeError, match="base must be a list of runs"):
+        Evaluation({"base": base[0]}, references)
+
+
+# Systems that do not differ, by the thousand
+
+NULLS, SAMPLES, SENTENCES = 2000, 300, 150
+# Uniform p-values are further away in 1% of cases.
+FAR = 1.63 / math.sqrt(NULLS)
+
+
+@pytest.fixture(scope="module")
+def population() -> simulation.Population:
+    """Six outputs for a sentence: the fifth is better, the last as good as the first."""
+    generator = np.random.default_rng(1)
+    sentences = simulation.references()
+    outputs = [
+        simulation.noisy(sentences, [rate] * len(sentences), generator)
+        for rate in (0.30, 0.36, 0.32, 0.34, 0.20, 0.15, 0.50)
+    ]
+    found = simulation.measure("bleu", outputs, sentences)
+    rows, score = found.rows, found.score
+    unlike = simulation.unlike_but_equal(rows[:, 0], rows[:, 5], rows[:, 6], score)
+    return simulation.Population(np.concatenate([rows[:, :5], unlike[:, None]], axis=1), score)
+
+
+def check_nulls(p: Reals) -> None:
+    for level in simulation.LEVELS:
+        assert simulation.rejections(p, level) <= simulation.bound(level, NULLS)
+    assert simulation.distance_from_uniform(p) < FAR
+
+
+def swapped(
+    population: simulation.Population, outputs: Sequence[int]
+) -> Callable[[np.random.Generator], Reals]:
+    return lambda g: simulation.swap(population.sentences(SENTENCES, g)[:, outputs], g)
+
+
+@pytest.mark.parametrize("test", [bootstrap_test, randomization_test])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_nulls_are_rejected_as_often_as_allowed(
+    population: simulation.Population, test: Callable[..., object], runs: int
+) -> None:
+    """Translations that are swapped at random between the systems, within each sentence."""
+    pair = swapped(population, range(2 * runs))
+    own = simulation.own(test, population.score, runs)
+    check_nulls(simulation.p_values(own, pair, NULLS, SAMPLES))
+
+
+@pytest.mark.parametrize("test", [bootstrap_test, randomization_test])
+def test_nulls_of_unlike_systems(
+    population: simulation.Population, test: Callable[..., object]
+) -> None:
+    """Systems of equal BLEU in a population of sentences, one of them much more uneven."""
+    totals = population.score(population.rows[:, [0, 5]].sum(axis=0))
+    assert totals[0] == pytest.approx(totals[1], abs=0.05)
+    own = simulation.own(test, population.score)
+    pair = lambda g: population.sentences(SENTENCES, g)[:, [0, 5]]  # noqa: E731
+    check_nulls(simulation.p_values(own, pair, NULLS, SAMPLES))
+
+
+def test_nulls_of_whole_runs(population: simulation.Population) -> None:
+    """Runs that differ in quality in all sentences at once, as those of other seeds do."""
+
+    def pair(g: np.random.Generator) -> Reals:
+        return population.sentences(SENTENCES, g)[:, g.permutation(4)]
+
+    whole = simulation.p_values(simulation.of_runs(population.score, 2), pair, NULLS, SAMPLES)
+    # With two runs each there are six divisions, and p is 1/3 at least.
+    assert whole.min() == pytest.approx(1 / 3)
+    assert simulation.rejections(whole, 0.34) <= simulation.bound(1 / 3, NULLS)
+    # Those that shuffle sentences take these differences for ones of the systems.
+    own = simulation.own(randomization_test, population.score, 2)
+    p = simulation.p_values(own, pair, NULLS, SAMPLES)
+    assert simulation.rejections(p, 0.05) > 2 * simulation.bound(0.05, NULLS)
+
+
+@pytest.mark.parametrize("test", [bootstrap_test, randomization_test])
+def test_a_planted_difference_is_found(
+    population: simulation.Population, test: Callable[..., object]
+) -> None:
+    own = simulation.own(test, population.score)
+    pair = lambda g: population.sentences(SENTENCES, g)[:, [0, 4]]  # noqa: E731
+    p = simulation.p_values(own, pair, 200, SAMPLES)
+    assert simulation.rejections(p, 0.05) > 0.95
