@@ -288,9 +288,13 @@ def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath])
     for sentence in corpus.references:
         if len(sentence) != len(references):
             raise ValueError(f"{len(sentence)} references for {len(references)} files")
-    sides = [corpus.source] + [
-        [sentence[i] for sentence in corpus.references] for i in range(len(references))
-    ]
-    for path, side in zip([source, *references], sides, strict=True):
+    for path, lines in zip([source, *references], written_lines(corpus), strict=True):
         with atomic_writer(path) as file:
-            file.writelines(" ".join(words) + "\n" for words in side)
+            file.writelines(lines)
+
+
+def written_lines(corpus: Corpus) -> Iterator[Iterator[str]]:
+    """Yield the lines of each file of a corpus: those of the source, then of each reference."""
+    yield (" ".join(words) + "\n" for words in corpus.source)
+    for i in range(len(corpus.references[0])):
+        yield (" ".join(sentence[i]) + "\n" for sentence in corpus.references)

@@ -15,12 +15,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus
+from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus, written_lines
 from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.errors import InputError
 from torchtune_smt.textio import lines_of
@@ -55,10 +55,13 @@ class Part:
     pieces
         Parallel files, the source before its references; a part can be made of several pieces,
         one after the other.
+    sha256
+        Of each prepared file (not packed), where they are known: another content is an error.
     """
 
     name: str
     pieces: tuple[tuple[RemoteFile, ...], ...]
+    sha256: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,36 @@ def _multi30k_raw() -> PublicCorpus:
     )
 
 
+# Of the prepared text: the addresses are those of the newest version.
+_FISHER_SHA256: Final = {
+    "train": (
+        "bcc1932118e6c7d41a90ad5e391f7dd674a4e079662f0b1c11055a2b28e1629b",
+        "ac554735e0e52b68f828064d1ac130f3a3d8df6125e938a89d1aef7e237431eb",
+    ),
+    "dev": (
+        "43347f81075a7255a4b051a9ad8a9013d252bcb50eef745753381d23caa21c0d",
+        "0e8eb5e32320252c24e05384236d3e254460dfdf9b63f1f5636dcdd652069cb0",
+        "e5fcf5feb06b0e07909227739cc4670f197e99459cad93302d2723729808018c",
+        "e0976bfba8f1cdae200db41595608f06d7cacc60382d89ca6f47789fab7575c1",
+        "7f651461cc6afd0aeb201d740cf324ac0e66c28557460ecb4cd817ae2b5c2430",
+    ),
+    "devtest": (
+        "dcc665cb9ae1d73b6d0899f8f2fe083e170998081ac6b8213adaa3766ff868a6",
+        "f0d036941b88d68e312def4d3501751c797fcaab63adb583532d8d54f609fef8",
+        "a36d04cccfef7d8f70b82e3b3cf6999c36b554ecf730722c7b7d8b6973fa10ce",
+        "4696125ab3b417dc76301013d21445cb00b27340964c41bfab8ee38c0de95a2b",
+        "7900acf6e1b43cf1f94eb54eae571dea2ddfaf33ef7d572f315f72bbdd04e161",
+    ),
+    "test": (
+        "79c47ef18cf8b5c1aba1d9b465566edd11e4200fb6c72b39121abbb29e0ca5ba",
+        "8a6fc8a6d3034dc7a78ed1a012a2c26292daf9858dcf1a8cb8365cf343bd0a79",
+        "6b542b47b13edc73638004feee7121326e4764131305a5f3c10a35da06a8b274",
+        "95bb3337cb80a83af4f58bf3f976ea92c8d0ba6c8889bf01ecb0d23c60e2844d",
+        "475ce5fb5f72e2ab0554986d254fe915e8472a337a4afa89999d52b8fc9757ce",
+    ),
+}
+
+
 def _fisher() -> PublicCorpus:
     """Fisher and CALLHOME: what can be had of it without a licence of the LDC.
 
@@ -190,6 +223,7 @@ def _fisher() -> PublicCorpus:
                 )
                 for remote in remotes
             ),
+            _FISHER_SHA256[name],
         )
 
     return PublicCorpus(
@@ -251,7 +285,7 @@ def fetch(
     base_url
         Another address (http, https or file) that has the same files.
     check
-        Compare the contents with the known sha256.
+        Compare the contents, fetched or prepared, with the known sha256.
     timeout
         Seconds without an answer after which a file counts as unreachable.
     log
@@ -293,12 +327,28 @@ def fetch(
                 target_text=corpus.target_text,
             )
             whole = whole.followed_by(text)
+        if check:
+            _check_prepared(part, whole, corpus.outputs(folder, part))
         prepared[part.name] = whole
     for part in corpus.parts:
         outputs = corpus.outputs(folder, part)
         write_corpus(prepared[part.name], outputs[0], outputs[1:])
         log(f"{part.name}: {prepared[part.name].summary()}: {', '.join(map(str, outputs))}")
     return prepared
+
+
+def _check_prepared(part: Part, text: Corpus, outputs: Sequence[Path]) -> None:
+    """Raise InputError if a part's text is not the one that is known."""
+    if not part.sha256:
+        return
+    for path, side, expected in zip(outputs, written_lines(text), part.sha256, strict=True):
+        digest = hashlib.sha256("".join(side).encode()).hexdigest()
+        if digest != expected:
+            raise InputError(
+                f"would have the sha256 {digest} (not packed) and should have {expected}: what was "
+                "fetched for it is another version; take it as it is without the check",
+                path=path,
+            )
 
 
 def _address(base_url: str, file: RemoteFile) -> str:
