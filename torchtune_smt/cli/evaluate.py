@@ -27,6 +27,11 @@ def main(cfg: DictConfig) -> None:
     for name in cfg.metrics:
         if name not in METRICS:
             raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
+    if cfg.references is None and "data" not in cfg:
+        raise InputError(
+            "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
+            f"references of {cfg.split} are taken"
+        )
     if cfg.references is None:
         corpus = require_split(cfg.data, cfg.split)
         references = [[" ".join(words) for words in row] for row in corpus.references]
