@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from torchtune_smt.textio import read_lines
 
@@ -108,3 +110,16 @@ class Run:
 def train(place: Path, name: str, *options: str) -> Run:
     arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
     return Run(place, name, run_command("train", *arguments, folder=place).check())
+
+
+def train_until_saved(place: Path, *arguments: str) -> None:
+    """Run train until Ctrl-C after its first checkpoint."""
+    command = importlib.import_module("torchtune_smt.cli.train")
+    save = command.save_checkpoint
+
+    def save_and_stop(*values: Any) -> None:
+        save(*values)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(command, "save_checkpoint", save_and_stop):
+        assert run_command("train", *arguments, folder=place).code == 130

@@ -26,7 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_path, reading
+from torchtune_smt.textio import atomic_path, check_plain, reading
 
 # Bytes: a line of the processor's cache, which records of tables must not straddle.
 ALIGNMENT: Final = 64
@@ -66,8 +66,9 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     InputError
-        It is missing or unreadable.
+        It is missing or unreadable, or no plain file.
     """
+    check_plain(path)
     whole = xxhash.xxh3_128()
     room = bytearray(1 << 20)
     with reading(path), open(path, "rb", buffering=0) as file:
@@ -79,9 +80,10 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
 def is_container(path: str | os.PathLike[str], kind: str) -> bool:
     """Return whether a file says that it is a container of this kind, damaged or not."""
     try:
+        check_plain(path)
         with open(path, "rb") as file:
             start = file.read(1024)
-    except OSError:
+    except (OSError, InputError):
         return False
     return start.startswith(_MAGIC) and json.dumps({"kind": kind})[:-1].encode() in start
 
@@ -175,6 +177,7 @@ def read_container(
     def refuse(what: str) -> NoReturn:
         raise InputError(f"{what}; {cure}", path=path)
 
+    check_plain(path)
     with reading(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any
 
 from torchtune_smt.container import checksum
-from torchtune_smt.textio import atomic_writer, read_bytes
+from torchtune_smt.textio import atomic_writer, check_plain, read_bytes
 
 
 class OtherVersionError(ValueError):
@@ -36,12 +36,13 @@ def read_manifest(path: str | PathLike[str], version: int) -> dict[str, Any]:
     Raises
     ------
     InputError
-        The file is missing or unreadable.
+        The file is missing or unreadable, or no plain file.
     OtherVersionError
         It is of another version.
     ValueError
         It is damaged.
     """
+    check_plain(path)
     try:
         content = json.loads(read_bytes(path))
         found = content["version"]

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from torchtune_smt.container import file_checksum
 from torchtune_smt.data.bitext import Corpus
@@ -37,6 +37,7 @@ from torchtune_smt.lm.estimate import estimate
 from torchtune_smt.lm.folds import FoldModels, build_folds
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.manifest import OtherVersionError, read_manifest, write_manifest
+from torchtune_smt.origin import digest_of
 from torchtune_smt.textio import atomic_folder, read_bytes
 
 _VERSION = 2
@@ -47,6 +48,17 @@ _FOLDS = "folds"
 # How often, and after how many seconds, a folder that is being replaced is looked at again.
 _TRIES = 10
 _PAUSE = 0.01
+
+# What the parts of a model depend on, besides the bitext.
+_ALIGNER_SETTINGS = ("aligner", "iterations")
+_GRAMMAR_SETTINGS = (
+    "max_phrase_length",
+    "max_symbols",
+    "unaligned_edges",
+    "counts",
+    "table_limit",
+)
+_LM_SETTINGS = ("order", "discount_fallback")
 
 
 @dataclass(frozen=True)
@@ -226,10 +238,51 @@ def check_model(
     return None
 
 
+class ModelParts(NamedTuple):
+    """A model that was loaded from its folder.
+
+    Attributes
+    ----------
+    grammar : ExtractedGrammar
+    language_model : NgramModel
+    folds : sequence of NgramModel
+        Cross-fitted language models, if wanted.
+    grammar_digest, language_model_digest : str
+        Of what the first two were built from, and how: the same wherever the same text is built
+        with the same settings.
+    """
+
+    grammar: ExtractedGrammar
+    language_model: NgramModel
+    folds: Sequence[NgramModel]
+    grammar_digest: str
+    language_model_digest: str
+
+
 def load_model(
     folder: str | os.PathLike[str], *, folds: bool = False
 ) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel]]:
     """Return grammar, language model and, if wanted, the cross-fitted language models.
+
+    Raises
+    ------
+    InputError
+        As `load_parts`.
+    """
+    return load_parts(folder, folds=folds)[:3]
+
+
+def load_parts(
+    folder: str | os.PathLike[str], *, folds: bool = False, may_write: bool = True
+) -> ModelParts:
+    """Return the parts of a model, all of one version.
+
+    Parameters
+    ----------
+    folds : bool
+        Whether cross-fitted language models are wanted.
+    may_write : bool
+        Whether binary copies of language models may be left in the folder.
 
     Raises
     ------
@@ -240,7 +293,7 @@ def load_model(
     for _ in range(_TRIES):
         before = _identity(folder)
         try:
-            return _load_parts(folder, folds)
+            return _load_parts(folder, folds, may_write)
         except InputError:
             # All of another model may be there by now.
             if _identity(folder) == before:
@@ -248,13 +301,12 @@ def load_model(
     raise InputError("is built anew all the time; wait until it is there", path=folder)
 
 
-def _load_parts(
-    folder: Path, folds: bool
-) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel]]:
+def _load_parts(folder: Path, folds: bool, may_write: bool) -> ModelParts:
     """Return grammar and language models if they are those that the manifest names."""
     path = folder / _MANIFEST
     try:
-        parts = read_manifest(path, _VERSION)["parts"]
+        manifest = read_manifest(path, _VERSION)
+        parts, digests = manifest["parts"], _digests(manifest)
         grammar_checksum, lm_checksum = parts[_GRAMMAR], parts[_LM]
     except OtherVersionError:
         raise InputError(
@@ -266,9 +318,13 @@ def _load_parts(
         raise InputError(
             "holds no cross-fitted language models; build it with model.folds=10", path=folder
         )
-    models = FoldModels.load(folder / _FOLDS, expected=parts[_FOLDS]).models if folds else []
+    models: Sequence[NgramModel] = []
+    if folds:
+        checked = FoldModels.load(folder / _FOLDS, expected=parts[_FOLDS], may_write=may_write)
+        models = checked.models
     grammar = load_grammar(folder / _GRAMMAR, expected=grammar_checksum)
-    return grammar, NgramModel.load(folder / _LM, expected=lm_checksum), models
+    lm = NgramModel.load(folder / _LM, expected=lm_checksum, may_write=may_write)
+    return ModelParts(grammar, lm, models, *digests)
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -279,6 +335,18 @@ def _identity(folder: Path) -> tuple[int, int]:
             return status.st_ino, status.st_ctime_ns
         time.sleep(_PAUSE)
     raise InputError("holds no whole model; build it with build_model", path=folder)
+
+
+def _digests(manifest: dict[str, Any]) -> tuple[str, str]:
+    """Return digests of grammar and language model: of what they were built from, and how.
+
+    Both are the same wherever the same text is built with the same settings.
+    """
+    settings, text = manifest["settings"], [manifest["version"], manifest["bitext"]]
+    aligned = manifest["alignment"] or [settings[name] for name in _ALIGNER_SETTINGS]
+    grammar = [settings[name] for name in _GRAMMAR_SETTINGS]
+    language_model = [settings[name] for name in _LM_SETTINGS]
+    return digest_of([text, aligned, grammar]), digest_of([text, language_model])
 
 
 def _digest(bitext: Corpus) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -61,12 +62,22 @@ class RunLog:
         Raises
         ------
         InputError
-            There is none.
+            There is none, or it is no record of numbers.
         """
         path = folder / _METRICS
         try:
             first: dict[str, float] = json.loads(_whole_lines(path)[0])
-        except (OSError, IndexError, ValueError):
+            if not all(math.isfinite(value) for value in first.values()):
+                raise ValueError
+        except (
+            OSError,
+            ArithmeticError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             raise InputError("is missing or damaged; start the run anew", path=path) from None
         return first
 

@@ -193,6 +193,16 @@ def _blocks(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Iter
             yield block
 
 
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Raise InputError if what lies at a path is neither a file nor a folder.
+
+    A device may have no end, and who opens a pipe waits for whoever writes to it.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError("is no plain file; copy what comes from it to one", path=path)
+
+
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what keeps a file from being read into InputError."""

@@ -1,7 +1,7 @@
 """Weights files: text that people, cdec and this package read, exact to the last bit.
 
 One ``name value`` a line; lines that begin with ``#`` are comments. Features that are not named
-have weight 0.
+have weight 0. Comments at the top may say what the weights belong to (`torchtune_smt.origin`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -16,7 +17,15 @@ import torch
 from torchtune_smt import weights_io_kernels as kernels
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
-from torchtune_smt.textio import atomic_writer, check_utf8, count_lines, read_text
+from torchtune_smt.origin import Origin
+from torchtune_smt.textio import (
+    atomic_writer,
+    check_plain,
+    check_utf8,
+    count_lines,
+    iterate_lines,
+    read_text,
+)
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
 
@@ -32,7 +41,9 @@ _PROBLEMS = {
 }
 
 
-def save_weights(path: str | os.PathLike[str], weights: Weights) -> int:
+def save_weights(
+    path: str | os.PathLike[str], weights: Weights, origin: Origin | None = None
+) -> int:
     """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
 
     They are brought up to date first. Values have as many digits as it takes to read the same
@@ -43,6 +54,8 @@ def save_weights(path: str | os.PathLike[str], weights: Weights) -> int:
     path : path
         Packed with gzip if it ends in ``.gz``.
     weights : Weights
+    origin : Origin, optional
+        What they belong to, which comments at the top say.
 
     Returns
     -------
@@ -78,6 +91,8 @@ def save_weights(path: str | os.PathLike[str], weights: Weights) -> int:
     entries = list(zip(names, numbers.tolist(), strict=True))
     dense = int(np.searchsorted(ids, weights.n_dense))
     with atomic_writer(path) as file:
+        if origin is not None:
+            file.writelines(f"# {comment}\n" for comment in origin.comments())
         file.writelines(f"{name} {value!r}\n" for name, value in entries[:dense])
         file.writelines(f"{name} {value!r}\n" for name, value in sorted(entries[dense:]))
     return len(entries)
@@ -118,6 +133,19 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Reals]:
             line=int(spans[again, 4]),
         )
     return names, values
+
+
+def read_origin(path: str | os.PathLike[str]) -> Origin | None:
+    """Return what a weights file says that it belongs to; None if it says nothing, as others do.
+
+    Raises
+    ------
+    InputError
+        The file is missing, no plain file, or not UTF-8; or what it says is not whole.
+    """
+    check_plain(path)
+    top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))
+    return Origin.parse([line[1:].strip() for line in top], path)
 
 
 def load_weights(path: str | os.PathLike[str], weights: Weights) -> None:

@@ -67,7 +67,7 @@ class Corpus:
     def __init__(self, overrides: Sequence[str], splits: dict[str, str]) -> None:
         cfg = configuration(overrides)
         train = require_split(cfg.data, "train", training=True)
-        self.grammar, self.model, _ = open_model(
+        self._model = open_model(
             cfg.model, lambda: train, folds=False, report=lambda line: print(line, flush=True)
         )
         self.sizes = {"train": len(train.source), "dev": len(require_split(cfg.data, "dev").source)}
@@ -136,7 +136,13 @@ class Corpus:
 
     def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
         cfg = configuration(overrides)
-        decoder = make_decoder(cfg, self.grammar, self.model, [], make_templates(cfg.features))
+        decoder = make_decoder(
+            cfg,
+            self._model.grammar,
+            self._model.language_model,
+            [],
+            make_templates(cfg.features),
+        )
         weights = Weights(decoder.dense_names)
         load_weights(folder / "weights.txt.gz", weights)
         return decoder, weights

@@ -7,7 +7,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.run_folder import override_key
+from torchtune_smt.cli.command_line import override_key
 
 
 def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:

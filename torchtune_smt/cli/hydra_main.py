@@ -6,34 +6,44 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from torchtune_smt.cli.command_line import split_arguments
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.errors import DivergenceError, InputError, escaped
 from torchtune_smt.resources import config_folder
 
 
-def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], int]]:
+class Command(Protocol):
+    """A command: reads its arguments from ``sys.argv`` and returns its exit code."""
+
+    def __call__(self, more: Sequence[str] = ()) -> int:
+        """Run it, with overrides of its own besides those of its arguments."""
+        ...
+
+
+def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
     """Return a decorator: a function of a configuration becomes a command.
 
     Bad input, and an option that is unknown or out of range, end the command with a message on
-    the standard error output and exit code 1. Classes of the user's own files can be configured:
-    the current folder is importable.
+    the standard error output and exit code 1. Flags such as ``--config-dir`` may stand anywhere.
+    Classes of the user's own files can be configured: the current folder is importable for them.
     """
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], int]:
+    def decorate(function: Callable[[DictConfig], Any]) -> Command:
         def task(cfg: DictConfig) -> Any:
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
+                _make_classes_importable(cfg)
                 check_options(cfg)
                 return function(cfg)
             except BrokenPipeError:
@@ -43,10 +53,15 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
             except _BAD_INPUT as error:
                 _forget_run()
                 raise SystemExit(_message(error)) from None
+            except MemoryError:
+                raise SystemExit(
+                    "error: there is not enough memory; docs/errors.md says what takes less"
+                ) from None
 
-        def main() -> int:
-            if "" not in sys.path:
-                sys.path.insert(0, "")
+        def main(more: Sequence[str] = ()) -> int:
+            before = sys.argv
+            given = split_arguments(sys.argv[1:])
+            sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ.setdefault("HYDRA_FULL_ERROR", "1")
             try:
@@ -62,6 +77,8 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[]
                 return 1
             except KeyboardInterrupt:
                 return 130
+            finally:
+                sys.argv = before
             return 0
 
         main.__doc__ = function.__doc__
@@ -91,6 +108,26 @@ def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterat
             values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
             message += f"; is an option of the wrong type? ({values})"
         raise InputError(message) from None
+
+
+def _make_classes_importable(cfg: DictConfig) -> None:
+    """Let classes that are not of this package come from files in the current folder.
+
+    Nothing else is looked for there: whoever runs a command in the folder of a stranger gets no
+    module of it in the place of an installed one.
+    """
+    own = [t for t in _targets(OmegaConf.to_container(cfg)) if not t.startswith("torchtune_smt.")]
+    if own and "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def _targets(part: Any) -> Iterator[str]:
+    """Yield the classes that a part of a configuration names."""
+    for name, entry in part.items() if isinstance(part, dict) else enumerate(part):
+        if name == "_target_":
+            yield str(entry)
+        elif isinstance(entry, dict | list):
+            yield from _targets(entry)
 
 
 _BAD_INPUT: Final = (

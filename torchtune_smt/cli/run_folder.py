@@ -1,58 +1,208 @@
-"""Run folders: the overrides of an earlier run, taken up again."""
+"""Run folders: what an earlier run recorded, taken up again without trusting it.
+
+A run's folder may come from anybody. The configuration is composed anew from ``conf/``, and of the
+overrides that the folder records only plain settings are taken: choices of files by a bare name,
+and options with numbers, words, and lists of them. No class, no interpolation, no path but of
+what is read.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any, Final
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
 
+from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.errors import InputError
+from torchtune_smt.resources import config_folder
+from torchtune_smt.textio import check_plain
 
-_RESOLVER = re.compile(r"\$\{[^}]*:")
+# Options whose values are paths; all of them are only read.
+_PATHS: Final = frozenset(
+    {
+        *(f"data.{name}" for name in ("folders", "train", "dev", "test")),
+        *(f"decoder.{name}{end}" for name in ("train", "dev", "test") for end in ("", "_scores")),
+        *(f"model.{name}" for name in ("folder", "alignment_file", "grammar", "language_model")),
+        "init.file",
+        "metric.path",
+    }
+)
+# Of one option, and of the whole record.
+_MAX_CHARACTERS = 10_000
+_MAX_BYTES = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
+_CHOICE = re.compile(r"\w[\w-]*", re.ASCII)
 
 
-def override_key(override: str) -> str:
-    """Return what an override is about: ``+data.name=x`` is about ``data.name``."""
-    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+@dataclass(frozen=True)
+class Settings:
+    """What a command is told: by its own command line, and by a run that it takes up.
+
+    Attributes
+    ----------
+    given : sequence of str
+        The overrides of the command line.
+    recorded : sequence of str
+        Those of the run that the command line does not replace.
+    has_run : bool
+        Whether there is a run that recorded its overrides.
+    """
+
+    given: Sequence[str]
+    recorded: Sequence[str] = ()
+    has_run: bool = False
+
+    @property
+    def names_model(self) -> bool:
+        """Whether it is said which model is meant, and not left to a default."""
+        named = ("data", "model", "model.folder")
+        return self.has_run or any(override_key(o) in named for o in self.given)
+
+    def gives(self, group: str) -> bool:
+        """Return whether it is said, not left to a default, what a group is."""
+        return any(_group(override) == group for override in self.given)
+
+    @property
+    def may_write_model(self) -> bool:
+        """Whether the user chose where the model lies, and not the folder of a run."""
+        if "model.folder" in map(override_key, self.given):
+            return True
+        return not any(_group(override) in ("data", "model") for override in self.recorded)
 
 
-def with_recorded(folder: Path, given: Sequence[str]) -> list[str]:
-    """Return the overrides given now, then those that a run recorded and that they do not replace.
-
-    The configuration is composed anew from ``conf/`` and these overrides. Nothing that a folder
-    says is instantiated: classes come from the user's own command line or configuration alone.
+def take_up(folder: Path, given: Sequence[str]) -> Settings:
+    """Return the overrides given now, and those that a run recorded in its folder.
 
     Raises
     ------
     InputError
-        The record is damaged, or holds a ``_target_`` that is not given again.
+        The record is damaged, or has an override that is not taken from a folder and that is not
+        given again.
     """
     path = folder / ".hydra" / "overrides.yaml"
-    if not path.is_file():
-        return list(given)
+    if not os.path.lexists(path):
+        return Settings(given)
+    replaced = {override_key(override) for override in given}
+    # Of use only to the command that it was given to.
+    replaced.add("resume")
+    recorded = [o for o in _read_record(path) if override_key(o) not in replaced]
+    refused = [override for override in recorded if not _is_plain(override)]
+    if refused:
+        raise InputError(
+            f"the run was given {' '.join(refused)}, and of a folder only plain "
+            "settings are taken (no classes, no interpolations, no paths out of place): give "
+            f"{'this override' if len(refused) == 1 else 'these overrides'} again",
+            path=path,
+        )
+    return Settings(given, recorded, has_run=True)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise InputError if a folder that is about to be written to leads elsewhere.
+
+    Only folders and plain files may be in it: whoever writes to a link writes to another place.
+    """
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(where, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise InputError(
+                    "is no plain file or folder, and a run's folder may hold no others; put what "
+                    "it leads to in its place, or remove it",
+                    path=path,
+                )
+
+
+def _read_record(path: Path) -> list[str]:
+    """Return the overrides that Hydra recorded."""
     try:
-        recorded = OmegaConf.to_container(OmegaConf.load(path))
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ValueError
+        recorded = yaml.safe_load(path.read_text("utf-8"))
         if not isinstance(recorded, list) or not all(isinstance(o, str) for o in recorded):
             raise ValueError
-    except (ValueError, OmegaConfBaseException, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise InputError("is no list of overrides; the run folder is damaged", path=path) from None
-    keys = {override_key(override) for override in given}
-    kept = [
-        o
-        for o in recorded
-        if override_key(o) not in keys and not override_key(o).startswith("hydra")
-    ]
-    for override in kept:
-        # Resolvers could put a class together from pieces.
-        if "_target_" in override or _RESOLVER.search(override):
-            raise InputError(
-                f"the run was given {override}: classes are not taken from a folder, so give this "
-                "override again",
-                path=path,
-            )
-    # Flags such as --config-dir stand before all overrides.
-    return [*given, *kept]
+    return recorded
+
+
+def _group(override: str) -> str:
+    return override_key(override).partition(".")[0]
+
+
+def _is_plain(override: str) -> bool:
+    """Return whether a recorded override is one that may be taken from a folder."""
+    if len(override) > _MAX_CHARACTERS:
+        return False
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+        value = parsed.value()
+    except (HydraException, ValueError, RecursionError):
+        return False
+    names = parsed.key_or_group.split(".")
+    if parsed.package is not None or parsed.is_sweep_override():
+        return False
+    if not all(map(_NAME.fullmatch, names)):
+        return False
+    if len(names) == 1 and names[0] in _groups():
+        return _is_choice(parsed, value)
+    if names[0] not in _groups() and parsed.key_or_group not in _single_options():
+        return False
+    if names[:2] == ["init", "values"]:
+        # The only names that a configuration does not know beforehand: those of features.
+        return not parsed.is_delete() and isinstance(value, int | float)
+    return parsed.type == OverrideType.CHANGE and _is_value(parsed.key_or_group, value)
+
+
+def _is_choice(parsed: Override, value: Any) -> bool:
+    """Return whether an override chooses a file of a group by its bare name, or none."""
+    if parsed.type not in (OverrideType.CHANGE, OverrideType.ADD):
+        return False
+    return value is None or (isinstance(value, str) and _CHOICE.fullmatch(value) is not None)
+
+
+def _is_value(option: str, value: Any) -> bool:
+    """Return whether a value is plain: a number, a word, null, or a list of them."""
+    if isinstance(value, list):
+        return all(not isinstance(entry, list) and _is_value(option, entry) for entry in value)
+    if not isinstance(value, str):
+        return value is None or isinstance(value, bool | int | float)
+    if "${" in value or not value.isprintable():
+        return False
+    if option in _PATHS:
+        return _is_plain_path(value)
+    return not value.startswith(("/", "~")) and ".." not in PurePath(value).parts
+
+
+def _is_plain_path(path: str) -> bool:
+    """Return whether a path leads to a file or a folder, or nowhere."""
+    try:
+        check_plain(path)
+    except (InputError, OSError):
+        return False
+    return True
+
+
+@cache
+def _groups() -> frozenset[str]:
+    """Return the names of all groups of configurations."""
+    return frozenset(path.name for path in config_folder().iterdir() if path.is_dir())
+
+
+@cache
+def _single_options() -> frozenset[str]:
+    """Return the names of the options that are in no group."""
+    own = yaml.safe_load((config_folder() / "train.yaml").read_text("utf-8"))
+    return frozenset(own) - {"defaults", "hydra"}

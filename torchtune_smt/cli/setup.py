@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.container import file_checksum
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.decoders.hiero import HieroDecoder
@@ -21,7 +22,13 @@ from torchtune_smt.features.template import template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.formats import read_grammar
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
+from torchtune_smt.model_folder import (
+    ModelSettings,
+    build_model,
+    check_model,
+    load_parts,
+)
+from torchtune_smt.origin import Part, short
 from torchtune_smt.resources import PACKAGE, example_folder
 from torchtune_smt.weights import Weights
 from torchtune_smt.weights_io import read_weights
@@ -117,6 +124,26 @@ def model_settings(model: DictConfig) -> ModelSettings:
         return ModelSettings(**values)
 
 
+class Model(NamedTuple):
+    """A model that is open.
+
+    Attributes
+    ----------
+    grammar : Grammar
+    language_model : NgramModel
+    folds : sequence of NgramModel
+        Cross-fitted language models, if wanted.
+    grammar_part, language_model_part : Part
+        Name and digest of the first two.
+    """
+
+    grammar: Grammar
+    language_model: NgramModel
+    folds: Sequence[NgramModel]
+    grammar_part: Part
+    language_model_part: Part
+
+
 def open_model(
     model: DictConfig,
     bitext: Callable[[], Corpus],
@@ -124,8 +151,9 @@ def open_model(
     folds: bool,
     report: Callable[[str], None],
     compare_bitext: bool = True,
-) -> tuple[Grammar, NgramModel, Sequence[NgramModel]]:
-    """Return grammar, language model and cross-fitted language models, building what is missing.
+    may_write: bool = True,
+) -> Model:
+    """Return the configured model, building what is missing.
 
     Parameters
     ----------
@@ -136,17 +164,36 @@ def open_model(
     compare_bitext : bool
         Whether a model of another bitext is built anew; if not, the bitext is only read to build a
         model that is missing.
+    may_write : bool
+        Whether a model may be built, and binary copies be left beside it. If not, one that is
+        missing is refused.
     """
     if model.kind == "files":
         grammar = read_grammar(model.grammar, model.format)
-        return grammar, NgramModel.load(model.language_model), []
+        language_model = NgramModel.load(model.language_model, may_write=may_write)
+        parts = (
+            Part(model.grammar, short(file_checksum(model.grammar))),
+            Part(model.language_model, short(language_model.checksum)),
+        )
+        return Model(grammar, language_model, [], *parts)
     settings = model_settings(model)
     corpus = bitext() if compare_bitext else None
     reason = check_model(model.folder, corpus, settings)
+    if reason is not None and not may_write:
+        raise InputError(
+            f"{reason}, and a model is never built where the folder of a run says: build it with "
+            f"build_model, or give model.folder={model.folder} to have it built",
+            path=model.folder,
+        )
     if reason is not None:
         report(f"building the model in {model.folder}: {reason}")
         build_model(model.folder, corpus or bitext(), settings, lambda step: report(f"  {step}"))
-    return load_model(model.folder, folds=folds)
+    loaded = load_parts(model.folder, folds=folds, may_write=may_write)
+    parts = (
+        Part(model.folder, loaded.grammar_digest),
+        Part(model.folder, loaded.language_model_digest),
+    )
+    return Model(loaded.grammar, loaded.language_model, loaded.folds, *parts)
 
 
 def make_decoder(

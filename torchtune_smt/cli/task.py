@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from omegaconf import DictConfig
 
+from torchtune_smt.cli.belonging import lists_origin, model_origin, other_origin
 from torchtune_smt.cli.lists import (
     evaluate_lists,
     has_statistics,
@@ -37,6 +38,7 @@ from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest import KBest
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
+from torchtune_smt.origin import Origin
 from torchtune_smt.shortcuts import behaves_as
 from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
@@ -55,12 +57,15 @@ class Task(NamedTuple):
         ``dev`` and perhaps ``test``: what is evaluated.
     tuning : Sentences
         What is tuned on.
+    origin : Origin
+        What the weights belong to.
     """
 
     decoder: Decoder
     weights: Weights
     sets: dict[str, Sentences]
     tuning: Sentences
+    origin: Origin
 
 
 def has_stored_lists(cfg: DictConfig) -> bool:
@@ -68,9 +73,15 @@ def has_stored_lists(cfg: DictConfig) -> bool:
     return bool(cfg.decoder.kind == "kbest_files")
 
 
-def open_task(cfg: DictConfig, parts: Parts) -> Task:
-    """Return the configured task; a model that is missing is built."""
-    task = _with_lists(cfg) if has_stored_lists(cfg) else _with_model(cfg, parts)
+def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
+    """Return the configured task; a model that is missing is built if it may be written."""
+    if has_stored_lists(cfg):
+        task = _with_lists(cfg)
+    else:
+        task = _with_model(cfg, parts, may_write_model)
+    notice = other_origin(cfg.init.file, task.origin)
+    if notice is not None:
+        print(notice)
     decoder = task.decoder
     refuse_unknown_values(
         decoder.features if isinstance(decoder, KBestFiles) else decoder.dense_names
@@ -98,10 +109,10 @@ def _with_lists(cfg: DictConfig) -> Task:
             warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     tuning = sets[cfg.tuner.tune_on]
     evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
-    return Task(decoder, weights, evaluated, tuning)
+    return Task(decoder, weights, evaluated, tuning, lists_origin(cfg.decoder))
 
 
-def _with_model(cfg: DictConfig, parts: Parts) -> Task:
+def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
     """Return what there is to tune with grammar and language model, built if need be."""
     max_words = cfg.decoder.max_words
     corpora = {"dev": require_split(cfg.data, "dev", max_words=max_words)}
@@ -120,17 +131,22 @@ def _with_model(cfg: DictConfig, parts: Parts) -> Task:
         warn(corpus_suspicions({"train": bitext, **corpora}))
         return bitext
 
-    grammar, model, folds = open_model(
-        cfg.model, read_bitext, folds=on_train and cfg.lm == "folds", report=print
+    model = open_model(
+        cfg.model,
+        read_bitext,
+        folds=on_train and cfg.lm == "folds",
+        report=print,
+        may_write=may_write_model,
     )
     if bitext is None:
-        warn(corpus_suspicions(corpora, (grammar.source_words, grammar.target_words)))
-    decoder = make_decoder(cfg, grammar, model, folds, parts.templates)
+        vocabularies = model.grammar.source_words, model.grammar.target_words
+        warn(corpus_suspicions(corpora, vocabularies))
+    decoder = make_decoder(cfg, model.grammar, model.language_model, model.folds, parts.templates)
     weights = initial_weights(cfg.init, decoder)
     tuning = sets["dev"]
     if on_train and bitext is not None:
         tuning = Sentences.of(bitext.source, bitext.references, training=True)
-    return Task(decoder, weights, sets, tuning)
+    return Task(decoder, weights, sets, tuning, model_origin(cfg, model, parts.templates))
 
 
 def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMetric:

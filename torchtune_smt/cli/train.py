@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.batch import BatchRun
+from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.fitters import groups_taken
 from torchtune_smt.cli.grouping import GroupingRun, check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
@@ -21,7 +24,7 @@ from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import contents, gained_nothing, summary
-from torchtune_smt.cli.run_folder import override_key, with_recorded
+from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.cli.unused import refuse_unused, unused_options
@@ -41,8 +44,7 @@ KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
 }
 
 
-@hydra_main("train")
-def _train(cfg: DictConfig) -> float:
+def _train(cfg: DictConfig, settings: Settings) -> float:
     """Tune the configured system; returns dev BLEU, for sweeps."""
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
@@ -58,15 +60,15 @@ def _train(cfg: DictConfig) -> float:
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
     tuning = KINDS[cfg.tuner.kind](cfg, parts)
-    task = open_task(cfg, parts)
-    decoder, weights, sets, sentences = task
+    task = open_task(cfg, parts, may_write_model=settings.may_write_model)
+    decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
     as_they_came = has_stored_lists(cfg) and not bool(weights.parameter.any())
     state = tuning.open(task, folder, resumed=cfg.resume is not None)
-    fingerprint = _fingerprint(cfg)
+    fingerprint = _fingerprint(cfg) | origin.digests()
     progress = Progress()
     if cfg.resume is not None:
-        before = _scores_before(folder)
+        before = _scores_before(folder, sets)
         progress = load_checkpoint(folder / CHECKPOINT, weights, state, fingerprint)
         print(f"resuming in {tuning.unit} {progress.epoch}, after {progress.sentences:,} sentences")
     else:
@@ -114,7 +116,7 @@ def _train(cfg: DictConfig) -> float:
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
         # Last: a folder with weights holds a run that is finished.
-        save_weights(folder / "weights.txt.gz", weights)
+        save_weights(folder / "weights.txt.gz", weights, origin)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         tuning.finish()
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
@@ -123,22 +125,21 @@ def _train(cfg: DictConfig) -> float:
 
 def main() -> int:
     """Tune; ``resume=FOLDER`` goes on with a run that was stopped, with its own settings."""
-    given = sys.argv[1:]
-    found = [o.partition("=")[2] for o in given if override_key(o) == "resume"]
-    before = sys.argv
     try:
-        if found and found[-1] not in ("", "null"):
-            folder = Path(found[-1])
+        given = split_arguments(sys.argv[1:]).overrides
+        settings, more = Settings(given), []
+        resumed = value_of(given, "resume")
+        if resumed:
+            folder = Path(str(resumed))
             if not (folder / CHECKPOINT).is_file() and not (folder / "weights.txt.gz").is_file():
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
-            overrides = with_recorded(folder, given)
-            sys.argv = [sys.argv[0], *overrides, f"hydra.run.dir={folder}"]
-        return _train()
-    except InputError as error:
+            refuse_links(folder)
+            settings = take_up(folder, given)
+            more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
+        return hydra_main("train")(partial(_train, settings=settings))(more)
+    except (InputError, HydraException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        sys.argv = before
 
 
 def _check(cfg: DictConfig) -> None:
@@ -194,11 +195,12 @@ def _hparams(cfg: DictConfig) -> dict[str, str | float]:
     return {override_key(o): o.partition("=")[2] for o in overrides} | {"seed": cfg.seed}
 
 
-def _scores_before(folder: Path) -> dict[str, float]:
+def _scores_before(folder: Path, sets: Iterable[str]) -> dict[str, float]:
     """Return the BLEU scores before tuning that a run recorded."""
     first = RunLog.first_line(folder)
-    return {
-        name.removeprefix("bleu/"): value
-        for name, value in first.items()
-        if name.startswith("bleu/")
-    }
+    try:
+        return {name: first[f"bleu/{name}"] for name in sets}
+    except KeyError as error:
+        raise InputError(
+            f"{folder}: metrics.jsonl has no {error.args[0]} before tuning; start the run anew"
+        ) from None

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import torch
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
+from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.run_folder import override_key, with_recorded
+from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
@@ -26,24 +30,22 @@ from torchtune_smt.weights_io import load_weights
 BATCH = 64
 
 
-@hydra_main("translate")
-def _translate(cfg: DictConfig) -> None:
+def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
     torch.set_num_threads(1)
-    if cfg.decoder.kind != "hiero":
-        raise InputError(
-            f"these weights are of a run with decoder={cfg.decoder.kind}, which translates "
-            "nothing: apply them to a list with scripts/rerank.py, or give decoder=hiero"
-        )
+    named = check_named(cfg, settings)
     sources = _read_sources(cfg)
-    grammar, model, _ = open_model(
+    model = open_model(
         cfg.model,
         lambda: require_split(cfg.data, "train", training=True),
         folds=False,
         report=lambda line: print(line, file=sys.stderr),
         compare_bitext=False,
+        may_write=settings.may_write_model,
     )
-    decoder = make_decoder(cfg, grammar, model, [], make_templates(cfg.features))
+    templates = make_templates(cfg.features)
+    check_belongs(cfg, settings, named, model_origin(cfg, model, templates))
+    decoder = make_decoder(cfg, model.grammar, model.language_model, [], templates)
     weights = Weights(decoder.dense_names)
     load_weights(cfg.weights, weights)
     if not weights.parameter[: weights.n_dense].any():
@@ -80,18 +82,15 @@ def _translate(cfg: DictConfig) -> None:
 
 def main() -> int:
     """Translate with the settings of the run that made the weights."""
-    given = sys.argv[1:]
-    found = [o.partition("=")[2] for o in given if override_key(o) == "weights"]
-    before = sys.argv
     try:
-        if found:
-            sys.argv = [sys.argv[0], *with_recorded(Path(found[-1]).parent, given)]
-        return _translate()
-    except InputError as error:
+        given = split_arguments(sys.argv[1:]).overrides
+        weights = value_of(given, "weights")
+        settings = take_up(Path(weights).parent, given) if weights else Settings(given)
+        command = hydra_main("translate")(partial(_translate, settings=settings))
+        return command(settings.recorded)
+    except (InputError, HydraException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        sys.argv = before
 
 
 def _read_sources(cfg: DictConfig) -> list[Source]:

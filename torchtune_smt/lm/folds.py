@@ -114,14 +114,19 @@ class FoldModels:
 
     @classmethod
     def load(
-        cls, folder: str | PathLike[str], cache: bool = True, *, expected: str | None = None
+        cls,
+        folder: str | PathLike[str],
+        cache: bool = True,
+        *,
+        expected: str | None = None,
+        may_write: bool = True,
     ) -> FoldModels:
         """Load what `build_folds` wrote.
 
         Parameters
         ----------
         folder : path
-        cache : bool
+        cache, may_write : bool
             See `NgramModel.load`.
         expected : str, optional
             The checksum that `build_folds` returned: other models are refused.
@@ -147,7 +152,7 @@ class FoldModels:
         if expected not in (None, manifest["checksum"]):
             raise InputError(f"is of another model; {REBUILD}", path=path)
         models = [
-            NgramModel.load(_fold_path(folder, fold), cache, expected=checksum)
+            NgramModel.load(_fold_path(folder, fold), cache, expected=checksum, may_write=may_write)
             for fold, checksum in enumerate(checksums)
         ]
         return cls(models, n_sentences)

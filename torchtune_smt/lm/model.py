@@ -40,6 +40,8 @@ class NgramModel:
         The state after ``<s>``.
     end_word : int
         Word id of ``</s>``.
+    checksum : str
+        Of the file that it was loaded from; empty if it was not.
     """
 
     def __init__(self, order: int, words: Vocabulary, tables: LmTables) -> None:
@@ -48,6 +50,7 @@ class NgramModel:
         self.tables = tables
         self.begin_state = int(tables.nodes["state"][words.id(BEGIN) + 1])
         self.end_word = words.id(END)
+        self.checksum = ""
 
     @classmethod
     def from_ngrams(cls, ngrams: Ngrams) -> NgramModel:
@@ -62,7 +65,12 @@ class NgramModel:
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], cache: bool = True, *, expected: str | None = None
+        cls,
+        path: str | PathLike[str],
+        cache: bool = True,
+        *,
+        expected: str | None = None,
+        may_write: bool = True,
     ) -> NgramModel:
         """Load an ARPA file, plain or gz.
 
@@ -74,6 +82,8 @@ class NgramModel:
             (not if the folder is read-only).
         expected : str, optional
             Checksum that the file must have.
+        may_write : bool
+            Whether a binary copy may be written.
 
         Raises
         ------
@@ -85,14 +95,17 @@ class NgramModel:
             found = file_checksum(path)
             stored = read_cache(path, found) if expected in (None, found) else None
             if stored is not None:
-                return cls(*stored)
+                model = cls(*stored)
+                model.checksum = found
+                return model
         packed = read_packed(path)
         # Of the very bytes that are parsed: the file may be replaced meanwhile.
         found = checksum(packed)
         if expected not in (None, found):
             raise InputError(f"is damaged or another file; {REBUILD}", path=path)
         model = cls.from_ngrams(parse_arpa(packed, path))
-        if cache:
+        model.checksum = found
+        if cache and may_write:
             write_cache(path, found, model.order, model.words, model.tables)
         return model
 

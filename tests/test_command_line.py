@@ -1,0 +1,123 @@
+"""Flags of the command line, wherever they stand, for every command."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Run, run_command, train_until_saved
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.cli.command_line import split_arguments
+from torchtune_smt.resources import example_folder
+
+EXAMPLE = example_folder()
+
+# What each flag is taken for, and how else it can be written.
+FLAGS = {
+    "--config-dir=a b": [["--config-dir", "a b"], ["--config-dir=a b"], ["-cd", "a b"]],
+    "--config-name=x=y": [["--config-name", "x=y"], ["-cn=x=y"]],
+    "--cfg=job": [["--cfg", "job"], ["-c", "job"], ["-cjob"]],
+    "--package=p": [["--package=p"], ["-p", "p"]],
+    "--multirun": [["--multirun"], ["-m"]],
+    "--resolve": [["--resolve"], ["--resol"]],
+    "--help": [["--help"], ["-h"]],
+    "--info=plugins": [["--info=plugins"], ["-i", "plugins"]],
+}
+overrides = st.lists(st.sampled_from(["a=1", "+a.b=[x,y]", "~c", "++d='--e'", "f=", "g=-1"]))
+
+
+@given(overrides=overrides, flags=st.sets(st.sampled_from(list(FLAGS))), data=st.data())
+def test_flags_and_overrides_are_told_apart(
+    overrides: list[str], flags: set[str], data: st.DataObject
+) -> None:
+    pieces = [[override] for override in overrides]
+    for flag in data.draw(st.permutations(sorted(flags))):
+        at = data.draw(st.integers(0, len(pieces)))
+        pieces.insert(at, data.draw(st.sampled_from(FLAGS[flag])))
+    found = split_arguments(list(itertools.chain(*pieces)))
+    assert found.overrides == overrides
+    assert set(found.flags) == flags
+    assert split_arguments([*found.overrides, *found.flags]) == found
+
+
+LOSS = "_target_: torchtune_smt.losses.Hinge\nreduction: mean\n"
+OWN = "loss=mine"
+
+
+@pytest.fixture
+def own(place: Path) -> Path:
+    """A folder of configurations of the user's own."""
+    (place / "settings" / "loss").mkdir(parents=True, exist_ok=True)
+    (place / "settings" / "loss" / "mine.yaml").write_text(LOSS)
+    return place / "settings"
+
+
+ORDERS = [
+    ["--config-dir", "settings", OWN, "seed=3"],
+    [OWN, "--config-dir", "settings", "seed=3"],
+    [OWN, "seed=3", "--config-dir", "settings"],
+    [OWN, "--config-dir=settings", "seed=3"],
+    ["-cd", "settings", OWN, "seed=3"],
+    [OWN, "-cd=settings", "seed=3"],
+]
+
+
+@pytest.mark.parametrize("arguments", ORDERS, ids=" ".join)
+def test_the_folder_of_configurations_of_train(
+    place: Path, own: Path, arguments: list[str]
+) -> None:
+    for show in (["--cfg", "job", *arguments], [*arguments, "--cfg=job"]):
+        out = run_command("train", *show, folder=place).check().out
+        assert "reduction: mean" in out
+        assert "seed: 3" in out
+
+
+@pytest.mark.parametrize("where", range(4))
+def test_the_folder_of_configurations_of_translate_and_resume(
+    run: Run, place: Path, own: Path, where: int
+) -> None:
+    flag = ["--config-dir", "settings"]
+    name = f"own_loss_{where}"
+    train_until_saved(place, *MODEL, *SMALL, OWN, f"hydra.run.dir={name}", *flag)
+    outcome = run_command("train", f"resume={name}", folder=place)
+    assert outcome.code == 1
+    assert "there is no loss=mine; choose of " in outcome.err
+    arguments = ["threads=1", f"resume={name}", "tuner.patience=3"]
+    arguments[where:where] = flag
+    run_command("train", *arguments, folder=place).check()
+    weights = place / name / "weights.txt.gz"
+    arguments = [f"weights={weights}", f"input={EXAMPLE / 'test.de'}", "threads=1"]
+    assert "there is no loss=mine" in run_command("translate", *arguments, folder=place).err
+    arguments[where:where] = flag
+    outcome = run_command("translate", *arguments, folder=place).check()
+    assert outcome.out == (place / name / "test.translations.txt").read_text()
+
+
+@pytest.mark.parametrize("command", ["build_model", "evaluate", "rerank", "translate", "train"])
+def test_flags_of_all_commands(tmp_path: Path, command: str) -> None:
+    needed = {"evaluate": ["systems=a"], "rerank": ["weights=a", "input=b"]}
+    needed["translate"] = needed["rerank"]
+    given = [*needed.get(command, []), "hydra.job.name=mine"]
+    for at in range(len(given) + 1):
+        arguments = [*given[:at], "--cfg", "job", *given[at:]]
+        shown = run_command(command, *arguments, folder=tmp_path).check().out
+        assert shown == run_command(command, *given, "--cfg", "job", folder=tmp_path).check().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_configuration(place: Path, run: Run) -> None:
+    (place / "more").mkdir()
+    text = "defaults:\n- train\n- _self_\nseed: 77\n"
+    (place / "more" / "mine.yaml").write_text(text)
+    for arguments in (
+        ["features=dense", "--config-name", "mine", "lm=full", "--config-dir", "more", "-c", "job"],
+        ["-cn", "mine", "features=dense", "-cd=more", "lm=full", "--cfg=job"],
+    ):
+        out = run_command("train", *arguments, folder=place).check().out
+        assert "seed: 77" in out
+        assert "lm: full" in out
+    shutil.rmtree(place / "more")

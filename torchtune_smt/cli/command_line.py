@@ -1,0 +1,76 @@
+"""The command line as Hydra reads it: overrides, and flags such as ``--config-dir``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from torchtune_smt.errors import InputError
+
+
+class Arguments(NamedTuple):
+    """A command's arguments.
+
+    Attributes
+    ----------
+    overrides : list of str
+        What sets options: ``loss=hinge``.
+    flags : list of str
+        Hydra's own, with their values: ``--config-dir=settings``.
+    """
+
+    overrides: list[str]
+    flags: list[str]
+
+
+def split_arguments(arguments: Sequence[str]) -> Arguments:
+    """Tell overrides and flags apart, wherever they stand.
+
+    Hydra itself takes flags in front of all overrides or behind them, but not in their midst.
+    """
+    found = vars(get_args_parser().parse_intermixed_args(list(arguments)))
+    overrides = found.pop("overrides")
+    flags = []
+    for name, value in found.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif isinstance(value, str):
+            flags.append(f"{flag}={value}")
+    return Arguments(overrides, flags)
+
+
+def override_key(override: str) -> str:
+    """Return what an override is about: ``+data.name=x`` is about ``data.name``."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def value_of(overrides: Sequence[str], key: str) -> Any:
+    """Return the value that overrides give an option, as Hydra reads it; None where there is none.
+
+    Raises
+    ------
+    InputError
+        There are several values, as for a sweep; or it is an interpolation.
+    HydraException
+        Hydra cannot read the override.
+    """
+    found = [o for o in overrides if override_key(o) == key]
+    if not found:
+        return None
+    override = OverridesParser.create().parse_override(found[-1])
+    if override.is_sweep_override():
+        raise InputError(f"{found[-1]}: give one {key} at a time")
+    value = override.value()
+    if "${" in str(value):
+        raise InputError(f"{found[-1]}: ${{ would be replaced by something else; give {key} itself")
+    return value
+
+
+def quoted(text: str) -> str:
+    """Return a text as the value of an override that means just this text."""
+    return QuotedString(text, Quote.single).with_quotes()
