@@ -107,6 +107,9 @@ def _of_task(cfg: DictConfig) -> dict[str, str]:
         if not on_train:
             reason = "lists of the bitext are for tuner.tune_on=train"
             unused |= dict.fromkeys(("decoder.train", "decoder.train_scores"), reason)
+        words = all(cfg.decoder[f"{name}_scores"] is None for name in ("dev", cfg.tuner.tune_on))
+        if words and cfg.decoder.k is None and cfg.tuner.kind != "online":
+            unused["decoder.unique"] = "this tuner drops copies in any case (tuner.unique)"
         if not _read_sets(cfg):
             unused["decoder.format"] = "features.dat with scores.dat has one format"
     elif not on_train:
