@@ -396,6 +396,20 @@ def test_one_step_of_a_pair_with_an_own_step() -> None:
     assert parameter.tolist() == [0, -1.5]
 
 
+def test_a_subclass_that_puts_updates_off_is_asked_for_them() -> None:
+    class Decays(SGD):
+        def _catch_up(self, settings, parameter, state, indices):  # type: ignore[no-untyped-def]
+            parameter[indices] *= 0.5
+
+    for kind, expected in ((Decays, [0.5, 2.0]), (SGD, [1.0, 2.0])):
+        parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+        optimizer = kind([parameter])
+        parameter.grad = torch.zeros(2, dtype=torch.float64).to_sparse()
+        optimizer.step()
+        optimizer.catch_up(torch.tensor([0]))
+        assert parameter.tolist() == expected
+
+
 # Metrics: gains from BLEU's statistics.
 
 

@@ -34,7 +34,7 @@ class ClippedSGD(torch.optim.Optimizer):
         (weights,) = group["params"]
         state = self.state[weights]
         if not state:
-            state.update(steps=0, seen=torch.zeros(0, dtype=torch.int64))
+            state.update(steps=0, seen=weights.new_zeros(0, dtype=torch.int64))
         # There may be more features now. A new one has missed nothing.
         state["seen"] = lengthened(state["seen"], weights.numel(), state["steps"])
         missed = state["steps"] - state["seen"][indices]
@@ -47,4 +47,4 @@ class ClippedSGD(torch.optim.Optimizer):
     def flush(self):
         """Take the proximal steps that any weight has missed."""
         (weights,) = self.param_groups[0]["params"]
-        self.catch_up(torch.arange(weights.numel()))
+        self.catch_up(torch.arange(weights.numel(), device=weights.device))

@@ -48,7 +48,8 @@ class ChosenOptimizer:
         self._regularize_dense = bool(options.pop("regularize_dense", False))
         self._options = options
         self._regularizer = regularizer
-        self._make = instantiate(options, _partial_=True, _convert_="object")
+        with option_errors("optimizer", options):
+            self._make = instantiate(options, _partial_=True, _convert_="object")
         kind = self._make.func
         self.name = getattr(kind, "__name__", str(kind))
         self._names = _argument_names(kind)

@@ -14,6 +14,7 @@ from torchtune_smt.cli.parts import Parts
 from torchtune_smt.errors import InputError
 from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
+from torchtune_smt.shortcuts import behaves_as
 
 _SETS: Final = ("train", "dev", "test")
 
@@ -181,11 +182,12 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
                 f"{loss} takes a step after each pair or list (loss.reduction=sum does not)"
             )
     optimizer = parts.optimizer
+    pulls_at_none = behaves_as(parts.regularizer, NoRegularizer, "value", "prox")
     if not optimizer.regularizes:
         reason = f"{optimizer.name} takes no regularizer"
         unused["optimizer.regularize_dense"] = reason
-        if not isinstance(parts.regularizer, NoRegularizer):
+        if not pulls_at_none:
             unused.setdefault("regularizer", reason)
-    elif isinstance(parts.regularizer, NoRegularizer):
+    elif pulls_at_none:
         unused["optimizer.regularize_dense"] = "regularizer=none pulls at no weight"
     return unused

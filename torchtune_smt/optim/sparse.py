@@ -108,7 +108,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             May be left out where there is only one.
         """
         group, parameter = self._find(parameter)
-        if parameter not in self.state or not self.puts_off(group):
+        if parameter not in self.state:
+            return
+        if declared(self, "puts_off", "_catch_up") and not self.puts_off(group):
             return
         state = self._prepared(group, parameter)
         # A weight that is 0 stays 0, and waits for the next gradient.
