@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtune_smt.grammar import matching_kernels as kernels
-from torchtune_smt.grammar.trie import GAP, Trie
+from torchtune_smt.grammar.matching_kernels import GAP
+from torchtune_smt.grammar.trie import Trie
 from torchtune_smt.kernel_types import Ids, Offsets, Reals
 from torchtune_smt.vocabulary import Vocabulary
 

@@ -8,6 +8,9 @@ from torchtune_smt.compiled import kernel
 from torchtune_smt.grammar.room_kernels import longer
 from torchtune_smt.kernel_types import Ids, Offsets
 
+GAP = -1
+"""The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
+
 
 @kernel
 def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
@@ -76,14 +79,14 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int)
         if first == last:
             q += 1
             continue
-        in_gap = q > 0 and symbol[here] == -1
+        in_gap = q > 0 and symbol[here] == GAP
         i0, i1 = item_begin[q], item_begin[q + 1]
         # The longest that the children can need: one gap and all the words.
         node = longer(node, count + words.size + 1)
         begin = longer(begin, count + words.size + 2)
         item_begin = longer(item_begin, count + words.size + 2)
 
-        if symbol[first] == -1:
+        if symbol[first] == GAP:
             item_start = longer(item_start, items + i1 - i0)
             item_end = longer(item_end, items + i1 - i0)
             before = items

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.compiled import kernel
-from torchtune_smt.grammar.trie import GAP
+from torchtune_smt.grammar.matching_kernels import GAP
 from torchtune_smt.kernel_types import Ids, Offsets
 
 

@@ -8,9 +8,6 @@ import numpy as np
 
 from torchtune_smt.kernel_types import Ids, Offsets
 
-GAP = -1
-"""The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
-
 
 class Trie(NamedTuple):
     """Symbol sequences merged at their common prefixes; node 0 is the root.
