@@ -32,6 +32,7 @@ from torchtune_smt.grammar.alignment_files import Alignment, iterate_alignments,
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar
 from torchtune_smt.grammar.store import load_grammar, save_grammar
+from torchtune_smt.leftovers import restored
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate
 from torchtune_smt.lm.folds import FoldModels, build_folds
@@ -214,7 +215,7 @@ def check_model(
 
     Without a bitext, the settings alone are compared: the model may have moved away from its text.
     """
-    path = Path(folder) / _MANIFEST
+    path = restored(Path(folder)) / _MANIFEST
     if not path.is_file():
         return "there is no whole model"
     try:
@@ -289,7 +290,7 @@ def load_parts(
     InputError
         The folder is not whole, or holds no cross-fitted models.
     """
-    folder = Path(folder)
+    folder = restored(Path(folder))
     for _ in range(_TRIES):
         before = _identity(folder)
         try:

@@ -7,8 +7,6 @@ import errno
 import gzip
 import io
 import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import numpy as np
 
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes
+from torchtune_smt.leftovers import part_of, replace_folder
 
 MAX_LINE: Final = 1 << 26
 """Bytes of a line that are read; more are no text."""
@@ -291,7 +290,8 @@ def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[st
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path beside `path`; what was written there takes its place at the end.
 
-    When the block raises, the file beside is removed and `path` stays as it was.
+    When the block raises, the file beside is removed and `path` stays as it was. What a killed
+    process has left of its own is removed, too.
 
     Raises
     ------
@@ -299,64 +299,40 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         The folder cannot be written to, or the disk is full.
     """
     path = Path(path)
-    beside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        beside = Path(name)
-        yield beside
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        beside.chmod(0o666 & ~umask)
-        beside.replace(path)
+        with part_of(path, folder=False) as beside:
+            yield beside
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
+            beside.chmod(0o666 & ~_umask())
+            beside.replace(path)
     except OSError as error:
         raise _not_written(path, error) from None
-    finally:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty folder beside `path`, which takes its place at the end with what is in it.
 
-    When the block raises, the folder beside is removed and `path` stays as it was.
+    When the block raises, the folder beside is removed and `path` stays as it was. What a killed
+    process has left of its own is removed, too.
 
     Raises
     ------
     InputError
         The folder cannot be written.
     """
-    path = Path(path)
-
-    def beside(suffix: str) -> Path:
-        return Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix))
-
-    new = None
+    # Where a link leads is what is replaced.
+    path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = beside(".part")
-        yield new
-        umask = os.umask(0)
-        os.umask(umask)
-        new.chmod(0o777 & ~umask)
-        if path.exists():
-            # A folder cannot be replaced in one step: the old one makes room first.
-            old = beside(".old")
-            path.replace(old)
-            new.replace(path)
-            # Whoever works with it may write a file there just now.
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            new.replace(path)
+        with part_of(path, folder=True) as beside:
+            yield beside
+            beside.chmod(0o777 & ~_umask())
+            replace_folder(path, beside)
     except OSError as error:
         raise _not_written(path, error) from None
-    finally:
-        if new is not None:
-            shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager
@@ -373,6 +349,12 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         else:
             with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as text:
                 yield text
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def _not_written(path: Path, error: OSError) -> InputError:

@@ -1,0 +1,205 @@
+"""What kills leave behind is removed by the next that writes the same, and nobody else's is."""
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchtune_smt.errors import InputError
+from torchtune_smt.leftovers import restored
+from torchtune_smt.textio import atomic_folder, atomic_path
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run in a process of its own; return how it ended, as `os.waitpid` says it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_file(path: Path, text: str, at_end: Callable[[], None] = lambda: None) -> None:
+    with atomic_path(path) as beside:
+        beside.write_text(text)
+        at_end()
+
+
+def write_folder(path: Path, text: str, at_end: Callable[[], None] = lambda: None) -> None:
+    with atomic_folder(path) as beside:
+        (beside / "a").write_text(text)
+        (beside / "inner").mkdir()
+        (beside / "inner" / "b").write_text(text)
+        at_end()
+
+
+WRITERS = [write_file, write_folder]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_next_writer_removes_what_a_kill_has_left(
+    write: Callable[..., None], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert in_child(lambda: write(tmp_path / "x", "new", die)) == signal.SIGKILL
+    (left,) = names(tmp_path)  # The second one has removed that of the first.
+    assert left.startswith(".x.") and left.endswith(".part")
+    for other in ("y", "x.y", ".x"):
+        write(tmp_path / other, "other")
+    assert left in names(tmp_path)
+    write(tmp_path / "x", "new")
+    assert names(tmp_path) == {"x", "y", "x.y", ".x"}
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_what_a_living_process_writes_is_left_alone(
+    write: Callable[..., None], tmp_path: Path
+) -> None:
+    def meanwhile() -> None:
+        (first,) = names(tmp_path)
+        assert in_child(lambda: write(tmp_path / "x", "inner")) == 0
+        assert names(tmp_path) == {first, "x"}
+
+    write(tmp_path / "x", "outer", meanwhile)
+    assert names(tmp_path) == {"x"}
+    content = tmp_path / "x" if write is write_file else tmp_path / "x" / "a"
+    assert content.read_text() == "outer"
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_names_with_special_characters(write: Callable[..., None], tmp_path: Path) -> None:
+    path = tmp_path / "a[b]*(c)+ d"
+    in_child(lambda: write(path, "new", die))
+    write(path, "new")
+    assert names(tmp_path) == {path.name}
+
+
+def test_files_of_others_are_not_touched(tmp_path: Path) -> None:
+    mine = [
+        ".x.part",
+        ".x.12345678.part.gz",
+        "x.12345678.part",
+        ".x.1234567.part",
+        ".xy.12345678.part",
+    ]
+    for name in mine:
+        (tmp_path / name).write_text("")
+    write_file(tmp_path / "x", "new")
+    assert names(tmp_path) == {"x", *mine}
+
+
+# The calls that change something while a folder is replaced.
+STEPS = [(Path, "rename"), (shutil, "rmtree"), (Path, "chmod"), (os, "unlink"), (os, "rmdir")]
+
+
+def test_a_kill_at_any_moment_of_a_replacement_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    seen = set()
+    for moment in range(100):
+        shutil.rmtree(path, ignore_errors=True)
+        write_folder(path, "old")
+
+        def replace(moment: int = moment) -> None:
+            calls = 0
+
+            def counted(function: Callable[..., object]) -> Callable[..., object]:
+                def call(*arguments: object, **options: object) -> object:
+                    nonlocal calls
+                    if calls == moment:
+                        die()
+                    calls += 1
+                    return function(*arguments, **options)
+
+                return call
+
+            def start() -> None:
+                for owner, name in STEPS:
+                    setattr(owner, name, counted(getattr(owner, name)))
+
+            write_folder(path, "new", start)
+
+        ended = in_child(replace)
+        assert ended in (0, signal.SIGKILL)
+        there = path.exists()
+        assert restored(path) == path
+        texts = {(path / name).read_text() for name in ("a", "inner/b")}
+        assert len(texts) == 1
+        seen.add((there, *texts))
+        write_folder(path, "next")
+        assert names(tmp_path) == {"model"}
+        if ended == 0:
+            break
+    else:
+        pytest.fail("the replacement never ended")
+    assert seen == {(True, "old"), (False, "old"), (True, "new")}
+
+
+def test_a_folder_that_is_just_being_replaced_is_not_put_back(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    old = tmp_path / ".model.12345678.old"
+    write_folder(old, "old")
+
+    handle = os.open(old, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    restored(path)
+    assert names(tmp_path) == {old.name}
+    os.close(handle)
+    restored(path)
+    assert names(tmp_path) == {"model"}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    real = tmp_path / "disk" / "real"
+    write_folder(real, "old")
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    write_folder(link, "new")
+    assert link.is_symlink()
+    assert (real / "a").read_text() == "new"
+    assert names(tmp_path / "disk") == {"real"}
+    shutil.rmtree(real)
+    write_folder(link, "again")
+    assert (real / "a").read_text() == "again"
+    real.rename(tmp_path / "disk" / ".real.12345678.old")
+    assert (restored(link) / "a").read_text() == "again"
+
+
+def test_many_processes_at_once(tmp_path: Path) -> None:
+    """Each writes the same names again and again; some are killed in the middle."""
+    children = []
+    for number in range(8):
+        pid = os.fork()
+        if pid == 0:
+            draw = random.Random(number)
+            for _ in range(30):
+                write = draw.choice(WRITERS)
+                name = "file" if write is write_file else "folder"
+                at_end = die if draw.random() < 0.05 else lambda: None
+                # Of two folders that are replaced at once, one may find the other in place.
+                with contextlib.suppress(InputError):
+                    write(tmp_path / name, str(number), at_end)
+            os._exit(0)
+        children.append(pid)
+    ends = [os.waitpid(pid, 0)[1] for pid in children]
+    assert set(ends) <= {0, signal.SIGKILL}
+    assert signal.SIGKILL in ends
+    write_file(tmp_path / "file", "last")
+    assert len({(restored(tmp_path / "folder") / n).read_text() for n in ("a", "inner/b")}) == 1
+    write_folder(tmp_path / "folder", "last")
+    assert names(tmp_path) == {"file", "folder"}

@@ -1,0 +1,141 @@
+"""What is being written beside its place, and what kills have left of it.
+
+A file or folder that becomes ``NAME`` is written as ``.NAME.********.part``, and its process holds
+a lock on it. Locks end with their process, however it ends: what nobody holds is nobody's, and the
+next that writes ``NAME`` removes it. A folder that has made room for a new one is called
+``.NAME.********.old`` for a moment; if the process dies in that moment, it gets its place back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def part_of(path: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a new file or folder beside `path`, held by this process; removed if it is left."""
+    clear(path)
+    part = _beside(path, "part")
+    handle = None
+    try:
+        while handle is None:
+            handle = _make_and_hold(part, folder)
+        yield part
+    finally:
+        remove(part)
+        if handle is not None:
+            os.close(handle)
+
+
+def replace_folder(path: Path, new: Path) -> None:
+    """Give a folder the place of another one, which is removed, or of none."""
+    if not path.exists():
+        new.rename(path)
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        old, rest = _beside(path, "old"), _beside(path, "part")
+        # A folder cannot be replaced in one step: the old one makes room first.
+        path.rename(old)
+        new.rename(path)
+        # From here on it is no longer whole, and must not come back.
+        old.rename(rest)
+        # Whoever works with it may write a file there just now.
+        shutil.rmtree(rest, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def restored(path: Path) -> Path:
+    """Return the path of a folder, put back if a process died while it was being replaced."""
+    place = Path(os.path.realpath(path))
+    if not place.exists():
+        for old in _matching(place, "old"):
+            with _nobodys(old) as free, suppress(OSError):
+                if free:
+                    old.rename(place)
+    return path
+
+
+def clear(path: Path) -> None:
+    """Remove what processes that are gone have left of `path`."""
+    restored(path)
+    for part in _matching(path, "part|old"):
+        with _nobodys(part) as free:
+            if free:
+                remove(part)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that can be done."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{suffix}")
+
+
+def _matching(path: Path, suffix: str) -> list[Path]:
+    """Return what lies beside `path` with a name of `_beside`."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.({suffix})")
+    try:
+        return [path.with_name(other) for other in os.listdir(path.parent) if name.fullmatch(other)]
+    except OSError:
+        return []
+
+
+def _make_and_hold(part: Path, folder: bool) -> int | None:
+    """Return a handle that holds the lock, or None if somebody has just removed the part."""
+    with suppress(FileExistsError):
+        if folder:
+            part.mkdir(0o700)
+        else:
+            part.touch(0o600, exist_ok=False)
+    try:
+        handle = os.open(part, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        # There are no locks here, and so nobody removes anything.
+        return handle
+    if os.fstat(handle).st_nlink == 0:
+        os.close(handle)
+        return None
+    return handle
+
+
+@contextmanager
+def _nobodys(path: Path) -> Iterator[bool]:
+    """Yield whether no process holds a file or folder, and hold it meanwhile."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(handle)
