@@ -2,7 +2,7 @@
 
 import sys
 
-from torchtune_smt.cli.build_model import main
+from torchtune_smt.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["build-model", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from torchtune_smt.cli.evaluate import main
+from torchtune_smt.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -4,4 +4,5 @@ import sys
 
 from torchtune_smt.cli import main
 
-sys.exit(main(["get-data", *sys.argv[1:]]))
+if __name__ == "__main__":
+    sys.exit(main(["get-data", *sys.argv[1:]]))

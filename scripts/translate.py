@@ -2,7 +2,7 @@
 
 import sys
 
-from torchtune_smt.cli.translate import main
+from torchtune_smt.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["translate", *sys.argv[1:]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,8 @@ class RunLog:
     ----------
     folder : path
     resumed : Progress, optional
-        Where a stopped run is taken up again; later records are forgotten.
+        Where a stopped run is taken up again; later records are forgotten. Without it, all that
+        the folder has are.
 
     Attributes
     ----------
@@ -42,7 +44,7 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, resumed: Progress | None = None) -> None:
-        path = folder / _METRICS
+        path, events = folder / _METRICS, folder / "tensorboard"
         purge = None
         self.records = 0
         if resumed is not None:
@@ -52,7 +54,11 @@ class RunLog:
                 file.writelines(kept)
             self.records = len(kept)
             purge = resumed.sentences + 1
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        else:
+            # Of a run that did not come as far as its first checkpoint.
+            path.unlink(missing_ok=True)
+            shutil.rmtree(events, ignore_errors=True)
+        self._writer = SummaryWriter(str(events), purge_step=purge)
         self._file = path.open("a", encoding="utf-8")
 
     @staticmethod

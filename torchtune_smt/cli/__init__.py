@@ -1,10 +1,12 @@
 """The console command ``torchtune-smt``: one subcommand a module of this package."""
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Final
 
+from torchtune_smt.cli.stopping import advice_when_stopped, run_stoppable
 from torchtune_smt.errors import InputError
 
 COMMANDS: Final = {
@@ -37,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Its module ``torchtune_smt.cli.<name>`` (dashes become underscores) is imported only now, and
     its ``main()`` reads its arguments from ``sys.argv``, as Hydra does, too. Bad input ends it
-    with one line on the standard error output and exit code 1.
+    with one line on the standard error output and exit code 1, Ctrl-C and SIGTERM with one line and
+    130 or 143.
 
     Parameters
     ----------
@@ -52,16 +55,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"torchtune-smt: there is no command '{name}'\n\n{usage()}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    program = f"torchtune-smt {name}"
+
+    def command() -> int:
+        with advice_when_stopped(lambda: _again(arguments)):
+            module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+            sys.argv = [program, *arguments[1:]]
+            return int(module.main() or 0)
+
     before = sys.argv
-    sys.argv = [f"torchtune-smt {name}", *arguments[1:]]
     try:
-        code = module.main()
+        return run_stoppable(program, command)
     except InputError as error:
-        print(f"torchtune-smt {name}: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     finally:
         sys.argv = before
-    return int(code or 0)
+
+
+def _again(arguments: Sequence[str]) -> str:
+    """Return how to go on with a run that was given, and not even opened yet."""
+    given = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
+    return f"go on with resume={shlex.quote(given[-1])}" if given else ""

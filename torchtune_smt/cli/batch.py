@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.lists import has_statistics
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import BatchReporter
+from torchtune_smt.cli.run_files import LISTS, remove_lists
 from torchtune_smt.cli.task import Task, evaluate, has_stored_lists, make_judge
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.decoders.stored_lists import StoredLists
@@ -26,8 +26,6 @@ from torchtune_smt.run_log import RunLog
 from torchtune_smt.tuners.batch import IterationSettings, tune_batch
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.epochs import Progress
-
-LISTS = "lists"
 
 
 class BatchRun:
@@ -64,8 +62,8 @@ class BatchRun:
             stored = task.decoder.sets[self._cfg.tuner.tune_on]
             check_list_features(stored, task.decoder.dense_names, self._max_features)
         self._task = task
-        self._folder = folder / LISTS
-        self._lists = open_accumulated(self._folder, self._cfg.tuner.unique, task, resumed)
+        self._folder = folder
+        self._lists = open_accumulated(folder / LISTS, self._cfg.tuner.unique, task, resumed)
         self._judge = make_judge(self._metric, task.decoder, task.tuning)
         return self._lists
 
@@ -98,7 +96,7 @@ class BatchRun:
     def finish(self) -> None:
         """Remove the lists, unless they are to be kept."""
         if not self._cfg.tuner.keep_lists:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_lists(self._folder)
 
 
 def check_list_features(lists: StoredLists, dense: Sequence[str], most: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,11 +12,12 @@ import torch
 from omegaconf import DictConfig
 
 from torchtune_smt.checkpoint import Stateful
-from torchtune_smt.cli.batch import LISTS, open_accumulated
+from torchtune_smt.cli.batch import open_accumulated
 from torchtune_smt.cli.fitters import make_fitter
 from torchtune_smt.cli.grouping_reporter import GroupingReporter
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.run_files import LISTS, remove_lists
 from torchtune_smt.cli.task import Task, has_stored_lists, make_judge
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.errors import InputError
@@ -163,4 +163,4 @@ class GroupingRun:
     def finish(self) -> None:
         """Remove the lists, unless they are to be kept."""
         if not self._cfg.tuner.keep_lists:
-            shutil.rmtree(self._folder / LISTS, ignore_errors=True)
+            remove_lists(self._folder)

@@ -50,6 +50,9 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                 # Whoever read the output has closed it, as `head` does.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(1) from None
+            except KeyboardInterrupt:
+                _forget_run()
+                raise
             except _BAD_INPUT as error:
                 _forget_run()
                 raise SystemExit(_message(error)) from None
@@ -75,8 +78,6 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                 cure = "choose a folder that you may write to (hydra.run.dir)"
                 print(f"{_message(error)}; {cure}", file=sys.stderr)
                 return 1
-            except KeyboardInterrupt:
-                return 130
             finally:
                 sys.argv = before
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +25,16 @@ from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import contents, gained_nothing, summary
+from torchtune_smt.cli.run_files import (
+    CHECKPOINT,
+    WEIGHTS,
+    check_unused,
+    claimed,
+    empty,
+    remove_lists,
+)
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
+from torchtune_smt.cli.stopping import advice_when_stopped
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.cli.unused import refuse_unused, unused_options
@@ -33,8 +43,6 @@ from torchtune_smt.run_log import RunLog
 from torchtune_smt.textio import atomic_writer
 from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.weights_io import save_weights
-
-CHECKPOINT = "checkpoint.pt"
 
 # What each tuner.kind is done by.
 KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
@@ -46,12 +54,19 @@ KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
 
 def _train(cfg: DictConfig, settings: Settings) -> float:
     """Tune the configured system; returns dev BLEU, for sweeps."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder):
+        if cfg.resume is not None:
+            _check_unfinished(cfg, folder)
+        elif not cfg.overwrite:
+            check_unused(folder)
+        return _tune(cfg, settings, folder)
+
+
+def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    if cfg.resume is not None and (folder / "weights.txt.gz").exists():
-        raise InputError("this run is finished; there is nothing to resume", path=folder)
     _check(cfg)
     parts = Parts(cfg)
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
@@ -64,6 +79,9 @@ def _train(cfg: DictConfig, settings: Settings) -> float:
     decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
     as_they_came = has_stored_lists(cfg) and not bool(weights.parameter.any())
+    if cfg.resume is None and cfg.overwrite:
+        # Now that nothing can be wrong with the options of this one.
+        empty(folder)
     state = tuning.open(task, folder, resumed=cfg.resume is not None)
     fingerprint = _fingerprint(cfg) | origin.digests()
     progress = Progress()
@@ -116,7 +134,7 @@ def _train(cfg: DictConfig, settings: Settings) -> float:
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
         # Last: a folder with weights holds a run that is finished.
-        save_weights(folder / "weights.txt.gz", weights, origin)
+        save_weights(folder / WEIGHTS, weights, origin)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         tuning.finish()
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
@@ -131,7 +149,7 @@ def main() -> int:
         resumed = value_of(given, "resume")
         if resumed:
             folder = Path(str(resumed))
-            if not (folder / CHECKPOINT).is_file() and not (folder / "weights.txt.gz").is_file():
+            if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
             refuse_links(folder)
             settings = take_up(folder, given)
@@ -140,6 +158,27 @@ def main() -> int:
     except (InputError, HydraException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _check_unfinished(cfg: DictConfig, folder: Path) -> None:
+    """Raise InputError if a run is finished; what a kill at its end has left is removed."""
+    if not (folder / WEIGHTS).exists():
+        return
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    if not cfg.tuner.get("keep_lists", False):
+        remove_lists(folder)
+    raise InputError("this run is finished; there is nothing to resume", path=folder)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    """Return what is said when the run was stopped."""
+    if (folder / WEIGHTS).is_file():
+        return "the run is finished"
+    if (folder / CHECKPOINT).is_file():
+        inside = folder.is_relative_to(Path.cwd())
+        path = folder.relative_to(Path.cwd()) if inside else folder
+        return f"go on with resume={shlex.quote(str(path))}"
+    return "there is nothing to resume yet"
 
 
 def _check(cfg: DictConfig) -> None:
@@ -167,6 +206,7 @@ def _check(cfg: DictConfig) -> None:
 # What may differ between a run and the one that resumes it: it does not change the result.
 _FREE = (
     "resume",
+    "overwrite",
     "threads",
     "tuner.epochs",
     "tuner.iterations",

@@ -1,0 +1,136 @@
+"""A run's folder belongs to one run."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Outcome, run_command
+
+from torchtune_smt.cli.run_files import empty
+from torchtune_smt.textio import read_lines
+
+OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
+
+
+def train(place: Path, *options: str) -> Outcome:
+    return run_command("train", *OPTIONS, *options, folder=place)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with the model, and one finished run in the folder `done`."""
+    place = tmp_path_factory.mktemp("runs")
+    train(place, "hydra.run.dir=done").check()
+    return place
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_finished_run_is_not_written_over(finished: Path) -> None:
+    before = content(finished / "done")
+    outcome = train(finished, "seed=2", "hydra.run.dir=done")
+    assert outcome.code == 1
+    assert "done: holds a finished run; choose another hydra.run.dir" in outcome.err
+    assert outcome.err.count("\n") == 1
+    # Not even Hydra's records of it, which resume= and translate read.
+    assert content(finished / "done") == before
+
+
+def test_a_stopped_run_is_not_written_over(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"some")
+    outcome = train(finished, f"hydra.run.dir={tmp_path}")
+    assert outcome.code == 1
+    assert f"go on with resume={tmp_path}, or empty it with overwrite=true" in outcome.err
+    assert content(tmp_path) == {"checkpoint.pt": b"some"}
+
+
+def test_overwrite_leaves_one_run(finished: Path) -> None:
+    run = finished / "twice"
+    train(finished, "hydra.run.dir=twice").check()
+    (run / "notes").write_text("mine")
+    (run / "lists").mkdir()
+    (run / "lists" / "dev.nbest").write_text("mine")
+    (run / "lists" / "learning" / "iteration-0001").mkdir(parents=True)
+    (run / "lists" / ".iteration-0002.12345678.part").mkdir()
+    lines = len(read_lines(run / "metrics.jsonl"))
+    train(finished, "hydra.run.dir=twice", "overwrite=true").check()
+    assert len(read_lines(run / "metrics.jsonl")) == lines
+    events = [len(list((f / "tensorboard").iterdir())) for f in (run, finished / "done")]
+    assert events[0] == events[1]
+    assert (run / "weights.txt.gz").read_bytes() == (finished / "done/weights.txt.gz").read_bytes()
+    assert (run / "notes").read_text() == "mine"
+    assert content(run / "lists") == {"dev.nbest": b"mine"}
+    assert not (run / "lists" / "learning").exists()
+
+
+def test_a_bad_option_does_not_cost_the_earlier_run(finished: Path) -> None:
+    before = (finished / "done" / "weights.txt.gz").read_bytes()
+    outcome = train(finished, "hydra.run.dir=done", "overwrite=true", "optimizer.lr=-1")
+    assert outcome.code == 1
+    assert (finished / "done" / "weights.txt.gz").read_bytes() == before
+
+
+def test_what_a_run_left_before_its_first_checkpoint_does_not_mix(
+    finished: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 1.0}\n')
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "events.out.old").write_text("")
+    train(finished, f"hydra.run.dir={tmp_path}").check()
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert len(lines) == len(read_lines(finished / "done" / "metrics.jsonl"))
+    assert '"bleu/dev": 1.0}' not in lines[0]
+    assert not (tmp_path / "tensorboard" / "events.out.old").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["overwrite=true"]])
+def test_a_folder_where_a_run_is_at_work(
+    finished: Path, tmp_path: Path, options: list[str]
+) -> None:
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    outcome = train(finished, f"hydra.run.dir={tmp_path}", *options)
+    assert outcome.code == 1
+    assert "another run is at work in this folder" in outcome.err
+    assert content(tmp_path) == {}
+    (tmp_path / "checkpoint.pt").write_bytes(b"some")
+    outcome = train(finished, f"resume={tmp_path}")
+    assert outcome.code == 1
+    assert "another run is at work in this folder" in outcome.err
+    os.close(handle)
+
+
+def test_each_job_of_a_multirun_looks_at_its_folder(finished: Path) -> None:
+    sweep = ["seed=1,2", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${seed}"]
+    run_command("train", "-m", *OPTIONS, *sweep, folder=finished).check()
+    before = content(finished / "sweep" / "1")["weights.txt.gz"]
+    outcome = run_command("train", "-m", *OPTIONS, *sweep, folder=finished)
+    assert outcome.code == 1
+    assert "holds a finished run" in outcome.err
+    assert content(finished / "sweep" / "1")["weights.txt.gz"] == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_a_kill_at_the_very_end_leaves_is_removed(finished: Path, keep: bool) -> None:
+    run = finished / f"end-{keep}"
+    lists = ["tuner=mert", "tuner.iterations=1", f"tuner.keep_lists={keep}"]
+    small = ["data.test=null", "features=dense", "threads=1", "decoder.k=5", "decoder.pop_limit=5"]
+    arguments = [*MODEL, *small, *lists, f"hydra.run.dir={run}"]
+    run_command("train", *arguments, folder=finished).check()
+    (run / "lists" / "iteration-0001").mkdir(parents=True, exist_ok=True)
+    (run / "checkpoint.pt").write_bytes(b"some")
+    outcome = run_command("train", f"resume={run}", folder=finished)
+    assert outcome.code == 1
+    assert "this run is finished" in outcome.err
+    assert not (run / "checkpoint.pt").exists()
+    assert (run / "lists").exists() == keep
+
+
+def test_emptying_touches_nothing_else(tmp_path: Path) -> None:
+    for name in "config.yaml dev.translations.txt weights.txt.gz weights.txt train.de".split():
+        (tmp_path / name).write_text("")
+    empty(tmp_path)
+    assert set(content(tmp_path)) == {"weights.txt", "train.de"}

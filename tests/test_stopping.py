@@ -1,0 +1,260 @@
+"""Ctrl-C and SIGTERM end every command with one line, at any moment."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import MODEL
+
+from torchtune_smt.cli import COMMANDS
+from torchtune_smt.cli.stopping import Stopped, advice_when_stopped, run_stoppable
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SCRIPTS = {
+    name: "train.py" if name == "train" else f"scripts/{name.replace('-', '_')}.py"
+    for name in COMMANDS
+}
+TUNE = [
+    *MODEL,
+    *["data.test=null", "tuner.epochs=40", "tuner.patience=null", "tuner.checkpoint_minutes=0"],
+    *["decoder.k=10", "decoder.pop_limit=5", "threads=1"],
+]
+
+
+def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start Python, with a folder of modules before all others if one is given."""
+    paths = [str(p) for p in (path, Path(__file__).parent.parent) if p is not None]
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupt(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(1)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[list[object]]:
+    """Those of the tests, which get them back."""
+    before = [signal.getsignal(s) for s in SIGNALS]
+    yield before
+    for s, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(s, handler)
+
+
+@pytest.fixture(params=SIGNALS, ids=lambda number: number.name)
+def number(request: pytest.FixtureRequest) -> signal.Signals:
+    return signal.Signals(request.param)
+
+
+@pytest.mark.parametrize("error", [None, SystemError, ImportError, SystemExit])
+def test_whatever_exception_an_interrupt_becomes(
+    number: signal.Signals, error: type[BaseException] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> int:
+        try:
+            interrupt(number)
+        except Stopped:
+            if error is not None:
+                raise error("out of C code") from None
+            raise
+        return 0
+
+    assert run_stoppable("name", command) == 128 + number
+    assert capsys.readouterr().err == "name: stopped\n"
+    # All is over: a second Ctrl-C shows nothing more.
+    assert [signal.getsignal(s) for s in SIGNALS] == [signal.SIG_IGN] * 2
+
+
+def test_errors_without_a_signal_stay_what_they_are(
+    handlers: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> int:
+        with advice_when_stopped(lambda: "never said"):
+            raise SystemError("a bug")
+
+    with pytest.raises(SystemError, match="a bug"):
+        run_stoppable("name", command)
+    assert run_stoppable("name", lambda: 3) == 3
+    assert [signal.getsignal(s) for s in SIGNALS] == handlers
+    assert capsys.readouterr().err == ""
+
+
+def test_advice_is_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        with advice_when_stopped(lambda: "go on with x"):
+            try:
+                interrupt(signal.SIGINT)
+            except Stopped:
+                raise SystemError from None
+        return 0
+
+    assert run_stoppable("name", command) == 130
+    assert capsys.readouterr().err == "name: stopped; go on with x\n"
+
+
+def test_advice_from_the_inside_wins(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        with advice_when_stopped(lambda: "outer"), advice_when_stopped(lambda: "inner"):
+            interrupt(signal.SIGINT)
+        return 0
+
+    assert run_stoppable("name", command) == 130
+    assert capsys.readouterr().err == "name: stopped; inner\n"
+
+
+def test_an_interrupt_that_a_finaliser_drops_comes_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Dropping:
+        def __del__(self) -> None:
+            interrupt(signal.SIGINT)
+
+    def command() -> int:
+        thing = Dropping()
+        del thing
+        time.sleep(10)
+        return 0
+
+    assert run_stoppable("name", command) == 130
+    assert capsys.readouterr().err == "name: stopped\n"
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run_stoppable("name", lambda: os.kill(os.getpid(), signal.SIGINT) or 7) == 7
+
+
+def test_another_thread_than_the_main_one_may_run_a_command() -> None:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run_stoppable("name", lambda: 5)))
+    thread.start()
+    thread.join()
+    assert codes == [5]
+
+
+def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
+    """Return a folder whose modules send this process a signal when `module` is imported."""
+    (folder / "sitecustomize.py").write_text(
+        textwrap.dedent(f"""
+            import os, sys
+            class Finder:
+                def find_spec(self, name, path, target=None):
+                    if name == {module!r}:
+                        os.kill(os.getpid(), {int(number)})
+            sys.meta_path.insert(0, Finder())
+        """)
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_while_modules_are_imported(
+    name: str, number: signal.Signals, repository: Path, tmp_path: Path
+) -> None:
+    module = "torchtune_smt.data.corpora" if name == "get-data" else "torch"
+    path = at_import(tmp_path, module, number)
+    place = tmp_path / "place"
+    place.mkdir()
+    console = "import sys; from torchtune_smt.cli import main; sys.exit(main())"
+    for command in ([repository / SCRIPTS[name]], ["-c", console, name]):
+        process = python(*command, cwd=place, path=path)
+        out, err = process.communicate(timeout=100)
+        assert (out, err) == ("", f"torchtune-smt {name}: stopped\n")
+        assert process.returncode == 128 + number
+    assert list(place.iterdir()) == []
+
+
+def test_before_a_run_is_opened_again(
+    number: signal.Signals, repository: Path, tmp_path: Path
+) -> None:
+    path = at_import(tmp_path, "torch", number)
+    process = python(repository / "train.py", "resume=a run", cwd=tmp_path, path=path)
+    assert process.communicate(timeout=100) == (
+        "",
+        "torchtune-smt train: stopped; go on with resume='a run'\n",
+    )
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [0, 3, 10])
+def test_while_kernels_are_loaded(
+    call: int, number: signal.Signals, repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.py").write_text(
+        textwrap.dedent(f"""
+            import os, sys, time
+            from torchtune_smt import machine_code
+            from torchtune_smt.cli import main
+            load, calls = machine_code.MachineCode.load_overload, []
+            def loading(*arguments):
+                calls.append(0)
+                if len(calls) == {call + 1}:
+                    os.kill(os.getpid(), {int(number)})
+                    time.sleep(1)
+                return load(*arguments)
+            machine_code.MachineCode.load_overload = loading
+            sys.exit(main(["train", *{TUNE!r}]))
+        """)
+    )
+    process = python(tmp_path / "run.py", cwd=tmp_path)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    assert re.fullmatch(r"torchtune-smt train: stopped(; there is nothing to resume yet)?\n", err)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_while_tuning_the_line_says_how_to_resume(
+    number: signal.Signals, repository: Path, tmp_path: Path
+) -> None:
+    process = python(repository / "train.py", *TUNE, "hydra.run.dir=a run", cwd=tmp_path)
+    folder = tmp_path / "a run"
+    while not (folder / "checkpoint.pt").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    # The bar, which was there before, has ended its line.
+    assert err.splitlines()[-1] == "torchtune-smt train: stopped; go on with resume='a run'"
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*.part"))
+    resumed = python(
+        *[repository / "train.py", "resume=a run", "tuner.epochs=2", "threads=2"], cwd=tmp_path
+    )
+    out, err = resumed.communicate(timeout=600)
+    assert resumed.returncode == 0, err
+    assert "resuming in epoch" in out
+
+
+@pytest.mark.slow
+def test_while_a_model_is_built_nothing_is_left(
+    number: signal.Signals, repository: Path, tmp_path: Path
+) -> None:
+    process = python(
+        repository / "scripts" / "build_model.py", "model.folder=models/new", cwd=tmp_path
+    )
+    parts = tmp_path / "models"
+    while not list(parts.glob(".new.*.part")) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    assert err == "torchtune-smt build-model: stopped\n"
+    assert not list(parts.iterdir())

@@ -1,0 +1,88 @@
+"""Ctrl-C and SIGTERM: a command cleans up, says in one line how to go on, and ends.
+
+An interrupt may arrive anywhere, in the middle of an import or of numba's loading of a kernel, and
+what comes out then is not always what went in: C code answers with SystemError, a finaliser drops
+it. So it counts that a signal came, not which exception arrives.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+# Seconds until an interrupt that a finaliser has dropped comes again.
+_AGAIN: Final = 0.05
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+_received: signal.Signals | None = None
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to stop; the text says how to go on."""
+
+
+@contextmanager
+def advice_when_stopped(advice: Callable[[], str]) -> Iterator[None]:
+    """Let `advice` say how to go on if a signal ends the block, and nothing in it has said so."""
+    try:
+        yield
+    except BaseException as error:
+        if _received is None or (isinstance(error, Stopped) and str(error)):
+            raise
+        raise Stopped(advice()) from None
+
+
+def run_stoppable(name: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit code: 128 and the signal's number if one stopped it.
+
+    Parameters
+    ----------
+    name : str
+        What the line that says so begins with.
+    command : callable
+    """
+    global _received
+    if threading.current_thread() is not threading.main_thread():
+        return command()
+    _received = None
+    # What the parent ignores, as `nohup` does, stays ignored.
+    before = {s: h for s in _SIGNALS if (h := signal.getsignal(s)) is not signal.SIG_IGN}
+    hook = sys.unraisablehook
+    try:
+        for number in before:
+            signal.signal(number, _stop)
+        sys.unraisablehook = _stop_again
+        return command()
+    except BaseException as error:
+        if _received is None:
+            raise
+        # From here on all is over: another Ctrl-C would only show where.
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        before.clear()
+        text = str(error) if isinstance(error, Stopped) else ""
+        print(f"{name}: stopped{text and '; '}{text}", file=sys.stderr)
+        return 128 + _received
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    global _received
+    _received = signal.Signals(number)
+    raise Stopped
+
+
+def _stop_again(dropped: Any) -> None:
+    """Interrupt again after an interrupt that Python could not raise."""
+    if _received is None:
+        sys.__unraisablehook__(dropped)
+    else:
+        threading.Timer(_AGAIN, signal.raise_signal, [_received]).start()
