@@ -18,7 +18,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo test boundscheck fuzz lint format clean
+.PHONY: demo test boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -36,9 +36,12 @@ boundscheck: $(tools)
 # Damaged inputs without end, once with bounds checks and then until interrupted;
 # ARGS="TARGET --cases 20000" chooses.
 fuzz: $(tools)
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/boundscheck $(python) \
-	  tests/fuzz/run.py --cases 1000 $(ARGS)
+	NUMBA_BOUNDSCHECK=1 $(python) tests/fuzz/run.py --cases 1000 $(ARGS)
 	$(python) tests/fuzz/run.py $(ARGS)
+
+# Runs and builds killed at random moments and taken up again; ARGS="KIND --kills 1000" chooses.
+kills: $(package)
+	$(python) tests/fuzz/kills.py $(ARGS)
 
 lint: $(tools)
 	$(python) -m ruff check .
