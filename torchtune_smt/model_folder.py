@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +27,7 @@ from torchtune_smt.container import file_checksum
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.errors import REBUILD, InputError
 from torchtune_smt.grammar.alignment import align
-from torchtune_smt.grammar.alignment_files import Alignment, iterate_alignments, write_alignments
+from torchtune_smt.grammar.alignment_files import Alignment, first_alignments, write_alignments
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar
 from torchtune_smt.grammar.store import load_grammar, save_grammar
@@ -184,9 +183,7 @@ def _build(
 
 def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
     """Read alignments of the bitext's files, or of its sentences where lines were dropped."""
-    of_lines = iterate_alignments(path)
-    alignments = list(islice(of_lines, bitext.lines[-1]))
-    count = len(alignments) + sum(1 for _ in of_lines)
+    alignments, count = first_alignments(path, bitext.lines[-1])
     lines: Sequence[int] = range(1, count + 1)
     if count != len(bitext) and count >= bitext.lines[-1]:
         lines = bitext.lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -150,7 +151,7 @@ def read_lists(
     if format not in (None, *get_args(Format)):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
     data = read_text(path, refused=_TUNING_FILES)
-    if not data.strip(b" \t\n"):
+    if re.search(rb"[^ \t\n]", data) is None:
         raise InputError("is empty; k-best lists are expected", path=path)
     if format is None:
         format = _detect(data)

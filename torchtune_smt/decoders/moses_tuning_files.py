@@ -178,9 +178,10 @@ def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
                 )
             head, head_line = match.group(2), line
         else:
-            if head is None:
+            if head is None or match.group(2).strip(b" \t"):
                 raise InputError(
-                    f"{kind}_TXT_END_0 without a {kind}_TXT_BEGIN_0; the file is damaged",
+                    f"{kind}_TXT_END_0 without a {kind}_TXT_BEGIN_0, or with something behind it; "
+                    "the file is damaged",
                     path=path,
                     line=line,
                 )

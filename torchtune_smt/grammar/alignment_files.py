@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -38,9 +38,7 @@ def read_alignments(
     """
     sides = [("source", sources), ("target", targets)]
     most = max((len(side) for _, side in sides if side is not None), default=None)
-    lines = iterate_alignments(path)
-    alignments = list(islice(lines, most))
-    count = len(alignments) + sum(1 for _ in lines)
+    alignments, count = first_alignments(path, most)
     for name, side in sides:
         if side is not None and len(side) != count:
             raise InputError(
@@ -60,19 +58,33 @@ def read_alignments(
     return alignments
 
 
-def iterate_alignments(path: str | os.PathLike[str]) -> Iterator[Alignment]:
-    """Yield the alignments of a file, line by line; see `read_alignments`."""
-    for number, line in enumerate(iterate_lines(path), start=1):
-        points = split_words(line)
-        pairs = [[whole_number(end) for end in point.split("-")] for point in points]
-        for point, pair in zip(points, pairs, strict=True):
-            if len(pair) != 2 or None in pair:
-                raise InputError(
-                    f"{point} is no alignment point; write source-target, as in 0-1",
-                    path=path,
-                    line=number,
-                )
-        yield np.array(pairs, np.int32).reshape(-1, 2)
+def first_alignments(path: str | os.PathLike[str], most: int | None) -> tuple[list[Alignment], int]:
+    """Return the first alignments of a file, at most so many, and the number of its lines.
+
+    Raises
+    ------
+    InputError
+        A point is not like ``0-1``.
+    """
+    lines = iterate_lines(path)
+    alignments = [
+        _links(line, path, number) for number, line in enumerate(islice(lines, most), start=1)
+    ]
+    return alignments, len(alignments) + sum(1 for _ in lines)
+
+
+def _links(line: str, path: str | os.PathLike[str], number: int) -> Alignment:
+    """Return the alignment that a line holds."""
+    points = split_words(line)
+    pairs = [[whole_number(end) for end in point.split("-")] for point in points]
+    for point, pair in zip(points, pairs, strict=True):
+        if len(pair) != 2 or None in pair:
+            raise InputError(
+                f"{point} is no alignment point; write source-target, as in 0-1",
+                path=path,
+                line=number,
+            )
+    return np.array(pairs, np.int32).reshape(-1, 2)
 
 
 def write_alignments(path: str | os.PathLike[str], alignments: Iterable[Alignment]) -> None:

@@ -1,0 +1,331 @@
+"""Text files: damaged, and compared with what a simple reader makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import simple_readers as simple
+from mutations import mutated
+from targets import Check, Different, Target, Verdict, drawer
+
+from torchtune_smt.data.bitext import read_corpus
+from torchtune_smt.decoders.kbest_formats import Format, read_lists
+from torchtune_smt.decoders.moses_tuning_files import read_tuning_files
+from torchtune_smt.decoders.stored_lists import StoredLists
+from torchtune_smt.errors import InputError
+from torchtune_smt.grammar import formats, read_alignments, read_grammar
+from torchtune_smt.lm import read_arpa
+from torchtune_smt.metrics import ExternalScores
+from torchtune_smt.weights_io import read_weights
+
+MOSES = """0 ||| das ist ein haus  ||| D= 0 -7.5 LM= -41.3 W_das~the= 1 ||| -4.4 ||| 0-0
+0 ||| ein haus ||| D= 1 -7.25 LM= -40 ||| -4.5
+1 ||| für uns ||| LM= -1e-3 D= 0.5 2 W_x= 2 W_y= -1.0000000000000000001 ||| 12345678901234567890
+"""
+CDEC = """0 ||| das ist ein haus ||| D=0.5 w:a=b=1 w:x=-2 ||| -4.4
+0 ||| ein haus ||| D=-1e-3 E=2 ||| -4.5 ||| 0.3
+1 ||| für uns ||| w:x=3.0000000000000000000001 ||| 1
+"""
+FEATURES = """FEATURES_TXT_BEGIN_0 0 2 3 D_0 D_1 LM_0
+0 -7.5 -41.3 W_das~the=1
+1 2 3.00000000000000000000001
+FEATURES_TXT_END_0
+FEATURES_TXT_BEGIN_0 1 1 3 D_0 D_1 LM_0
+0.5 2 1e-3 W_x=2 W_y=-1
+FEATURES_TXT_END_0
+"""
+SCORES = """SCORES_TXT_BEGIN_0 0 2 9 BLEU
+7 9 4 8 2 7 1 6 10
+8 9 5.0000000000000000000 8 3 7 1 6 10
+SCORES_TXT_END_0
+SCORES_TXT_BEGIN_0 1 1 9 BLEU
+1 2 0 1 0 0 0 0 3
+SCORES_TXT_END_0
+"""
+SCORED = """0 ||| das ist ein haus ||| 0.25
+1 ||| für uns ||| -2e-1
+0 |||  ||| 12345678901234567890
+0|||ein  haus |||1
+"""
+RULES = """[X] ||| [X,1] europas ||| europe 's [X,1] ||| EgivenF=1.5 Lex=-0.25 ||| 1-0 1-1
+[X] ||| [X,1] von [X,2] ||| [2] 's [1] ||| Lex=1e-3 EgivenF=2
+[X] ||| haus ||| house ||| 0.5 .25 EgivenF=.5
+[X] ||| ja ||| ||| EgivenF=0.10000000000000000000001
+[X] ||| haus ||| house ||| EgivenF=7
+"""
+MOSES_RULES = """haus [X] ||| house [X] ||| 0.1 0.9 0.5 1e-3 ||| 0-0 ||| 1 1
+ein [X][X] haus [X] ||| a [X][X] house [X] ||| 1 0 0.3 0.2 ||| 0-0 1-1 2-2 |||
+[X][X] do not [X][X] [X] ||| [X][X] n' ai [X][X] pas [X] ||| 0.1 0.9 0.9 0.9 ||| 3-3 0-0
+[X][X] von [X][X] [X] ||| [X][X] 's [X][X] [X] ||| 0.1 0.9 0.9 F=0.5 ||| 2-0 0-2
+"""
+ARPA = """made by hand
+
+\\data\\
+ngram 1=5
+ngram 2=3
+ngram 3=1
+
+\\1-grams:
+-1.5\t<UNK>
+-99\t<s>\t-0.30103
+-0.5\t</s>
+-0.7000000000000000000001\tfür\t-0.25
+-7e-1\ta\t0
+
+\\2-grams:
+-0.1\t<s> a\t-0.2
+-0.1\ta für
+-0.25 für </s> 0.1
+
+\\3-grams:
+-0.01\t<s> a für
+
+\\end\\
+"""
+WEIGHTS = """# name value
+EgivenF 1.0
+w:a=b\t-2.5e-3
+  LM0=0.5
+a b 12345678901234567890
+"""
+ALIGNMENT = "0-0 1-1 10-3\n\n2-0\t0-2\n"
+SOURCE = "das ist  ein haus\nfür uns\n\nja\n"
+TARGET = "this is a house\nfor us\nno\nyes\n"
+
+ALL = [
+    text.encode()
+    for text in (MOSES, CDEC, FEATURES, SCORES, SCORED, RULES, MOSES_RULES, ARPA, WEIGHTS, SOURCE)
+]
+# What means something in some format, and what some program or other takes for a blank, a line
+# end or a digit.
+TOKENS = [
+    *(letter.encode() for letter in " \t\n\r=_#-019.\u00a0\u2009\u3000\u2028\x85\ufeff\u0661"),
+    *b"\r\n;\x0b;\x0c;\x1c;\x00;|||; ||| ;[X]; [X] ;[X][X];[X,1];[1];[X,2];[Y]".split(b";"),
+    *b"<s>; <UNK>; 1e999 ; nan ; 1_0 ; 99999999999999999999 ; 0.10000000000000000555".split(b";"),
+    *b" a=1 ; A_b= 1 ;_TXT_BEGIN_0 ;FEATURES_TXT_END_0\n;\\end\\\n;\\2-grams:\n".split(b";"),
+]  # fmt: skip
+
+Sorted = list[tuple[Any, ...]]
+
+
+def _rows(stored: StoredLists, with_words: bool) -> list[simple.Row]:
+    """Return stored lists as the simple readers have them."""
+    owner = np.repeat(stored.sentence, np.diff(stored.list_begin)).tolist()
+    rows = []
+    for i in range(stored.n_entries):
+        row = slice(*stored.row_begin[i : i + 2])
+        names = stored.features.names(stored.feature[row])
+        tokens = stored.words.names(stored.tokens[slice(*stored.token_begin[i : i + 2])])
+        features = dict(zip(names, stored.value[row].tolist(), strict=True))
+        statistics = stored.statistics[i].tolist()
+        rows.append((owner[i], tokens if with_words else [], features, statistics))
+    return rows
+
+
+def _lists(format: Format, path: Path) -> list[simple.Row]:
+    return _rows(read_lists(path, format), True)
+
+
+def _weights(path: Path) -> dict[str, float]:
+    names, values = read_weights(path)
+    return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+
+
+def _alignments(path: Path) -> list[list[list[int]]]:
+    return [links.tolist() for links in read_alignments(path)]
+
+
+def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, list[float]]]:
+    table = read_grammar(path, format)
+    found = {}
+    for rule in range(len(table)):
+        side = table.rule_source[rule]
+        source = table.source_symbols[slice(*table.source_begin[side : side + 2])].tolist()
+        target = table.target_symbols[slice(*table.target_begin[rule : rule + 2])].tolist()
+        number = 0
+        left: list[str | int] = []
+        for symbol in source:
+            number += symbol < 0
+            left.append(number if symbol < 0 else table.source_words[symbol])
+        right = [-symbol if symbol < 0 else table.target_words[symbol] for symbol in target]
+        values = table.dense[rule].tolist()
+        if format == "moses":
+            # The last bit of a logarithm is a library's own.
+            values = [float(f"{value:.14g}") for value in values]
+        found[tuple(left), tuple(right)] = values
+    return table.dense_names, found
+
+
+def _simple_grammar(format: str, data: bytes) -> tuple[list[str], dict[Any, list[float]]]:
+    names, found = simple.grammar(data, format)
+    if format == "moses":
+        found = {rule: [float(f"{v:.14g}") for v in row] for rule, row in found.items()}
+    return names, found
+
+
+def _arpa(path: Path) -> list[Sorted]:
+    """Return n-grams with numbers to six digits: float32 holds no more."""
+    ngrams = read_arpa(path)
+    orders = []
+    for rows, probs, backoffs in zip(ngrams.rows, ngrams.prob, ngrams.backoff, strict=True):
+        grams = [tuple(ngrams.words.names(row)) for row in rows]
+        orders.append(list(zip(grams, map(_short, probs), map(_short, backoffs), strict=True)))
+    return orders
+
+
+def _simple_arpa(data: bytes) -> list[Sorted]:
+    orders = simple.arpa(data)
+    orders[0] = {("<unk>",): orders[0].get(("<unk>",), (-100.0, 0.0)), **orders[0]}
+    return [[(gram, *map(_short, pair)) for gram, pair in found.items()] for found in orders]
+
+
+def _short(number: float) -> float:
+    return float(f"{np.float32(number):.6g}")
+
+
+def _compared(
+    target: str,
+    text: str,
+    read: Callable[[Path], Any],
+    simple_read: Callable[[bytes], Any],
+) -> Target:
+    """Return the target of a reader of one file."""
+
+    def open(folder: Path) -> Check:
+        whole = text.encode()
+        assert read(_put(folder, whole, 0)) == simple_read(whole)
+
+        def check(case: int) -> Verdict:
+            draw = drawer(target, case)
+            data = _damaged(whole, draw)
+            return _verdict(lambda: read(_put(folder, data, case)), lambda: simple_read(data))
+
+        return check
+
+    return Target(open)
+
+
+def _damaged(data: bytes, draw: random.Random) -> bytes:
+    """Return a text that is damaged, some with other line ends, or a byte order mark."""
+    end = draw.choice([b"\n", b"\n", b"\r\n", b"\r"])
+    mark = draw.choice([b"", b"", b"\xef\xbb\xbf"])
+    return mutated(mark + data.replace(b"\n", end), draw, ALL, TOKENS)
+
+
+def _put(folder: Path, data: bytes, case: int, name: str = "text") -> Path:
+    path = folder / (f"{name}.gz" if case % 4 == 3 else name)
+    path.write_bytes(gzip.compress(data, 1) if case % 4 == 3 else data)
+    return path
+
+
+def _verdict(read: Callable[[], Any], simple_read: Callable[[], Any]) -> Verdict:
+    """Compare what both readers say: they must refuse the same files."""
+    expected, found = None, None
+    try:
+        expected = simple_read()
+    except simple.Refused:
+        try:
+            found = read()
+        except InputError as error:
+            if not str(error).isprintable() or len(str(error)) > 5000:
+                raise Different(f"no message to read: {error}") from None
+            raise
+        raise Different(f"takes what is bad, as {found!r}") from None
+    try:
+        found = read()
+    except InputError as error:
+        raise Different(f"refuses what is good: {error}") from None
+    if found != expected:
+        raise Different(f"{found!r} instead of {expected!r}")
+    return "same"
+
+
+def _nbest_skipping(folder: Path) -> Check:
+    """Leave lines with a fault out: the others are read as a file of them alone would be."""
+
+    def check(case: int) -> Verdict:
+        draw = drawer("nbest-skipping", case)
+        format: Format = draw.choice(("moses", "cdec"))
+        data = _damaged((MOSES if format == "moses" else CDEC).encode(), draw)
+        stored = read_lists(_put(folder, data, case), format, on_error="skip")
+        data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines, kept = data.split(b"\n"), (stored.line - 1).tolist()
+        lines = lines[:-1] if lines[-1] == b"" else lines
+        expected = simple.hypotheses(b"\n".join(lines[i] for i in kept), format == "moses")
+        if _rows(stored, True) != expected:
+            raise Different(f"{_rows(stored, True)} instead of {expected}")
+        last = -1
+        for i, line in enumerate(lines):
+            try:
+                # In the company of one that is kept, which says what the dense features are.
+                row = simple.hypotheses(lines[kept[0]] + b"\n" + line + b"\n", format == "moses")[1]
+            except simple.Refused:
+                good = False
+            else:
+                good, last = row[0] >= last, max(last, row[0])
+            if good != (i in kept):
+                raise Different(f"line {i + 1} is {'good' if good else 'bad'}, and not {kept}")
+        return "same"
+
+    return check
+
+
+def _tuning_files(folder: Path) -> Check:
+    whole = FEATURES.encode(), SCORES.encode()
+
+    def check(case: int) -> Verdict:
+        draw = drawer("tuning-files", case)
+        data = list(whole)
+        which = draw.randrange(2)
+        data[which] = _damaged(data[which], draw)
+        paths = [_put(folder, text, case, str(i)) for i, text in enumerate(data)]
+        return _verdict(
+            lambda: _rows(read_tuning_files(*paths), False), lambda: simple.tuning_files(*data)
+        )
+
+    return check
+
+
+def _bitext(folder: Path) -> Check:
+    whole = SOURCE.encode(), TARGET.encode()
+
+    def check(case: int) -> Verdict:
+        draw = drawer("bitext", case)
+        data = list(whole)
+        which = draw.randrange(2)
+        data[which] = _damaged(data[which], draw)
+        paths = [_put(folder, text, case, str(i)) for i, text in enumerate(data)]
+        empty: Literal["error", "skip"] = draw.choice(("error", "skip", "skip"))
+
+        def read() -> Any:
+            corpus = read_corpus(paths[0], paths[1:], empty=empty)
+            return corpus.source, corpus.targets, corpus.lines
+
+        return _verdict(read, lambda: simple.bitext(*data, empty == "skip"))
+
+    return check
+
+
+_READERS: dict[str, tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]] = {
+    "nbest-moses": (MOSES, partial(_lists, "moses"), partial(simple.nbest, moses=True)),
+    "nbest-cdec": (CDEC, partial(_lists, "cdec"), partial(simple.nbest, moses=False)),
+    "external-scores": (SCORED, lambda path: ExternalScores(path).scores, simple.external),
+    "grammar-cdec": (RULES, partial(_grammar, "cdec"), partial(_simple_grammar, "cdec")),
+    "grammar-joshua": (RULES, partial(_grammar, "joshua"), partial(_simple_grammar, "joshua")),
+    "grammar-moses": (MOSES_RULES, partial(_grammar, "moses"), partial(_simple_grammar, "moses")),
+    "arpa": (ARPA, _arpa, _simple_arpa),
+    "weights": (WEIGHTS, _weights, simple.weights),
+    "alignments": (ALIGNMENT, _alignments, simple.alignments),
+}
+TARGETS = {
+    **{name: _compared(name, *reader) for name, reader in _READERS.items()},
+    "nbest-skipping": Target(_nbest_skipping),
+    "tuning-files": Target(_tuning_files),
+    "bitext": Target(_bitext),
+}

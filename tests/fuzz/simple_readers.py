@@ -1,0 +1,394 @@
+"""Readers of all text formats, as simple as can be: slow, in pure Python, of no package's code.
+
+Each takes the bytes of files and returns what they say, or raises `Refused`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+Row = tuple[int, list[str], dict[str, float], list[int]]
+"""A hypothesis: its sentence, words, features that are not 0, and statistics."""
+
+
+class Refused(Exception):
+    """The file is bad."""
+
+
+def check(good: bool, what: str = "") -> None:
+    if not good:
+        raise Refused(what)
+
+
+def lines(data: bytes) -> list[str]:
+    """Return the lines of a text."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused("UTF-8") from None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    check(not ("\r" in text and "\n" in text), "mixed line ends")
+    found = re.split("[\r\n]", text)
+    return found[:-1] if found[-1] == "" else found
+
+
+def words(line: str) -> list[str]:
+    return re.findall("[^ \t]+", line)
+
+
+def fields(line: str) -> list[list[str]]:
+    """Return the words of each field."""
+    found: list[list[str]] = [[]]
+    for word in words(line):
+        if word == "|||":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def whole(word: str) -> int:
+    check(re.fullmatch("[0-9]{1,9}", word) is not None, f"number {word}")
+    return int(word)
+
+
+def real(word: str) -> float:
+    check(re.fullmatch(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", word) is not None)
+    check(math.isfinite(float(word)), f"number {word}")
+    return float(word)
+
+
+def named(word: str) -> tuple[str, float]:
+    """Return name and value of ``name=value``."""
+    name, equals, value = word.rpartition("=")
+    check(equals == "=" and name != "", f"name {word}")
+    return name, real(value)
+
+
+def without_zeros(pairs: list[tuple[str, float]]) -> dict[str, float]:
+    """Return features that are not 0; none may occur twice, or look like a comment."""
+    check(len(dict(pairs)) == len(pairs), "twice")
+    check(not any(name.startswith("#") for name, _ in pairs), "comment")
+    return {name: value for name, value in pairs if value != 0}
+
+
+def ordered(rows: list[Row]) -> list[Row]:
+    """Return rows whose sentences count from 0 without gaps."""
+    check(len(rows) > 0, "empty")
+    last = -1
+    for sentence, *_ in rows:
+        check(last <= sentence <= last + 1 and sentence >= 0, "order")
+        last = sentence
+    return rows
+
+
+def nbest(data: bytes, moses: bool) -> list[Row]:
+    """Read n-best lists."""
+    return ordered(hypotheses(data, moses))
+
+
+def hypotheses(data: bytes, moses: bool) -> list[Row]:
+    """Read the lines of n-best lists, in whatever order."""
+    rows: list[Row] = []
+    known: dict[str, int] | None = None
+    for line in lines(data):
+        parts = fields(line)
+        check(len(parts) >= 4 and len(parts[0]) == len(parts[3]) == 1 and len(parts[1]) > 0)
+        real(parts[3][0])
+        if moses:
+            pairs, widths = labelled(parts[2])
+            known = widths if known is None else known
+            check(widths == known, "labels")
+        else:
+            pairs = [named(word) for word in parts[2]]
+        rows.append((whole(parts[0][0]), parts[1], without_zeros(pairs), []))
+    return rows
+
+
+def labelled(tokens: list[str]) -> tuple[list[tuple[str, float]], dict[str, int]]:
+    """Return the features of ``Label= v v ...``, and how many values the dense labels have."""
+    groups: list[tuple[str, list[float]]] = []
+    for token in tokens:
+        if token.endswith("="):
+            check(token != "=")
+            groups.append((token[:-1], []))
+        else:
+            check(len(groups) > 0)
+            groups[-1][1].append(real(token))
+    pairs: list[tuple[str, float]] = []
+    widths: dict[str, int] = {}
+    for label, values in groups:
+        check(len(values) > 0 and label not in widths)
+        if len(values) == 1 and "_" in label:
+            pairs.append((label, values[0]))
+        else:
+            widths[label] = len(values)
+            pairs += [(f"{label}_{i}", value) for i, value in enumerate(values)]
+    return pairs, widths
+
+
+def blocks(data: bytes, kind: str) -> Iterator[tuple[int, list[str], int, list[str]]]:
+    """Yield sentence, lines, values of a line and names of the blocks of a tuning file."""
+    head: list[str] | None = None
+    inside: list[str] = []
+    for line in lines(data):
+        mark = re.match(r"(FEATURES|SCORES)_([A-Z]*)_(BEGIN|END)_0\b(.*)", line, re.ASCII)
+        if mark is None:
+            inside.append(line)
+            continue
+        check(mark[1] == kind and mark[2] == "TXT")
+        if mark[3] == "BEGIN":
+            check(head is None and not any(words(other) for other in inside))
+            head = words(mark[4])
+        else:
+            check(head is not None and len(head) >= 3 and words(mark[4]) == [])
+            assert head is not None
+            sentence, size, width = map(whole, head[:3])
+            check(size == len(inside) and (kind == "SCORES" or width == len(head) - 3))
+            yield sentence, inside, width, head[3:]
+            head = None
+        inside = []
+    check(head is None and not any(words(other) for other in inside))
+
+
+def tuning_files(features: bytes, scores: bytes) -> list[Row]:
+    """Read Moses's features.dat and scores.dat."""
+    left, right = list(blocks(features, "FEATURES")), list(blocks(scores, "SCORES"))
+    check(len(left) == len(right) > 0)
+    rows: list[Row] = []
+    for (sentence, some, width, names), (other, more, nine, metric) in zip(
+        left, right, strict=True
+    ):
+        check(sentence == other and len(some) == len(more) and names == left[0][3])
+        check(nine == 9 and metric == ["BLEU"])
+        for line, counts in zip(some, more, strict=True):
+            tokens, numbers = words(line), [real(word) for word in words(counts)]
+            check(len(tokens) >= width and len(numbers) == 9)
+            check(all(n == int(n) and 0 <= n < 2**30 for n in numbers))
+            pairs = list(zip(names, map(real, tokens[:width]), strict=True))
+            pairs += [named(token) for token in tokens[width:]]
+            m, h, r = numbers[:8:2], numbers[1:8:2], numbers[8]
+            statistics = [int(n) for n in (*m, *h, h[0], r)]
+            rows.append((sentence, [], without_zeros(pairs), statistics))
+    return ordered(rows)
+
+
+def external(data: bytes) -> dict[int, dict[str, float]]:
+    """Read scores of hypotheses."""
+    found: dict[int, dict[str, float]] = {}
+    for line in lines(data):
+        first, last = line.find("|||"), line.rfind("|||")
+        check(0 <= first <= last - 3)
+        sentence, score = words(line[:first]), words(line[last + 3 :])
+        check(len(sentence) == len(score) == 1)
+        hypotheses = found.setdefault(whole(sentence[0]), {})
+        text = " ".join(words(line[first + 3 : last]))
+        check(hypotheses.setdefault(text, real(score[0])) == real(score[0]))
+    return found
+
+
+def weights(data: bytes) -> dict[str, float]:
+    """Read weights."""
+    found: dict[str, float] = {}
+    for line in lines(data):
+        line = line.strip(" \t")
+        if line == "" or line.startswith("#"):
+            continue
+        match = re.fullmatch("(.*)[ \t=]([^ \t=]+)", line)
+        check(match is not None)
+        assert match is not None
+        name = match[1].rstrip(" \t")
+        check(name != "" and name not in found)
+        found[name] = real(match[2])
+    return found
+
+
+def alignments(data: bytes) -> list[list[list[int]]]:
+    """Read word alignments."""
+    found = []
+    for line in lines(data):
+        points = [word.split("-") for word in words(line)]
+        check(all(len(point) == 2 for point in points))
+        found.append([[whole(end) for end in point] for point in points])
+    return found
+
+
+def bitext(
+    source: bytes, target: bytes, skip: bool
+) -> tuple[list[list[str]], list[list[str]], list[int]]:
+    """Read parallel text; return both sides, and the numbers of the lines that are kept."""
+    sides = lines(source), lines(target)
+    check(len(sides[0]) == len(sides[1]) > 0)
+    kept = []
+    for number, pair in enumerate(zip(*sides, strict=True), start=1):
+        left, right = map(words, pair)
+        check(not {"|||", "<s>", "</s>"} & {*left, *right})
+        if left and right:
+            kept.append((left, right, number))
+        else:
+            check(skip)
+    check(len(kept) > 0)
+    found = tuple(list(column) for column in zip(*kept, strict=True))
+    return found  # type: ignore[return-value]
+
+
+def arpa(data: bytes) -> list[dict[tuple[str, ...], tuple[float, float]]]:
+    """Read n-grams: probability and back-off of each, order by order."""
+    rest = lines(data)
+    begins = [i for i, line in enumerate(rest) if line.startswith("\\data\\")]
+    rest = [line.strip(" \t") for line in rest[begins[0] if begins else 0 :]]
+    size = len(data)
+    at = 0
+
+    def next_line() -> str:
+        nonlocal at
+        while at < len(rest) and rest[at] == "":
+            at += 1
+        check(at < len(rest))
+        at += 1
+        return rest[at - 1]
+
+    check(next_line() == "\\data\\")
+    counts: list[int] = []
+    while not (line := next_line()).startswith("\\"):
+        match = re.fullmatch(r"ngram[ \t]+([0-9]{1,18})[ \t]*=[ \t]*([0-9]{1,18})", line)
+        check(match is not None)
+        assert match is not None
+        check(int(match[1]) == len(counts) + 1 <= 6 and int(match[2]) <= size)
+        counts.append(int(match[2]))
+    check(len(counts) > 0 and counts[0] > 0)
+    at -= 1
+    orders: list[dict[tuple[str, ...], tuple[float, float]]] = []
+    for n, count in enumerate(counts, start=1):
+        check(next_line() == f"\\{n}-grams:")
+        check(at + count <= len(rest))
+        found: dict[tuple[str, ...], tuple[float, float]] = {}
+        for line in rest[at : at + count]:
+            check(not line.startswith("\\"))
+            tokens = words(line)
+            check(n + 1 <= len(tokens) <= n + 1 + (n < len(counts)))
+            gram = tuple("<unk>" if token == "<UNK>" else token for token in tokens[1 : n + 1])
+            prob, *backoff = (real(token) for token in (tokens[0], *tokens[n + 1 :]))
+            check(prob <= 0 and all(abs(number) < 1e30 for number in (prob, *backoff)))
+            if n == 1:
+                check(gram not in found)
+            else:
+                check(all((word,) in orders[0] or word == "<unk>" for word in gram))
+            found.setdefault(gram, (prob, *(backoff or [0.0])))  # type: ignore[arg-type]
+        at += count
+        orders.append(found)
+    check(next_line() == "\\end\\" and {("<s>",), ("</s>",)} <= orders[0].keys())
+    return orders
+
+
+Side = tuple[str | int, ...]
+"""The words of a side, its gaps as 1 and 2, in the order of the source side."""
+
+
+def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side], list[float]]]:
+    """Read a rule table: names of features, and their values for each rule."""
+    rules: list[tuple[tuple[Side, Side], list[tuple[str | int, float]]]] = []
+    names: list[str] = []
+    for line in lines(data):
+        parts = fields(line)
+        if format == "moses":
+            check(len(parts) >= 3)
+            rule = moses_sides(parts[0], parts[1], parts[3] if len(parts) > 3 else [])
+            tokens = parts[2]
+        else:
+            check(len(parts) >= 4 and parts[0] == ["[X]"])
+            rule, tokens = cdec_sides(parts[1], parts[2]), parts[3]
+        check(len(rule[0]) > 0 and rule[0] != (1,))
+        values: list[tuple[str | int, float]] = []
+        for token in tokens:
+            if "=" in token:
+                name, value = named(token)
+                names += [name] * (name not in names)
+                values.append((name, value))
+            else:
+                number = real(token)
+                values.append((sum(isinstance(n, int) for n, _ in values), number))
+        check(len({name for name, _ in values}) == len(values))
+        rules.append((rule, values))
+    check(len(rules) > 0)
+    nameless = max(sum(isinstance(name, int) for name, _ in values) for _, values in rules)
+    called = [f"tm_pt_{i}" if format == "joshua" else f"PhraseModel_{i}" for i in range(nameless)]
+    if format == "moses" and nameless == 4:
+        called = ["FgivenE", "LexFgivenE", "EgivenF", "LexEgivenF"]
+    check(not {*called} & {*names})
+    found: dict[tuple[Side, Side], list[float]] = {}
+    for rule, values in rules:
+        row = dict.fromkeys([*called, *names], 0.0)
+        for name, value in values:
+            if format == "moses":
+                check(value >= 0)
+                value = math.log10(max(value, math.exp(-100)))
+            if isinstance(name, int):
+                row[called[name]] = -value if format == "joshua" else value
+            else:
+                row[name] = value
+        found.setdefault(rule, list(row.values()))
+    return [*called, *names], found
+
+
+def cdec_sides(source: list[str], target: list[str]) -> tuple[Side, Side]:
+    """Return the sides of a rule of cdec or Joshua."""
+    gaps: list[int] = []
+
+    def side(tokens: list[str], short: bool) -> Iterator[str | int]:
+        seen = []
+        for token in tokens:
+            match = re.fullmatch(r"\[(?:(.+),)?([0-9]{1,9})\]", token)
+            if match is None or (match[1] is None and not short):
+                yield token
+                continue
+            check(match[1] in (None, "X"))
+            number = int(match[2])
+            check(number not in seen)
+            seen.append(number)
+            if not short:
+                gaps.append(number)
+            check(number in gaps and len(gaps) <= 2)
+            yield gaps.index(number) + 1
+        check(len(seen) == len(gaps))
+
+    return tuple(side(source, False)), tuple(side(target, True))
+
+
+def moses_sides(source: list[str], target: list[str], alignment: list[str]) -> tuple[Side, Side]:
+    """Return the sides of a rule of Moses."""
+    points = []
+    for token in alignment:
+        s, minus, t = token.partition("-")
+        check(minus == "-")
+        points.append((whole(s), whole(t)))
+    places: list[list[int]] = []
+    for tokens in (source, target):
+        check(tokens[-1:] == ["[X]"] and "[X]" not in tokens[:-1])
+        places.append([])
+        for place, token in enumerate(tokens):
+            if re.fullmatch(r"\[.+?\]\[.+\]", token):
+                check(token == "[X][X]")
+                places[-1].append(place)
+    check(len(places[0]) == len(places[1]) <= 2)
+    order = {place: i + 1 for i, place in enumerate(places[1])}
+    if len(places[0]) == 2:
+        pairs = {t: places[0].index(s) + 1 for s, t in ends(points, places)}
+        check(sorted(pairs.values()) == [1, 2] and len(pairs) == 2)
+        order = pairs
+    left = tuple(
+        places[0].index(i) + 1 if i in places[0] else token for i, token in enumerate(source[:-1])
+    )
+    right = tuple(order.get(i, token) for i, token in enumerate(target[:-1]))
+    return left, right
+
+
+def ends(points: list[tuple[int, int]], places: list[list[int]]) -> list[tuple[int, int]]:
+    """Return the last link of each gap of the source to one of the target."""
+    links: dict[int, int] = {}
+    for s, t in points:
+        if s in places[0] and t in places[1]:
+            links[s] = t
+    return list(links.items())
