@@ -28,13 +28,16 @@ from torchtune_smt.evaluation.significance import (
     runs_test,
 )
 from torchtune_smt.kernel_types import Reals
+from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
 from torchtune_smt.resources import example_folder
 from torchtune_smt.textio import read_lines
 
 LEVELS = (0.01, 0.05, 0.1)
 Test = Callable[[Reals, int, int], float]
-"""Takes statistics [n, systems, statistics], samples and a seed, and returns p."""
+"""Takes statistics [n, outputs, statistics], samples and a seed, and returns p."""
+Pair = Callable[[np.random.Generator], Reals]
+"""Draws two systems: statistics [n, outputs, statistics]."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +163,7 @@ def sacrebleus(kind: str) -> Test:
     return p
 
 
-def p_values(
-    test: Test,
-    pair: Callable[[np.random.Generator], Reals],
-    number: int,
-    samples: int,
-    seed: int = 0,
-) -> Reals:
+def p_values(test: Test, pair: Pair, number: int, samples: int, seed: int = 0) -> Reals:
     """Return the p-values of a test on many pairs of systems; equal seeds give equal pairs."""
     generator = np.random.default_rng(seed)
     return np.array([test(pair(generator), samples, i) for i in range(number)])
@@ -190,16 +187,13 @@ def distance_from_uniform(p: Reals) -> float:
 
 
 def report(
-    name: str,
-    test: Test,
-    pair: Callable[[np.random.Generator], Reals],
-    number: int,
-    samples: int,
+    name: str, test: Test, pair: Pair, options: argparse.Namespace, most: int | None = None
 ) -> None:
-    """Print a row of the table."""
-    p_values(test, pair, 1, samples)  # compiles what is to be compiled
+    """Print a row of the table, of all pairs or of the first ones."""
+    number = min(options.nulls, most or options.nulls)
+    p_values(test, pair, 1, options.samples)  # compiles what is to be compiled
     start = time.process_time()
-    p = p_values(test, pair, number, samples)
+    p = p_values(test, pair, number, options.samples, options.seed)
     milliseconds = 1000 * (time.process_time() - start) / number
     cells = [name]
     for level in LEVELS:
@@ -226,81 +220,82 @@ def time_tests(population: Population, metric: str) -> None:
         print(f"{metric}, {test.__name__}: {min(seconds):.3f} s")
 
 
+def compare_one_run(metric: str, population: Population, options: argparse.Namespace) -> None:
+    """Print how often pairs of single runs are found to differ."""
+    rows, score, size = population.rows, population.score, options.sentences
+    unlike = unlike_but_equal(rows[:, 0], rows[:, 3], rows[:, 4], score)
+    equal = Population(np.stack([rows[:, 0], unlike], axis=1), score)
+    exchanged, better = (Population(rows[:, [0, other]], score) for other in (1, 2))
+    planted = abs(np.diff(score(better.rows.sum(axis=0))).item())
+    pairs: dict[str, Pair] = {
+        "null, translations swapped at random": lambda g: swap(exchanged.sentences(size, g), g),
+        "null, equal scores and unlike systems": lambda g: equal.sentences(size, g),
+        f"power, a planted difference of {planted:.2f}": lambda g: better.sentences(size, g),
+    }
+    theirs = {"sacrebleu's bs": sacrebleus("bs"), "sacrebleu's ar": sacrebleus("ar")}
+    for title, pair in pairs.items():
+        heading(f"{metric}: {title}")
+        report("bootstrap", own(bootstrap_test, score), pair, options)
+        report("randomization", own(randomization_test, score), pair, options)
+        for name, test in theirs.items() if metric == "bleu" else ():
+            report(name, test, pair, options, options.sacrebleu)
+
+
+def compare_several_runs(
+    sentences: Sequence[str], generator: np.random.Generator, options: argparse.Namespace
+) -> None:
+    """Print how often pairs of systems with several runs, which do not differ, are found to."""
+    k, size = options.runs, options.sentences
+    rates = np.clip(generator.normal(0.30, 0.01, options.pool), 0.2, 0.4)
+    outputs = [noisy(sentences, [rate] * len(sentences), generator) for rate in rates]
+    pool = measure("bleu", outputs, sentences)
+    spread = pool.score(pool.rows.sum(axis=0)).std(ddof=1)
+
+    def of_pool(g: np.random.Generator) -> Reals:
+        return pool.sentences(size, g)[:, g.permutation(options.pool)[: 2 * k]]
+
+    pairs: dict[str, Pair] = {
+        "shuffled within each sentence": lambda g: swap(of_pool(g), g),
+        f"runs of one pool with s_opt {spread:.2f}": of_pool,
+    }
+    for title, pair in pairs.items():
+        heading(f"bleu, {k} runs each: null, {title}")
+        report("bootstrap", own(bootstrap_test, pool.score, k), pair, options)
+        report("randomization", own(randomization_test, pool.score, k), pair, options)
+        report("whole runs", of_runs(pool.score, k), pair, options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nulls", type=int, default=2000)
     parser.add_argument(
         "--sacrebleu", type=int, default=500, help="pairs that its slower tests take"
     )
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
+    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3, help="of each system")
     parser.add_argument("--pool", type=int, default=40, help="runs that are drawn from")
     options = parser.parse_args()
-    number, size, samples = options.nulls, options.sentences, options.samples
     generator = np.random.default_rng(1)
     sentences = references()
-    same = [
+    outputs = [
         noisy(sentences, [rate] * len(sentences), generator)
         for rate in (0.30, 0.36, 0.32, 0.15, 0.50)
     ]
+    bounds = [f"{bound(level, options.nulls):.4f} at {level}" for level in LEVELS]
     print(
-        f"{number:,} pairs (sacrebleu's tests: the first {options.sacrebleu:,}), {size} sentences "
-        f"each, {samples:,} samples or trials. A null may be "
-        f"rejected at most, level and two standard errors: "
-        + ", ".join(f"{bound(level, number):.4f} at {level}" for level in LEVELS)
-        + f". The distance of uniform p-values is below {1.36 / math.sqrt(number):.3f} in 95%."
+        f"{options.nulls:,} pairs (sacrebleu's tests: the first {options.sacrebleu:,}), "
+        f"{options.sentences} sentences each, {options.samples:,} samples or trials. A null may be "
+        f"rejected at most, level and two standard errors: {', '.join(bounds)}. The distance of "
+        f"uniform p-values is below {1.36 / math.sqrt(options.nulls):.3f} in 95%."
     )
-    populations = {metric: measure(metric, same, sentences) for metric in ("bleu", "chrf", "ter")}
+    populations = {metric: measure(metric, outputs, sentences) for metric in options.metrics}
     for metric, population in populations.items():
-        rows, score = population.rows, population.score
-        unlike = unlike_but_equal(rows[:, 0], rows[:, 3], rows[:, 4], score)
-        equal = Population(np.stack([rows[:, 0], unlike], axis=1), score)
-        ours = {
-            "bootstrap": own(bootstrap_test, score),
-            "randomization": own(randomization_test, score),
-        }
-        theirs = {"sacrebleu's bs": sacrebleus("bs"), "sacrebleu's ar": sacrebleus("ar")}
-        tests = {**ours, **theirs} if metric == "bleu" else ours
-        exchanged = Population(rows[:, [0, 1]], score)
-        better = Population(rows[:, [0, 2]], score)
-        pairs = {
-            "null, translations swapped at random": lambda g, e=exchanged: swap(
-                e.sentences(size, g), g
-            ),
-            "null, equal scores and unlike systems": lambda g, e=equal: e.sentences(size, g),
-            "power, a planted difference of "
-            f"{abs(np.diff(score(better.rows.sum(0))).item()):.2f}": (
-                lambda g, e=better: e.sentences(size, g)
-            ),
-        }
-        for title, pair in pairs.items():
-            heading(f"{metric}: {title}")
-            for name, test in tests.items():
-                times = min(number, options.sacrebleu) if name in theirs else number
-                report(name, test, pair, times, samples)
-    k = options.runs
-    rates = np.clip(generator.normal(0.30, 0.01, options.pool), 0.2, 0.4)
-    pool = measure(
-        "bleu", [noisy(sentences, [rate] * len(sentences), generator) for rate in rates], sentences
-    )
-    spread = pool.score(pool.rows.sum(axis=0)).std(ddof=1)
-
-    def of_pool(g: np.random.Generator) -> Reals:
-        return pool.sentences(size, g)[:, g.permutation(options.pool)[: 2 * k]]
-
-    tests = {
-        "bootstrap": own(bootstrap_test, pool.score, k),
-        "randomization": own(randomization_test, pool.score, k),
-        "whole runs": of_runs(pool.score, k),
-    }
-    for title, pair in {
-        f"{k} runs each: null, shuffled within each sentence": lambda g: swap(of_pool(g), g),
-        f"{k} runs each: null, runs of one pool with s_opt {spread:.2f}": of_pool,
-    }.items():
-        heading(f"bleu: {title}")
-        for name, test in tests.items():
-            report(name, test, pair, number, samples)
+        compare_one_run(metric, population, options)
+    if "bleu" in options.metrics:
+        compare_several_runs(sentences, generator, options)
     print("\nTime of a test, 1,000 sentences, 10,000 samples or trials:")
     for metric, population in populations.items():
         time_tests(population, metric)
