@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.accumulation import AccumulatedLists, FlatLists, PairRows
+from torchtune_smt.accumulation.segment import Segment
 from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.pairs import AllPairs, ProSampler
@@ -270,15 +271,64 @@ def test_damaged_files(tmp_path):
     lists.end_iteration()
     with pytest.raises(InputError, match="has 1 dense features, and now there are 2"):
         AccumulatedLists.open(tmp_path, n_dense=2)
-    path = tmp_path / "iteration-0001" / "value.npy"
-    np.save(path, np.zeros(3))
-    with pytest.raises(InputError, match="iteration-0001: is damaged"):
-        AccumulatedLists.open(tmp_path, n_dense=1)
-    path.write_bytes(path.read_bytes()[:20])
+    path = tmp_path / "iteration-0001"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 13):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            again = AccumulatedLists.open(tmp_path, n_dense=1)
+            for name, array in vars(lists.flat(4)).items():
+                np.testing.assert_array_equal(array, getattr(again.flat(4), name))
+        except InputError as error:
+            assert "iteration-0001: is damaged" in str(error) and "start the run anew" in str(error)
+    path.write_bytes(whole[:-1])
     with pytest.raises(InputError, match="is damaged"):
         AccumulatedLists.open(tmp_path, n_dense=1)
-    path.unlink()
-    with pytest.raises(InputError, match="is damaged"):
+
+
+def test_lists_of_another_run_or_iteration(tmp_path):
+    def fill(folder, value):
+        lists = AccumulatedLists(folder=folder, n_dense=1)
+        for sentence in range(2):
+            lists.add([kbest_of(sentence, [([1], {0: value, 3: 1.0}, 0.5)])])
+            lists.end_iteration()
+        return lists.state_dict()
+
+    state = fill(tmp_path / "one", 1.0)
+    fill(tmp_path / "two", 2.0)
+    AccumulatedLists.open(tmp_path / "one", n_dense=1).load_state_dict(state)
+    with pytest.raises(ValueError, match="the lists are not those of this run"):
+        AccumulatedLists.open(tmp_path / "two", n_dense=1).load_state_dict(state)
+    one, two = (tmp_path / "one" / f"iteration-000{i}" for i in (1, 2))
+    two.write_bytes(one.read_bytes())
+    with pytest.raises(InputError, match="iteration-0002: is not of iteration 2; start the run"):
+        AccumulatedLists.open(tmp_path / "one", n_dense=1)
+
+
+# What has a checksum that is right, and does not fit together.
+IMPOSSIBLE = {
+    "list_begin": lambda s: s.list_begin.__setitem__(1, 99),
+    "sparse_begin": lambda s: s.sparse_begin.__setitem__(1, s.sparse_begin[1] - 1),
+    "sentence": lambda s: s.sentence.__setitem__(0, -1),
+    "feature": lambda s: s.feature.__setitem__(0, 0),
+    "value": lambda s: s.value.__setitem__(0, np.inf),
+    "length": lambda s: s.hypotheses["length"].__setitem__(0, 3),
+    "gain": lambda s: s.hypotheses["gain"].__setitem__(0, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_files(tmp_path, name):
+    lists = AccumulatedLists(folder=tmp_path, n_dense=1)
+    rows = [([1], {0: 1.0, 3: 0.1}, 0.1), ([2], {0: 0.5, 4: 0.3}, 0.3)]
+    lists.add([kbest_of(s, rows) for s in range(2)])
+    lists.end_iteration()
+    segment, _ = Segment.open(tmp_path / "iteration-0001", 1)
+    IMPOSSIBLE[name](segment)
+    segment.save(tmp_path / "iteration-0001", 1)
+    with pytest.raises(InputError, match="is damaged: it holds no lists; start the run anew"):
         AccumulatedLists.open(tmp_path, n_dense=1)
 
 

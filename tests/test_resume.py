@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchtune_smt import checkpoint
 from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.container import read_container, write_container
 from torchtune_smt.errors import InputError
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
+from torchtune_smt.state import packed, unpacked
 from torchtune_smt.tuners.epochs import Best, Progress
 from torchtune_smt.weights import Weights
 
@@ -127,7 +130,8 @@ def fresh() -> tuple[Weights, AdaGrad]:
 def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
     weights, optimizer = state
     weights.features.intern(["met but not read yet"])
-    progress = Progress(3, 2, 70, Best(2, 41.5, torch.ones(4)), torch.ones(5), 1, 9)
+    ones = torch.ones(5, dtype=torch.float64)
+    progress = Progress(3, 2, 70, Best(2, 41.5, ones[:4]), ones, 1, 9)
     save_checkpoint(tmp_path / "c.pt", weights, optimizer, progress, {"seed": "1"})
     again, other = fresh()
     restored = load_checkpoint(tmp_path / "c.pt", again, other, {"seed": "1"})
@@ -166,10 +170,70 @@ def test_a_truncated_checkpoint(
         load_checkpoint(path, *fresh(), {})
 
 
-def test_a_pickled_object_is_not_loaded(tmp_path: Path) -> None:
-    torch.save({"version": 1, "fingerprint": {}, "evil": shutil.rmtree}, tmp_path / "c.pt")
-    with pytest.raises(InputError, match="damaged or no checkpoint"):
+def test_an_older_checkpoint_and_a_pickled_object_are_not_loaded(tmp_path: Path) -> None:
+    torch.save({"version": 2, "fingerprint": {}, "evil": shutil.rmtree}, tmp_path / "c.pt")
+    with pytest.raises(
+        InputError, match="no checkpoint of this version of the package; start the run anew"
+    ):
         load_checkpoint(tmp_path / "c.pt", *fresh(), {})
+
+
+def test_a_flipped_bit_is_refused_or_has_no_effect(
+    tmp_path: Path, state: tuple[Weights, AdaGrad]
+) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, *state, Progress(3, 2, 70), {"seed": "1"})
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        weights, optimizer = fresh()
+        try:
+            progress = load_checkpoint(path, weights, optimizer, {"seed": "1"})
+        except InputError as error:
+            assert "is damaged" in str(error) and "start the run anew" in str(error)
+            assert len(weights) == 2 and not optimizer.state
+            refused += 1
+            continue
+        assert (progress.epoch, progress.batches, progress.sentences) == (3, 2, 70)
+        assert torch.equal(weights.parameter, state[0].parameter)
+    assert refused > len(whole) // 6
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epoch", 0),
+        ("batches", -1),
+        ("records", 1.5),
+        ("moved", "x"),
+        ("best", (1, 2.0)),
+        ("best", (7, 41.0, torch.ones(3, dtype=torch.float64))),
+        ("best", (1, 41.0, torch.ones(30, dtype=torch.float64))),
+        ("total", torch.ones(5)),
+        ("weights", torch.ones(30, dtype=torch.float64)),
+        ("weights", torch.full((5,), float("nan"), dtype=torch.float64)),
+        ("n_dense", 100),
+        ("features", {"letters": torch.ones(3)}),
+        ("tuner", []),
+        ("fingerprint", None),
+    ],
+)
+def test_what_cannot_be_is_refused_though_its_checksum_is_right(
+    tmp_path: Path, state: tuple[Weights, AdaGrad], name: str, value: object
+) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, *state, Progress(3, 2, 70), {})
+    stored = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
+    content = unpacked(stored.content, stored.arrays)
+    content[name] = value
+    write_container(path, checkpoint._KIND, checkpoint._VERSION, *packed(content))
+    weights, optimizer = fresh()
+    with pytest.raises(InputError, match="the saved state is"):
+        load_checkpoint(path, weights, optimizer, {})
+    assert not weights.parameter.any() and not optimizer.state
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

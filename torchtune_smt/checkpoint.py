@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import pickle
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import torch
 
+from torchtune_smt.container import read_container, write_container
 from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_path
-from torchtune_smt.tuners.epochs import Best, Progress
+from torchtune_smt.state import DAMAGED, packed, unpacked, vector, well_formed, whole
+from torchtune_smt.tuners.epochs import Best, Progress, check_progress
 from torchtune_smt.vocabulary import Vocabulary
 from torchtune_smt.weights import Weights
 
-_VERSION = 2
+_VERSION: Final = 3
+_KIND: Final = "checkpoint"
+_CURE: Final = "start the run anew"
 
 
 class Stateful(Protocol):
@@ -25,7 +28,10 @@ class Stateful(Protocol):
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over what `state_dict` gave; raise ValueError or KeyError if it does not fit."""
+        """Take over what `state_dict` gave; raise ValueError, before anything, if it is not whole.
+
+        It may come from a file: all kinds, lengths and ranges are to be checked.
+        """
         ...
 
 
@@ -47,15 +53,19 @@ def save_checkpoint(
         Its optimizer, say.
     fingerprint : dict of str
         What the run depends on (see `load_checkpoint`).
+
+    Raises
+    ------
+    InputError
+        The file cannot be written, as on a full disk; the last checkpoint is still there.
     """
     names = {name: torch.from_numpy(a) for name, a in weights.features.to_arrays().items()}
     best = progress.best
     content = {
-        "version": _VERSION,
         "fingerprint": fingerprint,
         "features": names,
         "n_dense": weights.n_dense,
-        "weights": weights.parameter.detach(),
+        "weights": weights.parameter,
         "tuner": tuner.state_dict(),
         "epoch": progress.epoch,
         "batches": progress.batches,
@@ -67,8 +77,7 @@ def save_checkpoint(
         "total": progress.total,
         "best": None if best is None else (best.epoch, best.score, best.weights),
     }
-    with atomic_path(path) as beside:
-        torch.save(content, beside)
+    write_container(path, _KIND, _VERSION, *packed(content))
 
 
 def load_checkpoint(
@@ -79,7 +88,7 @@ def load_checkpoint(
 ) -> Progress:
     """Restore weights and tuner from a checkpoint and return where the run was.
 
-    Nothing in the file is executed (``weights_only``).
+    Nothing in the file is executed, and all of it is checked before weights or tuner change.
 
     Parameters
     ----------
@@ -95,54 +104,54 @@ def load_checkpoint(
     InputError
         The file is missing, damaged, or of another run.
     """
-    try:
-        content: dict[str, Any] = torch.load(path, weights_only=True)
-        version, recorded = content["version"], content["fingerprint"]
-    except FileNotFoundError:
+    if not Path(path).exists():
         raise InputError(
             "there is no checkpoint; the run had not come so far, start it anew", path=path
-        ) from None
-    except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
-        raise InputError("is damaged or no checkpoint; start the run anew", path=path) from None
-    if version != _VERSION:
-        raise InputError(
-            f"is of version {version}, and this package writes {_VERSION}; start the run anew",
-            path=path,
         )
-    for name in sorted(recorded.keys() | fingerprint.keys()):
+    stored = read_container(path, _KIND, _VERSION, cure=_CURE)
+    try:
+        content = unpacked(stored.content, stored.arrays)
+        with well_formed():
+            recorded = dict(content["fingerprint"])
+            names = {name: t.numpy() for name, t in content["features"].items()}
+            features = Vocabulary.from_arrays(names)
+            n_dense = whole(content["n_dense"], 0, len(features))
+            values = vector(content["weights"], weights.parameter.dtype, len(features))
+            best = content["best"]
+            progress = Progress(
+                epoch=content["epoch"],
+                batches=content["batches"],
+                sentences=content["sentences"],
+                best=None if best is None else Best(*best),
+                total=content["total"],
+                stale_epochs=content["stale_epochs"],
+                records=content["records"],
+                moved=content["moved"],
+                last=content["last"],
+            )
+            check_progress(progress, weights.parameter.dtype, len(features))
+            state = content["tuner"]
+    except ValueError:
+        raise InputError(f"{DAMAGED}; {_CURE}", path=path) from None
+    for name in sorted(recorded.keys() | fingerprint.keys(), key=str):
         old, new = recorded.get(name), fingerprint.get(name)
         if old != new:
             raise InputError(
                 f"is of a run with {name} = {old}, and now it is {new}; resume with the same",
                 path=path,
             )
-    features = Vocabulary.from_arrays(
-        {name: tensor.numpy() for name, tensor in content["features"].items()}
-    )
-    if features.names(range(content["n_dense"])) != weights.features.names(range(weights.n_dense)):
+    if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
+    # The tuner is told how many weights there are, and may still refuse.
     weights.features.intern(features.names(range(len(features))))
     weights.grow()
-    parameter = weights.parameter
-    # Features met after the weights were last read have a name already and no weight yet.
-    stored = content["weights"]
-    with torch.no_grad():
-        parameter[: stored.numel()] = stored.to(parameter.device)
     try:
-        tuner.load_state_dict(content["tuner"])
+        tuner.load_state_dict(state)
     except InputError:
         raise
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise InputError(f"does not fit the tuner: {error}", path=path) from None
-    best = content["best"]
-    return Progress(
-        epoch=content["epoch"],
-        batches=content["batches"],
-        sentences=content["sentences"],
-        best=None if best is None else Best(*best),
-        total=content["total"],
-        stale_epochs=content["stale_epochs"],
-        records=content["records"],
-        moved=content["moved"],
-        last=content["last"],
-    )
+    with torch.no_grad():
+        # Features met after the weights were last read have a name already and no weight yet.
+        weights.parameter[: values.numel()] = values.to(weights.parameter.device)
+    return progress

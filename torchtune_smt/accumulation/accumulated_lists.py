@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Codes, Offsets
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.pairs import PairSampler, finite_gains
+from torchtune_smt.state import well_formed, whole
 
 Unique = Literal["derivation", "string"]
 
@@ -42,7 +42,7 @@ class AccumulatedLists:
         numbers, since two ways to add them up may differ in the last digit), or the same words.
         The first one stays.
     folder : path, optional
-        Keep the lists in files there, mapped into memory, one folder an iteration. Those of an
+        Keep the lists in files there, mapped into memory, one an iteration. Those of an
         earlier run are removed (`open` takes them up).
 
     Raises
@@ -62,6 +62,8 @@ class AccumulatedLists:
         self.n_dense = n_dense
         self.folder = folder
         self._segments: list[Segment] = []
+        # Of their files.
+        self._checksums: list[str] = []
         self._open: list[Segment] = []
         self._open_hashes: dict[int, list[Codes]] = {}
         if folder is not None:
@@ -78,15 +80,21 @@ class AccumulatedLists:
         """
         lists = cls(n_dense=n_dense, unique=unique)
         lists.folder = folder
-        while (path := _segment_folder(folder, lists.n_iterations + 1)).is_dir():
-            segment = Segment.open(path)
+        while (path := _segment_path(folder, lists.n_iterations + 1)).is_file():
+            segment, checksum = Segment.open(path, lists.n_iterations + 1)
             if segment.n_dense != n_dense:
                 raise InputError(
                     f"has {segment.n_dense} dense features, and now there are {n_dense}; resume "
                     "with the same model",
                     path=path,
                 )
+            if lists._differs(segment):
+                raise InputError(
+                    "has statistics and an earlier file none, or the reverse; start the run anew",
+                    path=path,
+                )
             lists._segments.append(segment)
+            lists._checksums.append(checksum)
         return lists
 
     @property
@@ -157,15 +165,15 @@ class AccumulatedLists:
             The folder cannot be written to.
         """
         segment = Segment.joined(self._open or [self._empty()])
-        if len(segment) and any(
-            len(old) and old.has_statistics != segment.has_statistics for old in self._segments
-        ):
+        if self._differs(segment):
             raise ValueError("statistics must be given for all lists, or for none")
         self._drop_open()
         if self.folder is not None:
-            path = _segment_folder(self.folder, self.n_iterations + 1)
-            segment.save(path)
-            segment = Segment.open(path)
+            number = self.n_iterations + 1
+            path = _segment_path(self.folder, number)
+            segment.save(path, number)
+            segment, checksum = Segment.open(path, number)
+            self._checksums.append(checksum)
         self._segments.append(segment)
         return len(segment)
 
@@ -184,17 +192,36 @@ class AccumulatedLists:
         """
         if not 0 <= iterations <= self.n_iterations:
             raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
-        del self._segments[iterations:]
+        del self._segments[iterations:], self._checksums[iterations:]
         self._drop_open()
         self._forget(iterations)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many iterations have ended; the lists themselves are in the folder."""
-        return {"iterations": self.n_iterations}
+        """Return how many iterations have ended, and what their files are known by."""
+        return {"iterations": self.n_iterations, "checksums": list(self._checksums)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Forget the iterations that ended after `state_dict` was asked."""
-        self.truncate(state_dict["iterations"])
+        """Forget the iterations that ended after `state_dict` was asked.
+
+        Raises
+        ------
+        ValueError
+            Iterations are missing, or their lists are others.
+        """
+        with well_formed():
+            iterations = whole(state_dict["iterations"], 0)
+            checksums = state_dict["checksums"]
+        if iterations > self.n_iterations:
+            raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
+        if checksums != self._checksums[:iterations]:
+            raise ValueError("the lists are not those of this run")
+        self.truncate(iterations)
+
+    def require(self, dimension: int) -> None:
+        """Raise InputError unless the ids of all features are below `dimension`."""
+        largest = max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
+        if dimension <= max(largest, self.n_dense - 1):
+            raise InputError(f"there are features beyond the {dimension} that were named")
 
     def flat(self, dimension: int) -> FlatLists:
         """Return the hypotheses of all iterations that have ended, by sentence, as they came.
@@ -206,12 +233,10 @@ class AccumulatedLists:
 
         Raises
         ------
-        ValueError
+        InputError
             An id is not below `dimension`.
         """
-        largest = max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
-        if dimension <= max(largest, self.n_dense - 1):
-            raise ValueError(f"there are features beyond the {dimension} that were named")
+        self.require(dimension)
         return self._laid_out(self._segments, dimension)
 
     def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> PairRows:
@@ -235,12 +260,13 @@ class AccumulatedLists:
             return
         sentence = np.concatenate([segment.sentence for segment in self._segments])
         size = np.concatenate([np.diff(segment.list_begin) for segment in self._segments])
-        total = np.cumsum(np.bincount(sentence, size).astype(np.int64))
+        numbers, inverse = np.unique(sentence, return_inverse=True)
+        total = np.cumsum(np.bincount(inverse, size).astype(np.int64))
         first = 0
         while first < total.size:
             before = total[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(total, before + _BLOCK)))
-            yield first, last
+            yield int(numbers[first]), int(numbers[last - 1]) + 1
             first = last
 
     def _laid_out(self, segments: Sequence[Segment], dimension: int) -> FlatLists:
@@ -303,17 +329,23 @@ class AccumulatedLists:
         kbest = KBest(0, begin, ids.astype(np.int32), begin, ids, numbers, numbers, gain=numbers)
         return Segment.of_list(kbest, ids, np.empty(0, np.uint64), None, self.n_dense)
 
+    def _differs(self, segment: Segment) -> bool:
+        """Say whether of hypotheses and those before them only the ones have statistics."""
+        return len(segment) > 0 and any(
+            len(old) > 0 and old.has_statistics != segment.has_statistics for old in self._segments
+        )
+
     def _drop_open(self) -> None:
         self._open.clear()
         self._open_hashes.clear()
 
     def _forget(self, iterations: int) -> None:
-        """Remove the folders of later iterations."""
+        """Remove the files of later iterations."""
         number = iterations + 1
-        while self.folder is not None and (path := _segment_folder(self.folder, number)).is_dir():
-            shutil.rmtree(path)
+        while self.folder is not None and (path := _segment_path(self.folder, number)).is_file():
+            path.unlink()
             number += 1
 
 
-def _segment_folder(folder: Path, iteration: int) -> Path:
+def _segment_path(folder: Path, iteration: int) -> Path:
     return folder / f"iteration-{iteration:04}"

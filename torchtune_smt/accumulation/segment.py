@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +11,20 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from torchtune_smt.accumulation import segment_kernels as kernels
+from torchtune_smt.container import are_offsets, read_container, write_container
 from torchtune_smt.decoders.stored_lists import concatenated, lists_of
 from torchtune_smt.errors import InputError
 from torchtune_smt.kbest import KBest
 from torchtune_smt.kernel_types import Codes, Ids, Offsets, Reals, Records
 from torchtune_smt.metrics.bleu import Counts
-from torchtune_smt.textio import atomic_folder
 
 # The first type that holds all numbers exactly is taken, or else float64.
 _TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
+# Of hypotheses, before those of dense features.
+_FIELDS: Final = ("hash", "gain", "length", "statistics")
+_KIND: Final = "file of k-best lists"
+_VERSION: Final = 1
+_CURE: Final = "start the run anew"
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Segment:
     @property
     def n_dense(self) -> int:
         """The number of dense features."""
-        return len(self.hypotheses.dtype.names or ()) - 4
+        return len(self.hypotheses.dtype.names or ()) - len(_FIELDS)
 
     def between(self, first: int, last: int) -> Segment:
         """Return the lists of the sentences ``first .. last - 1``; nothing is copied."""
@@ -175,54 +179,93 @@ class Segment:
             matrix[:, f] = self.hypotheses[_dense(f)]
         return matrix
 
-    def save(self, folder: Path) -> None:
-        """Write all arrays to a folder, whole or not at all.
+    def save(self, path: Path, number: int) -> str:
+        """Write everything to a file, whole or not at all; return its checksum.
+
+        Parameters
+        ----------
+        path : path
+        number : int
+            Of the iteration.
 
         Raises
         ------
         InputError
-            The folder cannot be written to.
+            The file cannot be written.
         """
-        with atomic_folder(folder) as beside:
-            for name, array in self._arrays().items():
-                with (beside / f"{name}.npy").open("wb") as file:
-                    np.save(file, array)
-                    file.flush()
-                    os.fsync(file.fileno())
+        return write_container(path, _KIND, _VERSION, {"iteration": number}, self._arrays())
 
     @classmethod
-    def open(cls, folder: Path) -> Segment:
-        """Return a saved segment, mapped into memory rather than read.
+    def open(cls, path: Path, number: int) -> tuple[Segment, str]:
+        """Return a saved segment, mapped into memory rather than read, and its checksum.
 
         Raises
         ------
         InputError
-            The folder is missing or damaged.
+            The file is missing, damaged, or of another iteration.
         """
-        names = cls.__dataclass_fields__
+        stored = read_container(path, _KIND, _VERSION, cure=_CURE)
+        if stored.content != {"iteration": number}:
+            raise InputError(f"is not of iteration {number}; {_CURE}", path=path)
         try:
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-            segment = cls(**arrays)
+            segment = cls(**stored.arrays)
             segment._check()
-        except (OSError, ValueError, KeyError, IndexError, EOFError):
-            raise InputError("is damaged; start the run anew", path=folder) from None
-        return segment
+        except (ValueError, TypeError):
+            raise InputError(f"is damaged: it holds no lists; {_CURE}", path=path) from None
+        return segment, stored.checksum
 
     def _check(self) -> None:
-        """Raise ValueError if the arrays do not fit together."""
-        lengths = self.hypotheses["length"].sum(dtype=np.int64)
-        ends = {
-            "list": (self.list_begin, len(self)),
-            "sparse": (self.sparse_begin, self.feature.size),
-        }
-        for begin, end in ends.values():
-            if begin.size != self.sentence.size + 1 or begin[-1] != end:
-                raise ValueError
-        if self.feature.size != self.value.size or lengths != self.feature.size:
+        """Raise ValueError unless the arrays are of the types they should be, and fit together."""
+        _check_types(self._arrays(), self.hypotheses.dtype)
+        if not are_offsets(self.list_begin, len(self)) or not are_offsets(
+            self.sparse_begin, self.feature.size
+        ):
+            raise ValueError
+        lists = self.sentence.size
+        if (
+            self.list_begin.size != lists + 1
+            or self.sparse_begin.size != lists + 1
+            or self.feature.size != self.value.size
+            or (lists and self.sentence[0] < 0)
+            or (self.sentence[1:] <= self.sentence[:-1]).any()
+        ):
+            raise ValueError
+        length = self.hypotheses["length"]
+        # In float64, no sum of so few numbers of 32 bits wraps around.
+        if (length < 0).any() or length.sum(dtype=np.float64) != self.feature.size:
+            raise ValueError
+        if not np.array_equal(_begins(length)[self.list_begin], self.sparse_begin):
+            raise ValueError
+        if self.feature.size and self.feature.min() < self.n_dense:
+            raise ValueError
+        numbers = [self.value, *(self.hypotheses[n] for n in self.hypotheses.dtype.names or ())]
+        if not all(np.isfinite(column).all() for column in numbers):
             raise ValueError
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def _check_types(arrays: dict[str, NDArray[Any]], records: np.dtype[Any]) -> None:
+    """Raise ValueError unless arrays, and the fields of hypotheses, are as `Segment` has them."""
+    names = records.names or ()
+    if names != (*_FIELDS, *(_dense(f) for f in range(len(names) - len(_FIELDS)))):
+        raise ValueError
+    narrow = [np.dtype(kind) for kind in (*_TYPES, np.float64)]
+    statistics = records["statistics"]
+    fits = (
+        arrays["sentence"].dtype == np.int64
+        and arrays["feature"].dtype == np.int32
+        and arrays["value"].dtype in narrow
+        and all(array.ndim == 1 for array in arrays.values())
+        and records["hash"] == np.uint64
+        and records["length"].kind in "iu"
+        and statistics.base.kind in "iu"
+        and statistics.shape in ((0,), (10,))
+        and all(records[name] in narrow for name in names if name not in ("hash", "statistics"))
+    )
+    if not fits:
+        raise ValueError
 
 
 def _dense(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -54,6 +55,7 @@ class AdaGrad(SparseOptimizer):
 
     settings: ClassVar[tuple[str, ...]] = ("lr", "regularizer", "unregularized")
     marks: ClassVar[tuple[str, ...]] = ("last",)
+    least: ClassVar[Mapping[str, float]] = {"sum": 0.0}
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -60,6 +61,7 @@ class FOBOS(SparseOptimizer):
     """
 
     marks: ClassVar[tuple[str, ...]] = ("shrink", "scale", "since")
+    least: ClassVar[Mapping[str, float]] = {"P": SMALLEST_SCALE, "scale": SMALLEST_SCALE}
 
     def __init__(
         self,

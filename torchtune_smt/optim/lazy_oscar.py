@@ -111,15 +111,6 @@ class FobosOscar(SparseOptimizer):
                 entry["structure"] = structure.to_tensors()
         return result
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` gave; see `SparseOptimizer.load_state_dict`."""
-        super().load_state_dict(state_dict)
-        for parameter, state in self.state.items():
-            if "structure" in state:
-                state["structure"] = OscarStructure.from_tensors(
-                    state["structure"], parameter.numel()
-                )
-
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter."""
         return self._rows_are_steps()
@@ -146,6 +137,14 @@ class FobosOscar(SparseOptimizer):
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
         return {"step": 0}
+
+    def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
+        """See `SparseOptimizer`; the groups are checked, too, of weights that had some."""
+        plain = {name: value for name, value in entry.items() if name != "structure"}
+        pending, state = super()._restored(plain, group, parameter)
+        if "structure" in entry:
+            state["structure"] = OscarStructure.from_tensors(entry["structure"], parameter.numel())
+        return pending, state
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor

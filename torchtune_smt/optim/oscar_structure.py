@@ -7,27 +7,16 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.kernel_types import Offsets, Reals
-from torchtune_smt.optim import oscar_build_kernels
+from torchtune_smt.optim import oscar_build_kernels, oscar_check_kernels
 from torchtune_smt.optim.oscar_build_kernels import FILL
 from torchtune_smt.optim.oscar_tree_kernels import (
-    AFTER,
-    BEFORE,
     CHILD,
-    ENTRIES,
     FANOUT,
     FIRST,
     FREE,
-    GROUP,
-    LAST,
     LEFT,
-    LEVEL,
-    NEXT,
     NODES,
-    PARENT,
-    PREVIOUS,
     ROOM,
-    ROOT,
-    SLOT,
     Tree,
 )
 
@@ -123,7 +112,7 @@ class OscarStructure:
         ValueError
             The tensors are no structure of D weights.
         """
-        parts = {name: tensors[name].numpy().copy() for name in Tree._fields if name in tensors}
+        parts = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         result = cls(np.zeros(0), 0, 0.0, 0.0)
         empty = result.tree._asdict()
         if not (
@@ -131,12 +120,16 @@ class OscarStructure:
             and all(parts[name].dtype == empty[name].dtype for name in parts)
             and all(parts[name].shape[1:] == empty[name].shape[1:] for name in parts)
             and all(parts[name].shape == empty[name].shape for name in ("numbers", "counts"))
-            and _points_inside(Tree(**parts), length)
+            and parts["real"].shape[0] == parts["link"].shape[0] < 2**31
+            and oscar_check_kernels.is_whole(Tree(**parts), length)
         ):
             raise ValueError("the saved state is damaged: its groups are no groups of the weights")
-        nodes = parts["real"].shape[0]
+        nodes, groups = parts["real"].shape[0], parts["group"].shape[0]
         result.tree = Tree(**parts)
-        result._make_nodes(int(result.tree.counts[ROOM]))
+        left, room = parts["counts"][[LEFT, ROOM]].tolist()
+        # There must be room for all the nodes that the changes left may split.
+        room = min(room, _nodes_for(groups, groups))
+        result._make_nodes(max(room, 2 * nodes + _nodes_for(0, left)))
         result.tree.real[:nodes], result.tree.link[:nodes] = parts["real"], parts["link"]
         return result
 
@@ -174,28 +167,3 @@ def _nodes_for(groups: int, changes: int) -> int:
     # the leaves are fewer than a quarter.
     leaves = groups // FILL + changes // (FANOUT - FILL) + 1
     return leaves * 5 // 4 + 16
-
-
-def _points_inside(tree: Tree, length: int) -> bool:
-    """Return whether all numbers of coordinates, groups and nodes are below those there are."""
-    nodes, groups = tree.link.shape[0], tree.group.shape[0]
-    links = tree.link[:, [PARENT, BEFORE, AFTER]]
-    leaves = tree.link[:, LEVEL] == 0
-    children, rings = tree.link[:, CHILD : CHILD + FANOUT], tree.member[:, [NEXT, PREVIOUS]]
-    limits = [
-        (links, nodes),
-        (tree.counts[[ROOT, LAST]], nodes),
-        (tree.link[:, SLOT], FANOUT),
-        (tree.link[:, ENTRIES], FANOUT + 1),
-        (children[leaves], groups),
-        (children[~leaves], nodes),
-        (tree.counts[FREE], groups),
-        (tree.member[:, GROUP], groups),
-        (rings, length),
-        (tree.member[length:, GROUP], 0),
-    ]
-    return (
-        tree.real.shape[0] == nodes == tree.counts[NODES]
-        and nodes <= tree.counts[ROOM] <= _nodes_for(groups, groups)
-        and all(bool(((numbers >= -1) & (numbers < limit)).all()) for numbers, limit in limits)
-    )

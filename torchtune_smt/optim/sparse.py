@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -14,6 +14,7 @@ from torchtune_smt.errors import DivergenceError
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 from torchtune_smt.shortcuts import declared
+from torchtune_smt.state import DAMAGED, real, vector, well_formed, whole
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
@@ -47,6 +48,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
     # Vectors of the state that say up to when a coordinate has been updated.
     marks: ClassVar[tuple[str, ...]] = ()
+    # Numbers and vectors of the state that are divided by, and what they are at least.
+    least: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         # The settings in force, by parameter.
@@ -58,6 +61,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         check_vectors(group["params"], self._name)
+        self._check_settings(group)
+
+    def _check_settings(self, group: Group) -> None:
+        """Raise ValueError where arguments of a group are out of range or do not go together."""
         if not 0 < group["lr"] < float("inf"):
             raise ValueError(f"lr must be finite and above 0, not {group['lr']}")
         if group["unregularized"] < 0:
@@ -232,32 +239,61 @@ class SparseOptimizer(torch.optim.Optimizer):
             The state is of another optimizer or regulariser, longer than its parameter, or not
             whole.
         """
-        if state_dict.get("optimizer") != self._name:
-            raise ValueError(
-                f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this is "
-                f"{self._name}: resume with the same"
-            )
-        places = [(group, p) for group in self.param_groups for p in group["params"]]
-        saved = state_dict["state"]
-        for key, entry in saved.items():
-            if key < len(places):
-                self._check_state(entry, *places[key])
-        regularizers = [group["regularizer"] for group in self.param_groups]
-        # The base class replaces groups, so `regularizer` is put back afterwards; and it would
-        # turn all tensors into the parameter's dtype, so the state goes around it.
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        for group, regularizer in zip(self.param_groups, regularizers, strict=True):
-            group["regularizer"] = regularizer
-        self._pending.clear()
-        for key, entry in saved.items():
-            group, parameter = places[key]
-            pending = {**entry["pending"], "regularizer": group["regularizer"]}
-            self._pending[parameter] = {name: pending[name] for name in self.settings}
-            self.state[parameter] = {
-                name: value.to(parameter.device, copy=True) if torch.is_tensor(value) else value
-                for name, value in entry.items()
-                if name != "pending"
+        with well_formed():
+            if state_dict.get("optimizer") != self._name:
+                raise ValueError(
+                    f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this "
+                    f"is {self._name}: resume with the same"
+                )
+            groups = self._restored_groups(state_dict["param_groups"])
+            places = [(group, p) for group in groups for p in group["params"]]
+            saved = dict(state_dict["state"])
+            if not saved.keys() <= set(range(len(places))):
+                raise ValueError(f"{DAMAGED}: it is of other parameters")
+            restored = {
+                places[key][1]: self._restored(entry, *places[key]) for key, entry in saved.items()
             }
+        # All has been looked at: from here on nothing fails.
+        for group, new in zip(self.param_groups, groups, strict=True):
+            group.update(new)
+        self._pending.clear()
+        self.state.clear()
+        for parameter, (pending, state) in restored.items():
+            self._pending[parameter] = pending
+            self.state[parameter] = state
+
+    def _restored_groups(self, saved: list[Group]) -> list[Group]:
+        """Return the parameter groups with the saved settings, but for the regulariser."""
+        own = super().state_dict()["param_groups"]
+        if len(saved) != len(own):
+            raise ValueError(f"{DAMAGED}: it has other groups of parameters")
+        groups = []
+        for group, plain, new in zip(self.param_groups, own, saved, strict=True):
+            if new.keys() != plain.keys() - {"regularizer"} or new["params"] != plain["params"]:
+                raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
+            groups.append({**group, **_settings(new, plain), "params": group["params"]})
+            self._check_settings(groups[-1])
+        return groups
+
+    def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
+        """Return the pending settings and the state of a parameter, if they can be its own.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            They cannot.
+        """
+        self._check_state(entry, group, parameter)
+        own = {name: group[name] for name in self.settings if name != "regularizer"}
+        chosen = _settings({name: entry["pending"][name] for name in own}, own)
+        pending = {name: {**group, **chosen}[name] for name in self.settings}
+        self._check_settings({**group, **pending})
+        state = {
+            name: value.to(parameter.device, copy=True) if torch.is_tensor(value) else value
+            for name, value in entry.items()
+            if name != "pending"
+        }
+        return pending, state
 
     # What subclasses write.
 
@@ -335,9 +371,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Adapt a state, which is up to date, to new settings."""
 
     def _lengthen(self, group: Group, state: State, length: int) -> None:
-        for name, vector in state.items():
-            if torch.is_tensor(vector) and vector.numel() < length:
-                state[name] = lengthened(vector, length, self._fill(group, state, name))
+        for name, value in state.items():
+            if torch.is_tensor(value) and value.numel() < length:
+                state[name] = lengthened(value, length, self._fill(group, state, name))
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         for begin in range(0, parameter.numel(), CHUNK):
@@ -373,16 +409,45 @@ class SparseOptimizer(torch.optim.Optimizer):
                 f"the saved state is of regularizer {saved}, and this optimizer has "
                 f"{group['regularizer']!r}: build it with the same"
             )
+        if len(entry) > len(expected) + 1:
+            raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
         vectors = {name for name, value in expected.items() if torch.is_tensor(value)}
+        counts = [0]
+        for name in expected.keys() - vectors:
+            if isinstance(expected[name], int):
+                counts.append(whole(entry[name], 0))
+            else:
+                real(entry[name])
         shapes = {getattr(entry[name], "shape", None) for name in vectors}
         if len(shapes) > 1 or any(shape is None or len(shape) != 1 for shape in shapes):
-            raise ValueError("the saved state is damaged: its parts differ in length")
+            raise ValueError(f"{DAMAGED}: its parts differ in length")
         for name in vectors:
             if entry[name].numel() > parameter.numel():
                 raise ValueError(
                     f"the saved state has {entry[name].numel()} coordinates and the parameter "
                     f"{parameter.numel()}: load the weights and their features first"
                 )
+            found = vector(entry[name], expected[name].dtype, parameter.numel())
+            # Integers say at which step, or epoch, something was done.
+            times = not found.is_floating_point() and found.numel() > 0
+            if times and not 0 <= int(found.min()) <= int(found.max()) <= max(counts):
+                raise ValueError(f"{DAMAGED}: it is of later steps than were taken")
+        for name in self.least.keys() & expected.keys():
+            if bool((torch.as_tensor(entry[name]) < self.least[name]).any()):
+                raise ValueError(f"{DAMAGED}: its {name} is out of range")
+
+
+def _settings(saved: Group, own: Group) -> Group:
+    """Return saved settings if each is of the kind of the one that it takes the place of."""
+    for name, value in saved.items():
+        number = isinstance(own[name], int | float) and not isinstance(own[name], bool)
+        if number:
+            real(value)
+        if isinstance(own[name], int) and isinstance(value, float) and not value.is_integer():
+            raise ValueError(DAMAGED)
+        if not number and type(value) is not type(own[name]):
+            raise ValueError(DAMAGED)
+    return saved
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:

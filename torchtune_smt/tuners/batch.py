@@ -103,6 +103,7 @@ def check_start(lists: FlatLists, start: Reals) -> None:
 def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Reals, seed: Sequence[int]) -> Fit:
     """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
     if wants_pairs(fitter):
+        lists.require(start.size)
         return fitter.fit_pairs(lists.pair_rows(fitter.sampler, seed), start, seed)
     return fitter.fit(lists.flat(start.size), start, seed)
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 
 from torchtune_smt.errors import DivergenceError
+from torchtune_smt.state import DAMAGED, real, vector, whole
 from torchtune_smt.tuners.objective import check_pairs
 from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences
@@ -78,6 +79,31 @@ class Progress:
     def is_stale(self, patience: int | None) -> bool:
         """Say whether so many epochs have gone by without a better one."""
         return patience is not None and self.stale_epochs >= patience
+
+
+def check_progress(progress: Progress, dtype: torch.dtype, dimension: int) -> None:
+    """Raise ValueError if progress that was saved is none.
+
+    Parameters
+    ----------
+    progress : Progress
+    dtype : torch.dtype
+        Of weights.
+    dimension : int
+        How many weights there are at most.
+    """
+    epoch = whole(progress.epoch, 1)
+    for count in (progress.batches, progress.sentences, progress.stale_epochs, progress.records):
+        whole(count, 0)
+    for number in (progress.moved, progress.last):
+        if type(number) is not float:
+            raise ValueError(DAMAGED)
+    if progress.best is not None:
+        whole(progress.best.epoch, 0, epoch)
+        real(progress.best.score)
+        vector(progress.best.weights, dtype, dimension)
+    if progress.total is not None:
+        vector(progress.total, dtype, dimension)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torchtune_smt.accumulation.pair_rows import PairRows
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Reals
 from torchtune_smt.pairs import PairSampler
+from torchtune_smt.state import DAMAGED, vector, well_formed, whole
 from torchtune_smt.tuners.batch import (
     Fit,
     Fitter,
@@ -27,7 +28,7 @@ from torchtune_smt.tuners.batch import (
     wants_pairs,
 )
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Best, Progress, check_ending, set_weights
+from torchtune_smt.tuners.epochs import Best, Progress, check_ending, check_progress, set_weights
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
 
@@ -293,23 +294,34 @@ class GroupingTuner:
         ValueError
             The lists have fewer iterations, or the groups do not fit.
         """
-        self.train.lists.load_state_dict(state_dict["train"])
-        self.dev.lists.load_state_dict(state_dict["dev"])
-        self._earlier = state_dict["earlier"]
-        groups, best = state_dict["groups"], state_dict["best"]
-        self._groups = None
-        if groups is not None:
-            self._groups = FeatureGroups(_unpacked(groups) - 1, self.weights.n_dense)
-        epoch, sentences, stale, moved = state_dict["tuned"]
-        self._tuned = Progress(
-            epoch=epoch,
-            sentences=sentences,
-            stale_epochs=stale,
-            moved=moved,
-            best=None
-            if best is None
-            else Best(best[0], best[1], torch.from_numpy(_unpacked(best[2]))),
-        )
+        dimension = len(self.weights.features)
+        with well_formed():
+            groups, best = state_dict["groups"], state_dict["best"]
+            learnt = None
+            if groups is not None:
+                # From 1; 0 is none. There are no more groups than features.
+                numbers = _unpacked(groups, torch.int64, dimension)
+                if numbers.size and not 0 <= numbers.min() <= numbers.max() <= dimension:
+                    raise ValueError(DAMAGED)
+                learnt = FeatureGroups(numbers - 1, self.weights.n_dense)
+            epoch, sentences, stale, moved = state_dict["tuned"]
+            if best is not None:
+                number, score, values = best
+                values = _unpacked(values, self.weights.parameter.dtype, dimension)
+                best = Best(number, score, torch.from_numpy(values))
+            tuned = Progress(
+                epoch=epoch, sentences=sentences, stale_epochs=stale, moved=moved, best=best
+            )
+            check_progress(tuned, self.weights.parameter.dtype, dimension)
+            if best is None and tuned.epoch > 1:
+                raise ValueError(DAMAGED)
+            earlier = whole(state_dict["earlier"], 0)
+            train, dev = state_dict["train"], state_dict["dev"]
+        self.train.lists.load_state_dict(train)
+        self.dev.lists.load_state_dict(dev)
+        if earlier > self.dev.lists.n_iterations:
+            raise ValueError(DAMAGED)
+        self._earlier, self._groups, self._tuned = earlier, learnt, tuned
 
     def _learn(self, iteration: int, on_steps: Callable[[int, int], None]) -> LearningReport:
         """Decode the training sentences, learn groups, and start the run on dev from W^i."""
@@ -324,6 +336,7 @@ class GroupingTuner:
                 "there are no sparse features that could be grouped: choose some, as "
                 "features=rule_id does, or tune with tuner=pro"
             )
+        lists.require(start.size)
         pairs = lists.pair_rows(self.sampler, (self.seed, iteration, 1))
         learned = learn_groups(
             pairs, start, n_dense, self.learning, (self.seed, iteration, 2), on_steps
@@ -400,9 +413,14 @@ def _packed(values: NDArray[Any]) -> tuple[int, torch.Tensor, torch.Tensor]:
     return values.size, torch.from_numpy(places), torch.from_numpy(values[places])
 
 
-def _unpacked(packed: tuple[int, torch.Tensor, torch.Tensor]) -> NDArray[Any]:
-    """Return the vector that `_packed` was given."""
+def _unpacked(packed: Sequence[Any], dtype: torch.dtype, longest: int) -> NDArray[Any]:
+    """Return the vector that `_packed` was given; raise ValueError if it was given none."""
     size, places, values = packed
-    result = np.zeros(size, values.numpy().dtype)
-    result[places.numpy()] = values.numpy()
+    whole(size, 0, longest)
+    places = vector(places, torch.int64, size).numpy()
+    values = vector(values, dtype, size).numpy()
+    if places.size != values.size or (places.size and not 0 <= places.min() <= places.max() < size):
+        raise ValueError(DAMAGED)
+    result = np.zeros(size, values.dtype)
+    result[places] = values
     return result

@@ -1,0 +1,221 @@
+"""Checkpoints and accumulated k-best lists: damaged, and forged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from forging import write_forged
+from mutations import mutated
+from targets import Check, Different, Target, Verdict, drawer
+
+from torchtune_smt import checkpoint
+from torchtune_smt.accumulation import AccumulatedLists, segment
+from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.container import read_container
+from torchtune_smt.errors import DivergenceError
+from torchtune_smt.kbest import KBest
+from torchtune_smt.losses.slope_kernels import HINGE
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.pairs import AllPairs
+from torchtune_smt.regularizers import L1, ElasticNet, Oscar
+from torchtune_smt.tuners.epochs import Best, Progress
+from torchtune_smt.weights import Weights
+
+_DENSE, _FEATURES, _ROWS = 2, 40, 30
+_OPTIMIZERS: list[Callable[[Weights], SparseOptimizer]] = [
+    lambda w: FobosOscar([w.parameter], regularizer=Oscar(1e-3, 1e-4), unregularized=_DENSE),
+    lambda w: AdaGrad([w.parameter], regularizer=L1(0.01), unregularized=_DENSE),
+    lambda w: FOBOS([w.parameter], regularizer=ElasticNet(0.01, 0.1), unregularized=_DENSE),
+    lambda w: SGD([w.parameter], average="step"),
+    lambda w: CumulativeL1([w.parameter], regularizer=L1(0.01), unregularized=_DENSE),
+]
+_FINGERPRINT = {"seed": "1", "tuner": "x"}
+
+
+def _fresh(kind: int) -> tuple[Weights, SparseOptimizer]:
+    weights = Weights([f"dense {i}" for i in range(_DENSE)])
+    return weights, _OPTIMIZERS[kind](weights)
+
+
+def _rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    columns = [np.sort(draw.choice(_FEATURES, 5, replace=False)) for _ in range(_ROWS)]
+    return np.arange(_ROWS + 1) * 5, np.concatenate(columns), draw.normal(size=5 * _ROWS)
+
+
+def _work_on(weights: Weights, optimizer: SparseOptimizer) -> list[float]:
+    """Return weights after more steps of both kinds."""
+    weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
+    weights.grow()
+    optimizer.step_rows(*_rows(2), HINGE)
+    index = torch.tensor([[1, 5, 7]])
+    value = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)
+    weights.parameter.grad = torch.sparse_coo_tensor(index, value, (len(weights),)).coalesce()
+    optimizer.step()
+    optimizer.catch_up(torch.arange(0, _FEATURES, 3))
+    optimizer.end_epoch()
+    optimizer.flush()
+    found: list[float] = weights.parameter.detach().tolist()
+    return found
+
+
+def _write(path: Path, kind: int) -> None:
+    weights, optimizer = _fresh(kind)
+    weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
+    weights.grow()
+    optimizer.step_rows(*_rows(1), HINGE)
+    best = Best(1, 41.5, weights.parameter.detach().clone())
+    total = torch.ones(_FEATURES - 3, dtype=torch.float64)
+    progress = Progress(2, 3, 70, best, total, 0, 9, 0.25, 41.5)
+    save_checkpoint(path, weights, optimizer, progress, _FINGERPRINT)
+
+
+def _result(path: Path, kind: int) -> list[object]:
+    weights, optimizer = _fresh(kind)
+    progress = load_checkpoint(path, weights, optimizer, _FINGERPRINT)
+    assert progress.best is not None or progress.epoch > 0
+    numbers = [progress.epoch, progress.batches, progress.sentences, progress.records]
+    tensors = [progress.best.weights.tolist() if progress.best else None]
+    tensors += [progress.total.tolist() if progress.total is not None else None]
+    names = weights.features.names(range(len(weights.features)))
+    return [numbers, tensors, names, _work_on(weights, optimizer)]
+
+
+def _damaged(folder: Path) -> Check:
+    contents, expected = [], []
+    path = folder / "checkpoint"
+    for kind in range(len(_OPTIMIZERS)):
+        _write(path, kind)
+        contents.append(path.read_bytes())
+        expected.append(_result(path, kind))
+
+    def check(case: int) -> Verdict:
+        draw = drawer("checkpoint", case)
+        kind = draw.randrange(len(contents))
+        path.write_bytes(mutated(contents[kind], draw, contents))
+        if _result(path, kind) != expected[kind]:
+            raise Different("the run goes on with something else")
+        return "same"
+
+    return check
+
+
+def _forged(folder: Path) -> Check:
+    path = folder / "checkpoint"
+    wholes = []
+    for kind in range(len(_OPTIMIZERS)):
+        _write(path, kind)
+        wholes.append(read_container(path, checkpoint._KIND, checkpoint._VERSION, cure=""))
+
+    def check(case: int) -> Verdict:
+        draw = drawer("checkpoint-forged", case)
+        kind = draw.choice((0, 0, *range(len(wholes))))
+        write_forged(path, checkpoint._KIND, checkpoint._VERSION, wholes[kind], draw)
+        try:
+            _result(path, kind)
+        except DivergenceError:
+            return "refused"
+        return "taken"
+
+    return check
+
+
+def _kbest(sentence: int, draw: np.random.Generator) -> KBest:
+    k = 6
+    rows = [np.sort(draw.choice(_FEATURES, 6, replace=False)) for _ in range(k)]
+    tokens = draw.integers(0, 50, 3 * k).astype(np.int32)
+    return KBest(
+        sentence,
+        np.arange(k + 1) * 3,
+        tokens,
+        np.arange(k + 1) * 6,
+        np.concatenate(rows),
+        draw.normal(size=6 * k).round(2),
+        draw.normal(size=k),
+        gain=draw.random(k),
+    )
+
+
+def _fill(folder: Path) -> AccumulatedLists:
+    draw = np.random.default_rng(5)
+    lists = AccumulatedLists(folder=folder, n_dense=_DENSE)
+    for _ in range(2):
+        kbests = [_kbest(sentence, draw) for sentence in range(4)]
+        lists.add(kbests, [draw.integers(0, 9, (6, 10)) for _ in kbests])
+        lists.end_iteration()
+    return lists
+
+
+def _use(lists: AccumulatedLists) -> list[object]:
+    """Return what tuners take from lists; it reads all of their arrays."""
+    lists.require(_FEATURES)
+    flat = lists.flat(_FEATURES)
+    found = [array.tolist() for array in vars(flat).values() if isinstance(array, np.ndarray)]
+    pairs = lists.pair_rows(AllPairs(), (1, 2))
+    found += [pairs.row_begin.tolist(), pairs.feature.tolist(), pairs.value.tolist()]
+    start = np.linspace(-1, 1, _FEATURES)
+    optimizer = SGD([torch.nn.Parameter(torch.from_numpy(start))])
+    optimizer.step_rows(pairs.row_begin, pairs.feature, pairs.value, HINGE)
+    draw = np.random.default_rng(5)
+    new = lists.add([_kbest(0, draw)], [draw.integers(0, 9, (6, 10))])
+    return [*found, start.tolist(), lists.features().tolist(), new]
+
+
+def _damaged_lists(folder: Path) -> Check:
+    whole, place = folder / "whole", folder / "lists"
+    state = _fill(whole).state_dict()
+    expected = _use(AccumulatedLists.open(whole, n_dense=_DENSE))
+    names = sorted(path.name for path in whole.iterdir())
+    shutil.copytree(whole, place)
+    contents = {name: (whole / name).read_bytes() for name in names}
+
+    def check(case: int) -> Verdict:
+        draw = drawer("lists", case)
+        name = draw.choice(names)
+        (place / name).write_bytes(mutated(contents[name], draw, list(contents.values())))
+        try:
+            lists = AccumulatedLists.open(place, n_dense=_DENSE)
+            lists.load_state_dict(state)
+            if _use(lists) != expected:
+                raise Different("the lists are others")
+        finally:
+            (place / name).write_bytes(contents[name])
+        return "same"
+
+    return check
+
+
+def _forged_lists(folder: Path) -> Check:
+    whole, place = folder / "whole", folder / "lists"
+    _fill(whole)
+    names = sorted(path.name for path in whole.iterdir())
+    shutil.copytree(whole, place)
+    kind, version = segment._KIND, segment._VERSION
+    contents = {name: read_container(whole / name, kind, version, cure="") for name in names}
+
+    def check(case: int) -> Verdict:
+        draw = drawer("lists-forged", case)
+        name = draw.choice(names)
+        write_forged(place / name, kind, version, contents[name], draw)
+        try:
+            _use(AccumulatedLists.open(place, n_dense=_DENSE))
+        except DivergenceError:
+            return "refused"
+        finally:
+            shutil.copyfile(whole / name, place / name)
+        return "taken"
+
+    return check
+
+
+TARGETS = {
+    "checkpoint": Target(_damaged),
+    "checkpoint-forged": Target(_forged),
+    "lists": Target(_damaged_lists),
+    "lists-forged": Target(_forged_lists),
+}

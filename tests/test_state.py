@@ -1,0 +1,114 @@
+"""Trees of numbers, strings and tensors: what is packed is unpacked, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.state import packed, real, unpacked, vector, whole
+
+TENSORS = st.sampled_from(
+    [
+        torch.arange(3),
+        torch.ones(2, 2, dtype=torch.float64),
+        torch.zeros(0, dtype=torch.int32),
+        torch.tensor([True, False]),
+        torch.tensor(2.5),
+    ]
+)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+TREES = st.recursive(
+    PLAIN | TENSORS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(-5, 5), inner),
+)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if torch.is_tensor(expected):
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            assert_equal(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == expected or (math.isnan(found) and math.isnan(expected))
+
+
+@given(TREES)
+def test_what_is_packed_is_unpacked(tree: Any) -> None:
+    text, arrays = packed(tree)
+    assert_equal(unpacked(json.loads(json.dumps(text)), arrays), tree)
+
+
+def test_sequences_and_numbers_of_numpy() -> None:
+    found = unpacked(*packed((np.float64(2.5), np.int64(3), ())))
+    assert_equal(found, [2.5, 3, []])
+
+
+def test_objects_are_not_packed() -> None:
+    with pytest.raises(TypeError, match="a set cannot be saved"):
+        packed({"a": [{1}]})
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {},
+        {"tensor": "none"},
+        {"tensor": []},
+        {"list": 3},
+        {"dict": [[1.5, 2]]},
+        {"dict": [[[], 2]]},
+        {"dict": [[1]]},
+        {"object": 1},
+        {"list": [], "dict": []},
+        [],
+    ],
+)
+def test_other_trees_are_refused(tree: Any) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        unpacked(tree, {"a": np.zeros(3)})
+
+
+@pytest.mark.parametrize("value", [-1, 11, 2.0, True, None, "3"])
+def test_what_is_no_integer_in_a_range(value: object) -> None:
+    assert whole(3, 0, 10) == 3
+    with pytest.raises(ValueError, match="damaged"):
+        whole(value, 0, 10)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, None, "3"])
+def test_what_is_no_number(value: object) -> None:
+    assert real(3) == 3.0
+    with pytest.raises(ValueError, match="damaged"):
+        real(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [1.0],
+        torch.ones(3),
+        torch.ones((2, 1), dtype=torch.float64),
+        torch.ones(4, dtype=torch.float64),
+        torch.tensor([1.0, float("inf")], dtype=torch.float64),
+    ],
+)
+def test_what_is_no_vector(value: object) -> None:
+    ones = torch.ones(3, dtype=torch.float64)
+    assert vector(ones, torch.float64, 3) is ones
+    with pytest.raises(ValueError, match="damaged"):
+        vector(value, torch.float64, 3)

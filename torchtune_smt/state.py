@@ -1,0 +1,111 @@
+"""What is saved of a run that goes on: trees of numbers, strings and tensors, and their checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+DAMAGED = "the saved state is damaged"
+
+
+def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Return a tree as JSON, and its tensors as arrays with the names of their places.
+
+    Parameters
+    ----------
+    tree : object
+        None, a number, a string, a tensor, or a dict or sequence of trees; keys are strings and
+        integers. Sequences come back as lists, tensors on the CPU.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def pack(value: Any, place: str) -> Any:
+        if torch.is_tensor(value):
+            arrays[place] = value.detach().cpu().numpy()
+            return {"tensor": place}
+        if isinstance(value, dict):
+            return {"dict": [[key, pack(v, f"{place}/{key}")] for key, v in value.items()]}
+        if isinstance(value, list | tuple):
+            return {"list": [pack(v, f"{place}/{i}") for i, v in enumerate(value)]}
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(f"a {type(value).__name__} cannot be saved")
+
+    return pack(tree, ""), arrays
+
+
+def unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Return what `packed` was given.
+
+    Raises
+    ------
+    ValueError
+        It has given nothing of the kind.
+    """
+    try:
+        with well_formed():
+            return _unpacked(tree, arrays)
+    except ValueError:
+        raise ValueError(DAMAGED) from None
+
+
+def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    if isinstance(tree, dict):
+        ((kind, value),) = tree.items()
+        if kind == "tensor":
+            return torch.from_numpy(arrays[value])
+        if kind == "list":
+            return [_unpacked(part, arrays) for part in value]
+        if kind == "dict" and all(type(key) in (int, str) for key, _ in value):
+            return {key: _unpacked(part, arrays) for key, part in value}
+    elif tree is None or isinstance(tree, bool | int | float | str):
+        return tree
+    raise TypeError
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Turn what Python says of a tree that has another form into ValueError."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
+        raise ValueError(DAMAGED) from None
+
+
+def whole(value: Any, least: int, most: int = 2**62) -> int:
+    """Return an integer that is in a range; raise ValueError if it is not."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(DAMAGED)
+    return value
+
+
+def real(value: Any) -> float:
+    """Return a finite number; raise ValueError if it is none."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(DAMAGED)
+    return float(value)
+
+
+def vector(value: Any, dtype: torch.dtype, longest: int) -> torch.Tensor:
+    """Return a vector of finite numbers of one type; raise ValueError if it is none.
+
+    Parameters
+    ----------
+    value : object
+    dtype : torch.dtype
+    longest : int
+        How many it may have.
+    """
+    if not torch.is_tensor(value) or value.dtype != dtype or value.dim() != 1:
+        raise ValueError(DAMAGED)
+    if value.numel() > longest or not bool(value.isfinite().all()):
+        raise ValueError(DAMAGED)
+    return value
