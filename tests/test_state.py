@@ -21,6 +21,7 @@ TENSORS = st.sampled_from(
         torch.zeros(0, dtype=torch.int32),
         torch.tensor([True, False]),
         torch.tensor(2.5),
+        torch.tensor([0.0, 1.5, 0.0, 2.0]).to_sparse(),
     ]
 )
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -33,7 +34,8 @@ TREES = st.recursive(
 def assert_equal(found: Any, expected: Any) -> None:
     assert type(found) is type(expected)
     if torch.is_tensor(expected):
-        assert found.dtype == expected.dtype and torch.equal(found, expected)
+        assert found.dtype == expected.dtype and found.layout == expected.layout
+        assert torch.equal(found.to_dense(), expected.to_dense())
     elif isinstance(expected, dict):
         assert list(found) == list(expected)
         for key, value in expected.items():
@@ -73,13 +75,17 @@ def test_objects_are_not_packed() -> None:
         {"dict": [[[], 2]]},
         {"dict": [[1]]},
         {"object": 1},
+        {"sparse": {"list": [{"tensor": "row"}, {"tensor": "a"}, 2]}},
+        {"sparse": {"list": [{"tensor": "row"}, {"tensor": "a"}]}},
+        {"sparse": {"list": [{"tensor": "a"}, {"tensor": "a"}, 9]}},
+        {"sparse": {"list": [{"tensor": "row"}, {"tensor": "a"}, -1]}},
         {"list": [], "dict": []},
         [],
     ],
 )
 def test_other_trees_are_refused(tree: Any) -> None:
     with pytest.raises(ValueError, match="damaged"):
-        unpacked(tree, {"a": np.zeros(3)})
+        unpacked(tree, {"a": np.zeros(3), "row": np.array([[0, 1, 5]])})
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, None, "3"])

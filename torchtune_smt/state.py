@@ -20,12 +20,16 @@ def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     Parameters
     ----------
     tree : object
-        None, a number, a string, a tensor, or a dict or sequence of trees; keys are strings and
-        integers. Sequences come back as lists, tensors on the CPU.
+        None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
+        of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
     def pack(value: Any, place: str) -> Any:
+        if torch.is_tensor(value) and value.is_sparse:
+            value = value.coalesce()
+            parts = [value.indices(), value.values(), value.numel()]
+            return {"sparse": pack(parts, place)}
         if torch.is_tensor(value):
             arrays[place] = value.detach().cpu().numpy()
             return {"tensor": place}
@@ -62,6 +66,8 @@ def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         ((kind, value),) = tree.items()
         if kind == "tensor":
             return torch.from_numpy(arrays[value])
+        if kind == "sparse":
+            return _sparse(*_unpacked(value, arrays))
         if kind == "list":
             return [_unpacked(part, arrays) for part in value]
         if kind == "dict" and all(type(key) in (int, str) for key, _ in value):
@@ -69,6 +75,20 @@ def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     elif tree is None or isinstance(tree, bool | int | float | str):
         return tree
     raise TypeError
+
+
+def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:
+    """Return a sparse vector whose parts come from a file."""
+    values = vector(values, values.dtype, whole(length, 0))
+    row = vector(indices[0], torch.int64, length)
+    ascends = bool((row[1:] > row[:-1]).all())
+    if indices.shape != (1, values.numel()) or not ascends:
+        raise ValueError(DAMAGED)
+    if row.numel() and not 0 <= int(row[0]) <= int(row[-1]) < length:
+        raise ValueError(DAMAGED)
+    return torch.sparse_coo_tensor(
+        indices, values, (length,), is_coalesced=True, check_invariants=False
+    )
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from torchtune_smt.optim.sparse import (
     State,
     lengthened,
     plain,
+    settings_like,
     sparse_gradient,
 )
+from torchtune_smt.state import DAMAGED, vector, well_formed, whole
 
 # What torch's optimizers keep of each coordinate, and the entry of their groups that a new one
 # begins with; None: 0.
@@ -131,50 +133,69 @@ class Adapter:
         ValueError
             The state is of another optimizer, or of one that was made with another regulariser.
         """
-        if state_dict.get("optimizer") != self._name:
-            raise ValueError(
-                f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this is "
-                f"{self._name}: resume with the same"
-            )
+        with well_formed():
+            if state_dict.get("optimizer") != self._name:
+                raise ValueError(
+                    f"the saved state is of the optimizer {state_dict.get('optimizer')}, and this "
+                    f"is {self._name}: resume with the same"
+                )
+            self._load(state_dict)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         objects = [
             {name: value for name, value in group.items() if not _is_data(value)}
             for group in self.param_groups
         ]
         groups = []
-        for saved, own in zip(state_dict["param_groups"], objects, strict=True):
+        own_groups = self._optimizer.state_dict()["param_groups"]
+        for saved, group, own in zip(state_dict["param_groups"], own_groups, objects, strict=True):
             for name, value in own.items():
                 if saved.get(name) != plain(value):
                     raise ValueError(
                         f"the saved state is of {name} {saved.get(name)}, and this optimizer has "
                         f"{value!r}: build it with the same"
                     )
-            groups.append({name: value for name, value in saved.items() if name not in own})
-        saved_state: dict[int, State] = state_dict["state"]
+            data = {name: value for name, value in saved.items() if name not in own}
+            if data.keys() | own.keys() != group.keys() or data["params"] != group["params"]:
+                raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
+            groups.append(settings_like(data, group))
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        saved_state: dict[int, State] = dict(state_dict["state"])
+        for key, entry in saved_state.items():
+            self._check(entry, parameters[whole(key, 0)])
         self._optimizer.load_state_dict({"state": saved_state, "param_groups": groups})
         for group, own in zip(self.param_groups, objects, strict=True):
             group.update(own)
         # torch has turned counts and the like into numbers of the parameter's dtype.
-        parameters = [p for group in self.param_groups for p in group["params"]]
         for key, entry in saved_state.items():
             loaded = self._optimizer.state[parameters[key]]
             for name, value in entry.items():
                 if torch.is_tensor(value) and torch.is_tensor(loaded.get(name)):
                     loaded[name] = value.to(loaded[name].device, copy=True)
 
+    def _check(self, entry: State, parameter: Tensor) -> None:
+        """Raise ValueError where a vector of torch's own state is not one of the parameter's."""
+        for name in self._vectors.keys() & entry.keys():
+            values = entry[name]
+            if values is not None and values.is_sparse and values.numel() <= parameter.numel():
+                values = values.coalesce().values()
+            if values is not None:
+                vector(values, parameter.dtype, parameter.numel())
+
     def _lengthen(self, group: Group, parameter: Tensor) -> None:
         """Make the vectors of torch's own state as long as the parameter."""
         state = self._optimizer.state[parameter]
         length = parameter.numel()
         for name, start in self._vectors.items():
-            vector = state.get(name)
-            if vector is None:
+            value = state.get(name)
+            if value is None:
                 continue
-            if vector.is_sparse:
+            if value.is_sparse:
                 # Sums of sparse vectors are left uncoalesced, with entries that become ever more.
-                vector = vector.coalesce()
-                state[name] = _sparse(vector.indices()[0], vector.values(), length)
-            elif vector.numel() < length:
-                state[name] = lengthened(vector, length, 0.0 if start is None else group[start])
+                value = value.coalesce()
+                state[name] = _sparse(value.indices()[0], value.values(), length)
+            elif value.numel() < length:
+                state[name] = lengthened(value, length, 0.0 if start is None else group[start])
 
 
 def _coalesced(parameter: Tensor, optimizer: str) -> Tensor:

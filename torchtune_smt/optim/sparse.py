@@ -268,10 +268,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         if len(saved) != len(own):
             raise ValueError(f"{DAMAGED}: it has other groups of parameters")
         groups = []
-        for group, plain, new in zip(self.param_groups, own, saved, strict=True):
-            if new.keys() != plain.keys() - {"regularizer"} or new["params"] != plain["params"]:
+        for group, named, new in zip(self.param_groups, own, saved, strict=True):
+            if new.keys() != named.keys() - {"regularizer"} or new["params"] != named["params"]:
                 raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
-            groups.append({**group, **_settings(new, plain), "params": group["params"]})
+            groups.append({**group, **settings_like(new, named), "params": group["params"]})
             self._check_settings(groups[-1])
         return groups
 
@@ -285,7 +285,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         """
         self._check_state(entry, group, parameter)
         own = {name: group[name] for name in self.settings if name != "regularizer"}
-        chosen = _settings({name: entry["pending"][name] for name in own}, own)
+        chosen = settings_like({name: entry["pending"][name] for name in own}, own)
         pending = {name: {**group, **chosen}[name] for name in self.settings}
         self._check_settings({**group, **pending})
         state = {
@@ -437,17 +437,22 @@ class SparseOptimizer(torch.optim.Optimizer):
                 raise ValueError(f"{DAMAGED}: its {name} is out of range")
 
 
-def _settings(saved: Group, own: Group) -> Group:
-    """Return saved settings if each is of the kind of the one that it takes the place of."""
+def settings_like(saved: Group, own: Group) -> Group:
+    """Return saved settings; raise ValueError unless each is of the kind of the one there is."""
+    result = {}
     for name, value in saved.items():
-        number = isinstance(own[name], int | float) and not isinstance(own[name], bool)
-        if number:
+        kind = type(own[name])
+        if kind in (int, float):
             real(value)
-        if isinstance(own[name], int) and isinstance(value, float) and not value.is_integer():
+            if kind is int and not float(value).is_integer():
+                raise ValueError(DAMAGED)
+        elif kind is tuple and isinstance(value, list):
+            # Files know no other sequences.
+            value = tuple(value)
+        elif type(value) is not kind:
             raise ValueError(DAMAGED)
-        if not number and type(value) is not type(own[name]):
-            raise ValueError(DAMAGED)
-    return saved
+        result[name] = value
+    return result
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
