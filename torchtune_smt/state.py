@@ -34,6 +34,9 @@ def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
             arrays[place] = value.detach().cpu().numpy()
             return {"tensor": place}
         if isinstance(value, dict):
+            for key in value:
+                if type(key) not in (int, str):
+                    raise TypeError(f"a {type(key).__name__} cannot be a key")
             return {"dict": [[key, pack(v, f"{place}/{key}")] for key, v in value.items()]}
         if isinstance(value, list | tuple):
             return {"list": [pack(v, f"{place}/{i}") for i, v in enumerate(value)]}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,12 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.pairs import AllPairs
 from torchtune_smt.regularizers import L1, ElasticNet, Oscar
-from torchtune_smt.tuners.epochs import Best, Progress
+from torchtune_smt.tuners.batch import IterationSettings
+from torchtune_smt.tuners.epochs import Best, Progress, set_weights
+from torchtune_smt.tuners.feature_groups import FeatureGroups
+from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
+from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.weights import Weights
 
 _DENSE, _FEATURES, _ROWS = 2, 40, 30
@@ -213,7 +220,54 @@ def _forged_lists(folder: Path) -> Check:
     return check
 
 
+def _grouping(folder: Path) -> GroupingTuner:
+    """Return a tuner whose collectors are asked for no more than their lists."""
+    weights = Weights([f"dense {i}" for i in range(_DENSE)])
+    lists = [AccumulatedLists.open(folder / name, n_dense=_DENSE) for name in ("a", "b")]
+    collectors: Any = [SimpleNamespace(lists=part, weights=weights) for part in lists]
+    settings = GroupingSettings(), IterationSettings()
+    learning = GroupLearning(Oscar(0.1))
+    return GroupingTuner(*collectors, AllPairs(), learning, Pro(AllPairs()), *settings)
+
+
+def _forged_grouping(folder: Path) -> Check:
+    path = folder / "checkpoint"
+    for name in ("a", "b"):
+        _fill(folder / name)
+    tuner = _grouping(folder)
+    tuner.weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
+    tuner.weights.grow()
+    group = np.r_[np.arange(_DENSE), np.arange(_FEATURES - _DENSE) % 5 + _DENSE]
+    best = Best(1, 40.5, torch.linspace(0, 1, _FEATURES, dtype=torch.float64))
+    tuner._groups = FeatureGroups(group, _DENSE)
+    tuner._tuned, tuner._earlier = Progress(epoch=2, sentences=4, moved=0.5, best=best), 1
+    save_checkpoint(path, tuner.weights, tuner, Progress(sentences=4), _FINGERPRINT)
+    whole = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
+
+    def check(case: int) -> Verdict:
+        draw = drawer("grouping-forged", case)
+        write_forged(path, checkpoint._KIND, checkpoint._VERSION, whole, draw)
+        tuner = _grouping(folder)
+        load_checkpoint(path, tuner.weights, tuner, _FINGERPRINT)
+        weights = tuner.weights.parameter.detach().numpy()
+        if tuner._groups is not None:
+            flat = tuner.dev.lists.flat(len(tuner.weights))
+            flat.projected(tuner._groups.rename(weights.size), len(tuner._groups))
+            tuner._groups.unpack(tuner._groups.mean(weights), weights.size)
+        if tuner._tuned.best is not None:
+            set_weights(tuner.weights.parameter, tuner._tuned.best.weights)
+        assert tuner._tuned.best is not None or tuner._tuned.epoch == 1
+        # It forgets iterations that the checkpoint does not name.
+        for name in ("a", "b"):
+            if AccumulatedLists.open(folder / name, n_dense=_DENSE).n_iterations < 2:
+                _fill(folder / name)
+        return "taken"
+
+    return check
+
+
 TARGETS = {
+    "grouping-forged": Target(_forged_grouping),
     "checkpoint": Target(_damaged),
     "checkpoint-forged": Target(_forged),
     "lists": Target(_damaged_lists),

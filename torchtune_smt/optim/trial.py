@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import io
-import pickle
+import json
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.state import packed, unpacked
 
 
 def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
@@ -44,7 +44,7 @@ def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 3)
     with _trying(made, "be saved"):
-        state = _through_file(optimizer.state_dict(), name)
+        state = _through_file(optimizer.state_dict())
     weights = parameter.detach().clone()
     with _trying(made, "take a step once there are more weights"):
         _step(optimizer, parameter, 4)
@@ -84,15 +84,14 @@ def _step(optimizer: LazyOptimizer, parameter: torch.nn.Parameter, length: int) 
     optimizer.step()
 
 
-def _through_file(state: dict[str, Any], name: str) -> dict[str, Any]:
+def _through_file(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state as it comes out of a checkpoint, from which no objects are made."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
     try:
-        result: dict[str, Any] = torch.load(file, weights_only=True)
-    except pickle.UnpicklingError:
+        tree, arrays = packed(state)
+    except TypeError:
         raise ValueError("its state_dict has something that is no number, text or tensor") from None
+    copies = {part: array.copy() for part, array in arrays.items()}
+    result: dict[str, Any] = unpacked(json.loads(json.dumps(tree)), copies)
     return result
 
 

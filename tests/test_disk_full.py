@@ -1,0 +1,45 @@
+"""A disk that is full at a checkpoint: one sentence, and the last checkpoint goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Run, run_command, train
+
+from torchtune_smt.cli.train import CHECKPOINT
+
+OPTIONS = ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"]
+
+
+def test_the_last_checkpoint_is_kept(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(place, "whole", *OPTIONS)
+    written: list[bytes] = []
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == CHECKPOINT:
+            if len(written) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written.append(self.read_bytes())
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    stopped = run_command("train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=full", folder=place)
+    monkeypatch.undo()
+    folder = place / "full"
+    path = folder / CHECKPOINT
+    assert stopped.code == 1
+    assert stopped.err.splitlines() == [
+        f"error: {path}: cannot be written (No space left on device); make room on the disk"
+    ]
+    assert path.read_bytes() == written[-1] != written[0]
+    assert not [file for file in folder.rglob("*") if file.suffix == ".part"]
+    resumed = run_command("train", f"resume={folder}", folder=place).check()
+    assert "resuming in epoch" in resumed.out
+    weights = folder / "weights.txt.gz"
+    assert weights.read_bytes() == (whole.folder / "weights.txt.gz").read_bytes()
