@@ -9,6 +9,7 @@ import pytest
 import torch
 from hiero_reference import (
     DENSE,
+    GAPS,
     Rule,
     TooManyError,
     all_derivations,
@@ -28,6 +29,9 @@ from torchtune_smt.kbest import Source
 from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate
 from torchtune_smt.weights import Weights
 
+LM = NgramModel.from_ngrams(
+    to_ngrams(DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0}))
+)
 TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
 NO_PRUNING = 20_000
 
@@ -159,6 +163,46 @@ def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
         for (words, _), score in zip(found, kbest.score, strict=True):
             assert score == pytest.approx(best[words], abs=1e-9)
     assert kbest.score == pytest.approx(sorted(scores, reverse=True)[:k], abs=1e-9)
+
+
+def covers(side, words):
+    """Whether the source side of a rule can cover these words, gaps one or more of them."""
+    if not side:
+        return not words
+    if side[0] in GAPS:
+        return any(covers(side[1:], words[n:]) for n in range(1, len(words) + 1))
+    return bool(words) and words[0] == side[0] and covers(side[1:], words[1:])
+
+
+@given(sentences_and_rules(), st.integers(1, 6), st.lists(st.text("uvwx", max_size=5), max_size=3))
+def test_features_of_charts(given_rules, max_span, others):
+    """Those of each rule that covers a span of a sentence, and of each word that is copied."""
+    sentence, rules = given_rules
+    sentences = [list(sentence), *map(list, others)]
+    decoder = HieroDecoder(to_grammar(rules), LM, templates=TEMPLATES, max_span=max_span)
+    weights = Weights(DENSE)
+    weights.set(["rule_id:elsewhere~x"], [1.0])
+    sources = [Source(i, words) for i, words in enumerate(sentences)]
+    found = decoder.chart_features(sources, weights)
+    expected = set()
+    for words in sentences:
+        copies = [Rule((word,), (word,)) for word in words]
+        spans = [words[i : i + n] for n in range(1, max_span + 1) for i in range(len(words))]
+        matching = [rule for rule in rules if any(covers(rule.source, span) for span in spans)]
+        expected |= {name for rule in [*copies, *matching] for name in sparse_names(rule)}
+    assert (np.diff(found) > 0).all()
+    assert set(weights.features.names(found)) == expected
+    # Lists have no others, and decoding adds none.
+    size = len(weights.features)
+    kbests = decoder.decode(sources, weights)
+    assert len(weights.features) == size
+    for kbest in kbests:
+        assert set(kbest.feature[kbest.feature >= len(DENSE)].tolist()) <= set(found.tolist())
+
+
+def test_charts_without_templates():
+    decoder = HieroDecoder(to_grammar([Rule(("u",), ("a",), (0.0, 0.0))]), LM)
+    assert decoder.chart_features([Source(0, ["u", "v"])], Weights(DENSE)).size == 0
 
 
 # What follows stands on a random grammar of a few hundred rules.

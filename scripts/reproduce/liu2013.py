@@ -88,7 +88,7 @@ L1: Final = (
     "regularizer=l1",
     "optimizer=cumulative_l1",
 )
-OSCAR: Final = ("tuner=grouping", "regularizer=oscar")
+OSCAR: Final = ("tuner=grouping", "regularizer=oscar", "regularizer.dimension=charts")
 DENSE: Final = ("features=dense",)
 RULE_ID: Final = ("features=rule_id",)
 ON_TRAIN: Final = ("tuner.tune_on=train",)

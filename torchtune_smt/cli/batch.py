@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.checkpoint import Stateful
+from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.fitters import groups_taken, make_fitter
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.lists import has_statistics
@@ -44,7 +45,8 @@ class BatchRun:
                 cfg.tuner.tolerance,
                 cfg.tuner.result,
             )
-        self._fitter = make_fitter(cfg, parts, lambda: self._task.weights.n_dense)
+        self._dimension = Dimension(cfg, parts)
+        self._fitter = make_fitter(cfg, parts, self._dimension.arguments)
         # MERT has a limit.
         self._max_features: int | None = getattr(self._fitter, "max_features", None)
         if self._max_features and cfg.features.templates and not has_stored_lists(cfg):
@@ -65,6 +67,7 @@ class BatchRun:
         self._folder = folder
         self._lists = open_accumulated(folder / LISTS, self._cfg.tuner.unique, task, resumed)
         self._judge = make_judge(self._metric, task.decoder, task.tuning)
+        self._dimension.open(task, self._lists)
         return self._lists
 
     def plan(self) -> str:
@@ -89,7 +92,9 @@ class BatchRun:
                 None if task.tuning is task.sets["dev"] else score,
                 seed=self._cfg.seed,
                 progress=progress,
-                on_iteration=reporter.iteration,
+                on_iteration=lambda report, progress: reporter.iteration(
+                    report, progress, self._dimension.value
+                ),
                 save=save,
             )
 

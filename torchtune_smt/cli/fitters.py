@@ -44,7 +44,9 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     return groups
 
 
-def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Fitter:
+def make_fitter(
+    cfg: DictConfig, parts: Parts, arguments_now: Callable[[], dict[str, Any]]
+) -> Fitter:
     """Return the fitter that ``tuner.fitter`` names.
 
     Arguments of its class with the name of a group (sampler, loss, optimizer) get what that group
@@ -52,8 +54,8 @@ def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Fi
 
     Parameters
     ----------
-    n_dense : callable
-        Returns the number of dense features; asked when the optimizer is made.
+    arguments_now : callable
+        Returns arguments of the optimizer; asked whenever one is made.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def make_fitter(cfg: DictConfig, parts: Parts, n_dense: Callable[[], int]) -> Fi
     names = _parameters(kind)
 
     def optimizer(parameters: list[Tensor]) -> Any:
-        return parts.optimizer(parameters, n_dense())
+        return parts.optimizer(parameters, **arguments_now())
 
     offered = {
         "sampler": parts.sampler,

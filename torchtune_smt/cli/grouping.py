@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.batch import open_accumulated
+from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.fitters import make_fitter
 from torchtune_smt.cli.grouping_reporter import GroupingReporter
 from torchtune_smt.cli.hydra_main import option_errors
@@ -88,7 +90,9 @@ class GroupingRun:
             self._learning = GroupLearning(
                 group["regularizer"], group["lr"], group["schedule"], options.passes
             )
-        self._fitter = make_fitter(cfg, parts, lambda: 0)
+        self._dimension = Dimension(cfg, parts)
+        # It sees groups as features, all of which it may regularise.
+        self._fitter = make_fitter(cfg, parts, dict)
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Open the lists, and make the tuner."""
@@ -101,6 +105,10 @@ class GroupingRun:
             )
         self._task = task
         self._folder = folder
+        learning = self._learning
+        self._dimension.open(task)
+        if self._dimension.source != "lists":
+            learning = replace(learning, regularizer=self._dimension.regularizer())
 
         def collector(name: str, sentences: Sentences) -> Collector:
             lists = open_accumulated(folder / LISTS / name, cfg.tuner.unique, task, resumed)
@@ -115,7 +123,7 @@ class GroupingRun:
             collector("learning", task.tuning),
             collector("dev", task.sets["dev"]),
             parts.sampler,
-            self._learning,
+            learning,
             self._fitter,
             self._settings,
             self._inner,
@@ -124,8 +132,10 @@ class GroupingRun:
         return self._tuner
 
     def plan(self) -> str:
-        """Return the number of iterations."""
-        return f"up to {self._settings.iterations} iterations, groups tuned on dev in each"
+        """Return the number of iterations, and OSCAR's d if it is known."""
+        iterations = self._settings.iterations
+        what = self._dimension.text()
+        return f"up to {iterations} iterations, groups tuned on dev in each{what}"
 
     def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
         """Run the iterations."""

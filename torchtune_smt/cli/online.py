@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from torchtune_smt.checkpoint import Stateful
+from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.reporting import Reporter
@@ -36,6 +37,7 @@ class OnlineRun:
         refuse_device(cfg)
         self._cfg = cfg
         self._parts = parts
+        self._dimension = Dimension(cfg, parts)
         with option_errors("tuner"):
             self._settings = EpochSettings(cfg.tuner.epochs, cfg.tuner.patience, cfg.tuner.result)
 
@@ -43,6 +45,7 @@ class OnlineRun:
         """Make the tuner, with its optimizer."""
         cfg, parts, weights = self._cfg, self._parts, task.weights
         self._task = task
+        self._dimension.open(task)
         with option_errors("tuner"):
             self._tuner = OnlineTuner(
                 task.decoder,
@@ -50,7 +53,7 @@ class OnlineRun:
                 bind_metric(parts.metric, task.decoder, task.tuning),
                 parts.sampler,
                 parts.loss,
-                parts.optimizer([weights.parameter], weights.n_dense),
+                parts.optimizer([weights.parameter], **self._dimension.arguments()),
                 batch_size=cfg.tuner.batch_size,
                 shuffle=cfg.tuner.shuffle,
                 seed=cfg.seed,
@@ -58,9 +61,9 @@ class OnlineRun:
         return self._tuner.optimizer
 
     def plan(self) -> str:
-        """Return the number of epochs."""
+        """Return the number of epochs, and OSCAR's d."""
         epochs = self._settings.epochs
-        return f"{epochs} epoch{'s' if epochs > 1 else ''}"
+        return f"{epochs} epoch{'s' if epochs > 1 else ''}{self._dimension.text()}"
 
     def tune(self, log: RunLog, progress: Progress, save: Callable[[Progress], None]) -> Progress:
         """Run the epochs."""
@@ -68,6 +71,8 @@ class OnlineRun:
         optimizer: Any = self._tuner.optimizer
         total = self._settings.epochs * len(task.tuning)
         saved = time.perf_counter()
+        if self._dimension.value is not None and progress.sentences == 0:
+            log.scalars(0, {"oscar/dimension": self._dimension.value})
 
         def save_now_and_then(progress: Progress) -> None:
             nonlocal saved

@@ -32,6 +32,8 @@ class ChosenOptimizer:
     ----------
     name : str
         Of the class.
+    regularizes_dense : bool
+        Whether dense features are not left alone.
     regularizes : bool
         Whether it takes a regulariser.
     averages : bool
@@ -45,7 +47,7 @@ class ChosenOptimizer:
 
     def __init__(self, cfg: DictConfig, regularizer: Regularizer) -> None:
         options = arguments(cfg, "optimizer")
-        self._regularize_dense = bool(options.pop("regularize_dense", False))
+        self.regularizes_dense = bool(options.pop("regularize_dense", False))
         self._options = options
         self._regularizer = regularizer
         with option_errors("optimizer", options):
@@ -54,7 +56,7 @@ class ChosenOptimizer:
         self.name = getattr(kind, "__name__", str(kind))
         self._names = _argument_names(kind)
         self.regularizes = "regularizer" in self._names
-        if self.regularizes and not self._regularize_dense and "unregularized" not in self._names:
+        if self.regularizes and not self.regularizes_dense and "unregularized" not in self._names:
             raise InputError(
                 f"optimizer: {self.name} takes a regularizer and no `unregularized`, the number of "
                 "dense features, which come first and are to be left alone: let it take that, or "
@@ -67,11 +69,22 @@ class ChosenOptimizer:
                 check_optimizer(self)
         self.averages = options.get("average", "none") != "none" and hasattr(optimizer, "averaged")
 
-    def __call__(self, parameters: list[Tensor], n_dense: int = 0) -> torch.optim.Optimizer:
-        """Return a new optimizer of parameters whose first coordinates are dense features."""
+    def __call__(
+        self, parameters: list[Tensor], n_dense: int = 0, regularizer: Regularizer | None = None
+    ) -> torch.optim.Optimizer:
+        """Return a new optimizer.
+
+        Parameters
+        ----------
+        parameters : list of tensors
+        n_dense : int
+            Their first coordinates are so many dense features.
+        regularizer : Regularizer, optional
+            In the place of the usual one.
+        """
         offered = {
-            "regularizer": self._regularizer,
-            "unregularized": 0 if self._regularize_dense else n_dense,
+            "regularizer": self._regularizer if regularizer is None else regularizer,
+            "unregularized": 0 if self.regularizes_dense else n_dense,
         }
         taken = {name: value for name, value in offered.items() if name in self._names}
         with option_errors("optimizer", self._options):

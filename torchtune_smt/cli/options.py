@@ -116,6 +116,10 @@ RULES: Final = {
     "decoder.max_words": _whole(1),
     "decoder.unique": _SWITCH,
     "features.templates": _LIST,
+    "regularizer.dimension": Rule(
+        "a whole number, 1 or more, charts, lists or null",
+        lambda value: value in (None, "charts", "lists") or _whole(1).accepts(value),
+    ),
     "optimizer.regularize_dense": _SWITCH,
     "device": _one_of("cpu", "cuda"),
     "tuner.kind": _one_of("online", "batch", "grouping"),

@@ -25,7 +25,11 @@ class Parts:
         self.loss = _make(cfg, "loss", "__call__", "reduction")
         with option_errors("loss"):
             check_loss(self.loss)
-        self.regularizer = _make(cfg, "regularizer", "prox")
+        # OSCAR's d may be a word, and is counted later (see `Dimension`).
+        counted = cfg.regularizer.get("dimension") in ("charts", "lists")
+        self.regularizer = _make(
+            cfg, "regularizer", "prox", **({"dimension": None} if counted else {})
+        )
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
 
 
@@ -38,9 +42,9 @@ def refuse_device(cfg: DictConfig) -> None:
         )
 
 
-def _make(cfg: DictConfig, group: str, *methods: str) -> Any:
-    """Return the part that a group of the configuration describes."""
+def _make(cfg: DictConfig, group: str, *methods: str, **changed: Any) -> Any:
+    """Return the part that a group of the configuration describes, with some arguments changed."""
     with option_errors(group, cfg[group]):
-        part = instantiate(arguments(cfg, group))
+        part = instantiate(arguments(cfg, group) | changed)
     check_part(group, part, *methods)
     return part

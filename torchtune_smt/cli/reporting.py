@@ -95,8 +95,9 @@ class BatchReporter:
             self._bar.reset()
         self._bar.update(sentences)
 
-    def iteration(self, report: IterationReport, progress: Progress) -> None:
-        """Record an iteration."""
+    def iteration(self, report: IterationReport, progress: Progress, dimension: int | None) -> None:
+        """Record an iteration; `dimension`: OSCAR's d, if it has taken part."""
+        oscar = {} if dimension is None else {"oscar/dimension": dimension}
         self._log.scalars(
             progress.sentences,
             {
@@ -105,6 +106,7 @@ class BatchReporter:
                 "lists/new": report.new,
                 **{f"fit/{name}": value for name, value in report.fit.items()},
                 "fit/moved": progress.moved,
+                **oscar,
                 "speed/seconds": report.seconds,
                 "speed/seconds_fitting": report.fitting,
             },
@@ -114,7 +116,7 @@ class BatchReporter:
         self._bar.write(
             f"iteration {report.iteration}: dev BLEU {report.score:.2f}, {report.new:,} new "
             f"hypotheses of {report.hypotheses:,}, {active:,} active features, "
-            f"{report.seconds:.0f} s",
+            f"{report.seconds:.0f} s{'' if dimension is None else f', d = {dimension:,}'}",
             file=sys.stdout,
         )
         sys.stdout.flush()

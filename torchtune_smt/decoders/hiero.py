@@ -153,11 +153,10 @@ class HieroDecoder:
                 )
         if weights.features.names(range(weights.n_dense)) != self.dense_names:
             raise ValueError("the weights do not have this decoder's dense features first")
-        if self._rule_features is None or self._rule_features.features is not weights.features:
-            self._rule_features = RuleFeatures(self.grammar, self.templates, weights.features)
+        rule_features = self._features_in(weights)
         # Names are interned here, one sentence after the other, so that ids do not depend on
         # threads; the threads below touch nothing that is shared.
-        sentences = [self._sentence(source, self._rule_features) for source in sources]
+        sentences = [self._sentence(source, rule_features) for source in sources]
         dense_weight = weights.read(np.arange(weights.n_dense, dtype=np.int64))
         bounds = np.cumsum([sentence.sparse_id.size for sentence in sentences])[:-1]
         ids = np.concatenate([np.empty(0, np.int64), *[s.sparse_id for s in sentences]])
@@ -165,6 +164,50 @@ class HieroDecoder:
         jobs = (sentences, sparse_weights, [dense_weight] * len(sentences), [size] * len(sentences))
         run = map if self._pool is None else self._pool.map
         return list(run(self._decode, *jobs))
+
+    def chart_features(self, sources: Sequence[Source], weights: Weights) -> Offsets:
+        """Return the sparse features of all rules that match some sentences.
+
+        Nothing is decoded. Features that are met for the first time are added to
+        ``weights.features``.
+
+        Returns
+        -------
+        int64 [n]
+            Ids, ascending.
+        """
+        rule_features = self._features_in(weights)
+        met = np.zeros(0, np.bool_)
+        for source in sources:
+            _, ids = self._sparse_rows(source, self._grammar_of(source).rule, rule_features)
+            if met.size < len(weights.features):
+                # A quarter more each time keeps the cost of growing constant per feature.
+                room = max(len(weights.features), met.size * 5 // 4) - met.size
+                met = np.append(met, np.zeros(room, np.bool_))
+            met[ids] = True
+        return np.flatnonzero(met)
+
+    def _features_in(self, weights: Weights) -> RuleFeatures:
+        """Return the features of rules, with their ids in some weights."""
+        if self._rule_features is None or self._rule_features.features is not weights.features:
+            self._rule_features = RuleFeatures(self.grammar, self.templates, weights.features)
+        return self._rule_features
+
+    def _grammar_of(self, source: Source) -> SentenceGrammar:
+        """Return the rules that can match a sentence."""
+        words = self.grammar.source_words.lookup(source.words)
+        return self.grammar.sentence_grammar(words, self.max_span, source.train_index)
+
+    def _sparse_rows(
+        self, source: Source, rules: Offsets, rule_features: RuleFeatures
+    ) -> tuple[Offsets, Ids]:
+        """Return the sparse features of a sentence's rules, and of those that copy its words."""
+        if not self.templates:
+            return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
+        begin, ids = rule_features.rows(rules)
+        copied = [rule_features.of_word(word) for word in source.words]
+        ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
+        return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
 
     def _sentence(self, source: Source, rule_features: RuleFeatures) -> _Sentence:
         """Collect the rules of a sentence, with everything that does not depend on weights."""
@@ -174,7 +217,7 @@ class HieroDecoder:
         words = self.grammar.source_words.lookup(source.words)
         copies = self.target_words.intern(source.words)
         lm_words = self._extended_lm_words(m)
-        grammar = self.grammar.sentence_grammar(words, self.max_span, source.train_index)
+        grammar = self._grammar_of(source)
         target_begin, target, target_lm, dense = local_rules(
             self.grammar.target_begin,
             self.grammar.target_symbols,
@@ -184,14 +227,7 @@ class HieroDecoder:
             lm_words,
             WORD_VALUE,
         )
-        sparse_begin, ids = rule_features.rows(grammar.rule)
-        if self.templates:
-            copied = [rule_features.of_word(word) for word in source.words]
-            ends = sparse_begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
-            sparse_begin = np.concatenate([sparse_begin, ends])
-            ids = np.concatenate([ids, *copied])
-        else:
-            sparse_begin = np.zeros(dense.shape[0] + 1, np.int64)
+        sparse_begin, ids = self._sparse_rows(source, grammar.rule, rule_features)
         sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
         return _Sentence(
             source.index,

@@ -209,6 +209,11 @@ class KBestFiles:
         entries, score = self._ranked(*place, self.k if k is None else k)
         return place[0].line[entries], score
 
+    def list_features(self, sources: Sequence[Source], weights: Weights) -> Offsets:
+        """Return the ids (int64, ascending) in `weights` of all features in some lists."""
+        self._bind(weights)
+        return np.sort(self._names[self._occurring([self._place(source) for source in sources])])
+
     def metric(self, metric: Metric, sources: Sequence[Source]) -> BoundMetric:
         """Return gains from the statistics that came with the lists, which need no references.
 
@@ -311,6 +316,11 @@ class KBestFiles:
 
     def _read_weights(self, places: Sequence[tuple[StoredLists, int]], weights: Weights) -> None:
         """Bring the weights of all features of these lists up to date."""
+        chosen = self._occurring(places)
+        self._weight[chosen] = weights.read(self._names[chosen])
+
+    def _occurring(self, places: Sequence[tuple[StoredLists, int]]) -> Offsets:
+        """Return all features of these lists, each once, as the lists number them."""
         spans = [
             (stored, *stored.row_begin[stored.list_begin[place : place + 2]].tolist())
             for stored, place in places
@@ -322,7 +332,7 @@ class KBestFiles:
             n = kernels.mark_features(begin, end, stored.feature, self._mark, chosen, n)
         chosen = chosen[:n]
         self._mark[chosen] = False
-        self._weight[chosen] = weights.read(self._names[chosen])
+        return chosen
 
     def _ranked(self, stored: StoredLists, place: int, k: int | None) -> tuple[Offsets, Reals]:
         """Return the entries of a list, best first, and their scores."""

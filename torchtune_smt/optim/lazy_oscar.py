@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.errors import DivergenceError
+from torchtune_smt.errors import DivergenceError, InputError
 from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.optim import lazy_oscar_kernels
 from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
@@ -246,8 +246,8 @@ def _check(why: int, where: str, dimension: int) -> None:
             "values of the k-best lists"
         )
     if why == DIMENSION:
-        raise ValueError(
+        raise InputError(
             f"OSCAR's dimension is {dimension}, and after {where} more weights would not be 0: "
-            "penalties would be negative; set `dimension` to the number of features that may ever "
-            "be met"
+            "penalties would be negative; set regularizer.dimension to the number of features that "
+            "may ever be met"
         )

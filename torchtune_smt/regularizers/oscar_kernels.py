@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.compiled import kernel
+from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
 
 
@@ -45,11 +46,11 @@ def not_finite_error(where: int, weight: float) -> ValueError:
     return ValueError(f"weight {where} of the prox is {weight}, not finite")
 
 
-def dimension_error(dimension: int, active: int) -> ValueError:
+def dimension_error(dimension: int, active: int) -> InputError:
     """Return the error for more weights that are not 0 than there are dimensions."""
-    return ValueError(
+    return InputError(
         f"OSCAR's dimension is {dimension}, and {active} weights are not 0: penalties would be "
-        "negative; set `dimension` to the number of features that may ever be met"
+        "negative; set regularizer.dimension to the number of features that may ever be met"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -30,7 +30,7 @@ from torchtune_smt.tuners.batch import (
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.epochs import Best, Progress, check_ending, check_progress, set_weights
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
-from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+from torchtune_smt.tuners.learn_groups import GroupLearning, count_features, learn_groups
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,8 @@ class GroupingTuner:
     sampler : PairSampler
         Chooses the pairs that groups are learnt from.
     learning : GroupLearning
+        Without a dimension of its own, d is the number of sparse features that occur in the lists
+        of the training sentences, or have a weight.
     fitter : Fitter
         Finds the weights of groups on dev; PRO in the paper.
     settings : GroupingSettings
@@ -337,10 +339,14 @@ class GroupingTuner:
                 "features=rule_id does, or tune with tuner=pro"
             )
         lists.require(start.size)
+        learning = self.learning
+        if learning.regularizer.dimension is None:
+            # Not D: decoding dev, and whatever else is evaluated, must not change what is learnt.
+            dimension = count_features(start, n_dense, lists.features())
+            oscar = replace(learning.regularizer, dimension=dimension)
+            learning = replace(learning, regularizer=oscar)
         pairs = lists.pair_rows(self.sampler, (self.seed, iteration, 1))
-        learned = learn_groups(
-            pairs, start, n_dense, self.learning, (self.seed, iteration, 2), on_steps
-        )
+        learned = learn_groups(pairs, start, n_dense, learning, (self.seed, iteration, 2), on_steps)
         keep = None
         if self.settings.zero_group == "keep":
             keep = np.zeros(start.size, np.bool_)

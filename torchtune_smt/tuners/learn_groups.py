@@ -10,7 +10,7 @@ import torch
 
 from torchtune_smt.accumulation.pair_rows import PairRows
 from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.kernel_types import Features, Offsets, Reals
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
@@ -28,7 +28,7 @@ class GroupLearning:
     ----------
     regularizer : Oscar
         Its `dimension`, where it is given, is d; otherwise d is the number of sparse features that
-        are known when a call starts.
+        have a place in the first weights.
     lr : float
         η0 > 0.
     schedule : "1/t", "1/sqrt(t)" or "constant"
@@ -149,9 +149,7 @@ def _dimension(pairs: PairRows, start: Reals, n_dense: int, regularizer: Oscar) 
     """Return d."""
     if regularizer.dimension is None:
         return max(start.size - n_dense, 1)
-    occurs = start != 0
-    occurs[pairs.feature] = True
-    count = int(occurs[n_dense:].sum())
+    count = count_features(start, n_dense, pairs.feature)
     if regularizer.dimension < count:
         raise InputError(
             f"regularizer.dimension={regularizer.dimension} is smaller than the number of sparse "
@@ -159,3 +157,20 @@ def _dimension(pairs: PairRows, start: Reals, n_dense: int, regularizer: Oscar) 
             "much, or null"
         )
     return regularizer.dimension
+
+
+def count_features(weights: Reals, first: int, found: Features) -> int:
+    """Return the number of features that OSCAR pulls at, 1 at least.
+
+    Parameters
+    ----------
+    weights : float64 [D]
+        Features with a weight count.
+    first : int
+        Features below this id are not regularised.
+    found : int64 or int32 array
+        Ids of features that count, too.
+    """
+    known = weights != 0
+    known[found] = True
+    return max(int(np.count_nonzero(known[first:])), 1)

@@ -1,0 +1,219 @@
+"""OSCAR's d: what is counted, of which sentences; and that test has no part in tuning."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import MODEL, Outcome, run_command
+
+import torchtune_smt.cli.train as command
+from torchtune_smt.accumulation import AccumulatedLists
+from torchtune_smt.resources import example_folder
+from torchtune_smt.textio import read_lines
+from torchtune_smt.tuners.learn_groups import count_features
+
+EXAMPLE = example_folder()
+SMALL = ["decoder.k=20", "decoder.pop_limit=10"]
+ONLINE = ["tuner.epochs=2"]
+OSCAR = ["regularizer=oscar", "optimizer=fobos_oscar", "regularizer.lambda2=1e-6", *ONLINE]
+BATCH = ["tuner.iterations=2"]
+GROUPING = ["tuner=grouping", "features=rule_id", "tuner.sentences=40", "tuner.passes=5", *BATCH]
+TRAIN = ["tuner.tune_on=train", "tuner.sentences=40"]
+
+
+def run(place: Path, name: str, *options: str) -> Outcome:
+    return run_command("train", *MODEL, *SMALL, *options, f"hydra.run.dir={name}", folder=place)
+
+
+def dimensions(folder: Path) -> list[int]:
+    """Each d that was logged."""
+    lines = [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
+    return [line["oscar/dimension"] for line in lines if "oscar/dimension" in line]
+
+
+# A set that is only evaluated
+
+TUNERS = {
+    "online": ["features=sparse", *TRAIN, *ONLINE],
+    "oscar": [*OSCAR],
+    "oscar_train": [*OSCAR, *TRAIN],
+    "fobos": ["features=rule_id", *OSCAR, "optimizer=fobos", "loss=hinge", "tuner.epochs=1"],
+    "dense_too": [*OSCAR, "optimizer.regularize_dense=true"],
+    "pro": ["tuner=pro", *TRAIN, *BATCH],
+    "mira": ["tuner=mira", *TRAIN, *BATCH],
+    "mert": ["tuner=mert", "features=dense", "tuner.fitter.restarts=2", *TRAIN, *BATCH],
+    "stochastic": ["tuner=stochastic", *TRAIN, *BATCH],
+    "stochastic_oscar": ["tuner=stochastic", *TRAIN, *OSCAR[:3], "loss=hinge", *BATCH],
+    "stochastic_charts": ["tuner=stochastic", *OSCAR[:3], "regularizer.dimension=charts", *BATCH],
+    "grouping": GROUPING,
+    "grouping_charts": [*GROUPING, "regularizer.dimension=charts"],
+}
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
+    names = [f"{tuner}_with", f"{tuner}_without"]
+    options = TUNERS[tuner]
+    out = run(place, names[0], *options, "tuner.result=last").check().out
+    run(place, names[1], *options, "tuner.result=last", "data.test=null", "threads=1").check()
+    assert "test BLEU" in out
+    for file in ("weights.txt.gz", "dev.translations.txt"):
+        one, other = ((place / name / file).read_bytes() for name in names)
+        assert one == other
+    assert dimensions(place / names[0]) == dimensions(place / names[1])
+    oscar = {"oscar", "fobos", "dense", "grouping"}
+    assert bool(dimensions(place / names[0])) == (tuner.split("_")[0] in oscar or "_" in tuner)
+    for d in dimensions(place / names[0]):
+        assert f"d = {d:,}" in out
+
+
+# What is counted
+
+
+def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
+    """Other sets make no difference, others to tune on do."""
+    other = f"data.dev=[{EXAMPLE}/test.de,{EXAMPLE}/test.en.0]"
+    settings = {
+        "charts": [*TRAIN],
+        "charts_dev": [*TRAIN, other],
+        "charts_more": ["tuner.tune_on=train", "tuner.sentences=200"],
+        "charts_on_dev": [],
+    }
+    found = {}
+    for name, options in settings.items():
+        run(place, name, *OSCAR, *options, "tuner.epochs=1", "features=rule_id").check()
+        (found[name],) = dimensions(place / name)
+    assert found["charts"] == found["charts_dev"]
+    assert found["charts"] < found["charts_more"] != found["charts_on_dev"]
+    # With the dense features, if these are regularised.
+    more = ["optimizer.regularize_dense=true", "tuner.epochs=1", "features=rule_id"]
+    run(place, "charts_dense", *OSCAR, *more).check()
+    assert dimensions(place / "charts_dense") == [found["charts_on_dev"] + 10]
+
+
+def test_features_in_lists(place: Path) -> None:
+    run(place, "in_lists", *GROUPING, "tuner.keep_lists=true", "tuner.result=last").check()
+    lists = AccumulatedLists.open(place / "in_lists" / "lists" / "learning", n_dense=10)
+    after = lists.features().size
+    lists.truncate(1)
+    assert dimensions(place / "in_lists") == [lists.features().size, after]
+    run(place, "in_charts", *GROUPING, "regularizer.dimension=charts").check()
+    first, second = dimensions(place / "in_charts")
+    assert first == second > 3 * after
+
+
+def test_features_with_a_weight_count(place: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start.txt"
+    dense = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "LanguageModel", "WordPenalty"]
+    lines = [f"{name} 0.1\n" for name in [*dense, "rule_id:qq~qq", "rule_id:rr~rr"]]
+    start.write_text("".join(lines))
+    options = [*OSCAR, "features=rule_id", "tuner.epochs=1"]
+    given = ["init=file", f"init.file={start}"]
+    for name, more in {"no_start": [], "a_start": given}.items():
+        run(place, name, *options, *more).check()
+    assert dimensions(place / "a_start")[0] == dimensions(place / "no_start")[0] + 2
+    small = run(place, "small", *options, *given, "regularizer.dimension=1")
+    assert small.code == 1
+    assert "number of regularised features that have a weight already, 2: their" in small.err
+
+
+@pytest.mark.parametrize("tuner", ["online", "stochastic", "grouping"])
+def test_stored_lists(tuner: str, tmp_path: Path) -> None:
+    """The features in dev's lists, and none of test's."""
+    rng = np.random.default_rng(0)
+    for name, sentences in {"dev": 20, "test": 20}.items():
+        lines, words = [], [f"w{i}" for i in range(8)]
+        for sentence in range(sentences):
+            for entry in range(6):
+                guess = " ".join(rng.permutation(words)[: 3 + entry])
+                ids = f"id_{name}{rng.integers(9)}= 1 id_both{rng.integers(4)}= 1"
+                lines.append(f"{sentence} ||| {guess} ||| LM= {rng.normal():.3f} {ids} ||| 0\n")
+        (tmp_path / name).write_text("".join(lines))
+        (tmp_path / f"{name}.en").write_text("w0 w1 w2 w3 w4 w5\n" * sentences)
+        (tmp_path / f"{name}.de").write_text("ja\n" * sentences)
+    options = [
+        "data=files",
+        "data.name=x",
+        "data.source_language=de",
+        "data.target_language=en",
+        "data.train=null",
+        "data.dev=[dev.de,dev.en]",
+        "decoder=kbest_files",
+        "decoder.dev=dev",
+        "init=zero",
+        "tuner.result=last",
+        *{
+            "online": OSCAR,
+            "stochastic": ["tuner=stochastic", *OSCAR[:3], "loss=hinge", *BATCH],
+            "grouping": ["tuner=grouping", "tuner.tune_on=dev", *BATCH],
+        }[tuner],
+    ]
+    test = ["data.test=[test.de,test.en]", "decoder.test=test"]
+    found = {}
+    for name, more in {"without": ["data.test=null"], "with": test}.items():
+        arguments = [*options, *more, f"hydra.run.dir={name}"]
+        run_command("train", *arguments, folder=tmp_path).check()
+        found[name] = (tmp_path / name / "weights.txt.gz").read_bytes()
+        text = (tmp_path / "dev").read_text()
+        sparse = {field for field in text.split() if field.startswith("id_")}
+        assert set(dimensions(tmp_path / name)) == {len(sparse)}
+    assert found["with"] == found["without"]
+    charts = [*options, "data.test=null", "regularizer.dimension=charts", "hydra.run.dir=charts"]
+    refused = run_command("train", *charts, folder=tmp_path)
+    assert refused.code == 1 and "Traceback" not in refused.err
+    assert "regularizer.dimension=charts: stored k-best lists come without charts" in refused.err
+
+
+@pytest.mark.parametrize("tuner", ["oscar_train", "grouping_charts"])
+def test_a_killed_run_is_resumed(tuner: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of charts are counted again, and get the ids that they had."""
+    options = [*TUNERS[tuner], "tuner.checkpoint_minutes=0", "seed=3"]
+    run(place, f"{tuner}_whole", *options).check()
+    save, left = command.save_checkpoint, 2
+
+    def save_and_die(*arguments: Any) -> None:
+        nonlocal left
+        save(*arguments)
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "save_checkpoint", save_and_die)
+        assert run(place, f"{tuner}_killed", *options).code == 130
+    run_command("train", f"resume={tuner}_killed", folder=place).check()
+    for file in ("weights.txt.gz", "test.translations.txt"):
+        one, other = ((place / f"{tuner}_{n}" / file).read_bytes() for n in ("whole", "killed"))
+        assert one == other
+    assert dimensions(place / f"{tuner}_killed") == dimensions(place / f"{tuner}_whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["regularizer.dimension=rules"], "a whole number, 1 or more, charts, lists or null, not"),
+        (["regularizer.dimension=0"], "a whole number, 1 or more, charts, lists or null, not 0"),
+        (["regularizer.dimension=2.5"], "a whole number, 1 or more, charts, lists or null, not"),
+        (["regularizer.dimension=lists"], "lists are not known beforehand; set charts, or a num"),
+        (["regularizer.dimension=2"], "OSCAR's dimension is 2, and after .* more weights would"),
+        (["regularizer.dimension=2", "optimizer=fobos"], "OSCAR's dimension is 2, and .* are not"),
+    ],
+)
+def test_what_makes_no_sense(options: list[str], message: str, place: Path) -> None:
+    outcome = run(place, "bad", *OSCAR, *options)
+    assert outcome.code == 1
+    (line,) = [line for line in outcome.err.splitlines() if "error" in line]
+    assert line.startswith("error: ") and "Traceback" not in outcome.err
+    assert re.search(message, line), line
+
+
+def test_count() -> None:
+    weights = np.array([1.0, 0.0, 0.0, -2.0, 0.0, 0.0])
+    assert count_features(weights, 2, np.array([4, 1, 4])) == 2
+    assert count_features(weights, 0, np.array([4, 1, 4])) == 4
+    assert count_features(weights, 4, np.array([], np.int64)) == 1
