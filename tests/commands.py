@@ -47,6 +47,9 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
             code = main()
         except SystemExit as error:
             code = error.code  # type: ignore[assignment]
+        except KeyboardInterrupt:
+            # As `run_stoppable`, in which commands run, does for a signal.
+            code = 130
     if isinstance(code, str):
         # As the interpreter does.
         err.write(code + "\n")

@@ -121,7 +121,8 @@ def test_what_is_given_replaces_what_was_recorded(tmp_path: Path) -> None:
     assert not take_up(tmp_path, ["seed=1"]).has_run
     assert take_up(tmp_path, ["data=fisher"]).names_model
     assert not take_up(tmp_path, ["data.lowercase=true", "features=dense"]).names_model
-    record(tmp_path, "decoder.k=3", "features=dense", "+init.values.x=1", "resume=before")
+    single = ["resume=before", "overwrite=true"]
+    record(tmp_path, "decoder.k=3", "features=dense", "+init.values.x=1", *single)
     assert take_up(tmp_path, []).recorded == ["decoder.k=3", "features=dense", "+init.values.x=1"]
     given = ["decoder.k=4", "init.values.x=2"]
     assert take_up(tmp_path, given).recorded == ["features=dense"]
@@ -590,3 +591,11 @@ def test_a_folder_whose_name_is_an_interpolation(tmp_path: Path) -> None:
 def test_several_weights_at_once(tmp_path: Path) -> None:
     outcome = run_command("translate", "-m", "weights=a,b", "input=c", folder=tmp_path)
     assert (outcome.code, outcome.err) == (1, "error: weights=a,b: give one weights at a time\n")
+
+
+def test_weights_whose_name_is_a_number(tmp_path: Path) -> None:
+    outcome = run_command("translate", "weights=5", "input=c", folder=tmp_path)
+    assert (outcome.code, outcome.err) == (
+        1,
+        "error: weights must be text, not 5\n",
+    )

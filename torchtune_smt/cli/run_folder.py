@@ -94,8 +94,8 @@ def take_up(folder: Path, given: Sequence[str]) -> Settings:
     if not os.path.lexists(path):
         return Settings(given)
     replaced = {override_key(override) for override in given}
-    # Of use only to the command that it was given to.
-    replaced.add("resume")
+    # Of use only to the command that they were given to.
+    replaced |= {"resume", "overwrite"}
     recorded = [o for o in _read_record(path) if override_key(o) not in replaced]
     refused = [override for override in recorded if not _is_plain(override)]
     if refused:

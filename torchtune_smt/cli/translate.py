@@ -85,7 +85,7 @@ def main() -> int:
     try:
         given = split_arguments(sys.argv[1:]).overrides
         weights = value_of(given, "weights")
-        settings = take_up(Path(weights).parent, given) if weights else Settings(given)
+        settings = take_up(Path(str(weights)).parent, given) if weights else Settings(given)
         command = hydra_main("translate")(partial(_translate, settings=settings))
         return command(settings.recorded)
     except (InputError, HydraException) as error:
