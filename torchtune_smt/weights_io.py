@@ -18,11 +18,11 @@ from torchtune_smt import weights_io_kernels as kernels
 from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Offsets, Reals
 from torchtune_smt.origin import Origin
+from torchtune_smt.text_kernels import count_lines
 from torchtune_smt.textio import (
     atomic_writer,
     check_plain,
     check_utf8,
-    count_lines,
     iterate_lines,
     read_text,
 )

@@ -26,7 +26,8 @@ from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
 from torchtune_smt.numerals_kernels import POWERS
 from torchtune_smt.text import split_fields, split_words
-from torchtune_smt.textio import count_lines, read_text
+from torchtune_smt.text_kernels import count_lines
+from torchtune_smt.textio import read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 Format = Literal["cdec", "moses"]

@@ -18,7 +18,8 @@ from torchtune_smt.errors import InputError
 from torchtune_smt.kernel_types import Bytes, Ids, Offsets
 from torchtune_smt.numerals_kernels import POWERS
 from torchtune_smt.text import split_words, whole_number
-from torchtune_smt.textio import count_lines, not_utf8, read_text
+from torchtune_smt.text_kernels import count_lines
+from torchtune_smt.textio import not_utf8, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 _STATISTICS = 9

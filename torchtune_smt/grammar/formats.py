@@ -18,7 +18,8 @@ from torchtune_smt.grammar.file_grammar import FileGrammar
 from torchtune_smt.kernel_types import Bytes, Offsets, Reals
 from torchtune_smt.numerals_kernels import POWERS
 from torchtune_smt.text import finite_number, split_fields, split_words
-from torchtune_smt.textio import atomic_writer, check_utf8, count_lines, read_text
+from torchtune_smt.text_kernels import count_lines
+from torchtune_smt.textio import atomic_writer, check_utf8, read_text
 from torchtune_smt.vocabulary import Vocabulary
 
 Format = Literal["cdec", "joshua", "moses"]
