@@ -527,6 +527,7 @@ def test_modules_in_the_current_folder_are_not_imported(
         (stranger / f"{name}.py").write_text(code)
     model = run.place / "outputs" / "models" / "example"
     result = translated(repository, stranger, f"model.folder={model}")
+    assert result.returncode == 0, result.stderr
     assert result.stdout == (run.folder / "dev.translations.txt").read_text()
     assert not marker.exists()
     # A class that the user names comes from there.

@@ -120,8 +120,11 @@ class Origin:
     def comments(self) -> list[str]:
         """Return the comments for a weights file."""
         # A name in one line: that of a folder may have anything in it.
-        lines = (" ".join(f"{kind}: {part}".split()) for kind, part in self.parts.items())
-        return [_TITLE, *lines]
+        named = {
+            kind: part._replace(name=" ".join(part.name.split()) or "-")
+            for kind, part in self.parts.items()
+        }
+        return [_TITLE, *(f"{kind}: {part}" for kind, part in named.items())]
 
     def difference(self, other: Origin) -> str | None:
         """Return what this has and the other one has in its place; None if they are the same.

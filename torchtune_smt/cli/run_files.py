@@ -84,7 +84,8 @@ class CheckFolder(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a folder that is in use, or holds a run."""
         folder = Path(config.hydra.run.dir)
-        if config.resume is not None or not folder.is_dir():
+        # Commands without records, such as translate, may run where a run lies: it is not theirs.
+        if config.hydra.output_subdir is None or config.resume is not None or not folder.is_dir():
             return
         try:
             with claimed(folder):
