@@ -120,10 +120,11 @@ def labelled(tokens: list[str]) -> tuple[list[tuple[str, float]], dict[str, int]
     pairs: list[tuple[str, float]] = []
     widths: dict[str, int] = {}
     for label, values in groups:
-        check(len(values) > 0 and label not in widths)
+        check(len(values) > 0)
         if len(values) == 1 and "_" in label:
             pairs.append((label, values[0]))
         else:
+            check(label not in widths)
             widths[label] = len(values)
             pairs += [(f"{label}_{i}", value) for i, value in enumerate(values)]
     return pairs, widths
