@@ -120,7 +120,9 @@ def test_what_a_kill_at_the_very_end_leaves_is_removed(finished: Path, keep: boo
     small = ["data.test=null", "features=dense", "threads=1", "decoder.k=5", "decoder.pop_limit=5"]
     arguments = [*MODEL, *small, *lists, f"hydra.run.dir={run}"]
     run_command("train", *arguments, folder=finished).check()
-    (run / "lists" / "iteration-0001").mkdir(parents=True, exist_ok=True)
+    if not keep:
+        (run / "lists").mkdir()
+        (run / "lists" / "iteration-0001").write_bytes(b"some")
     (run / "checkpoint.pt").write_bytes(b"some")
     outcome = run_command("train", f"resume={run}", folder=finished)
     assert outcome.code == 1
