@@ -192,6 +192,40 @@ def test_before_a_run_is_opened_again(
     assert process.returncode == 128 + number
 
 
+def test_while_a_kernel_runs_that_returns_a_named_tuple(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "run.py").write_text(
+        textwrap.dedent(f"""
+            import os, sys, threading
+            from typing import NamedTuple
+            import numpy as np
+            from numba import njit
+            from torchtune_smt.cli.stopping import run_stoppable
+            class Pair(NamedTuple):
+                first: np.ndarray
+                second: np.ndarray
+            @njit(nogil=True)
+            def kernel(n):
+                x = np.zeros(2)
+                for i in range(n):
+                    x[i % 2] += np.sqrt(i + x[0])
+                return Pair(x, x)
+            def command():
+                kernel(1)
+                threading.Timer(0.05, os.kill, (os.getpid(), {int(number)})).start()
+                kernel(30_000_000)
+                kernel(1)
+                print("went on")
+                return 0
+            sys.exit(run_stoppable("name", command))
+        """)
+    )
+    process = python(tmp_path / "run.py", cwd=tmp_path)
+    assert process.communicate(timeout=600) == ("", "name: stopped\n")
+    assert process.returncode == 128 + number
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("call", [0, 3, 10])
 def test_while_kernels_are_loaded(

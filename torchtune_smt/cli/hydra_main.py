@@ -19,6 +19,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import split_arguments
 from torchtune_smt.cli.options import check_options
+from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.errors import DivergenceError, InputError, escaped
 from torchtune_smt.resources import config_folder
 
@@ -72,6 +73,7 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                     task
                 )()
             except (HydraException, OmegaConfBaseException) as error:
+                raise_if_stopped()
                 print(_message(error), file=sys.stderr)
                 return 1
             except OSError as error:

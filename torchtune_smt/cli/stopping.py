@@ -12,11 +12,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 # Seconds until an interrupt that a finaliser has dropped comes again.
 _AGAIN: Final = 0.05
+# Files of functions that numba calls to make Python objects of what a kernel returns, among them
+# the code of named tuples. It crashes where one of them fails.
+_FRAGILE: Final = (str(Path("numba", "core", "serialize.py")), "<string>")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 _received: signal.Signals | None = None
@@ -74,9 +78,31 @@ def run_stoppable(name: str, command: Callable[[], int]) -> int:
             signal.signal(number, handler)
 
 
+def raise_if_stopped() -> None:
+    """Raise Stopped if a signal came, and an exception that it became is about to be reported."""
+    if _received is not None:
+        raise Stopped
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     global _received
     _received = signal.Signals(number)
+    caller = None
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_FRAGILE):
+            caller = frame.f_back
+        elif caller is not None:
+            break
+        frame = frame.f_back
+    if caller is None:
+        raise Stopped
+    # What is sent while a kernel runs arrives there: the caller gets it at its next line.
+    sys.settrace(lambda *_: None)
+    caller.f_trace = _stop_caller
+
+
+def _stop_caller(*_: Any) -> None:
+    sys.settrace(None)
     raise Stopped
 
 

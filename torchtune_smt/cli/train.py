@@ -34,7 +34,7 @@ from torchtune_smt.cli.run_files import (
     remove_lists,
 )
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
-from torchtune_smt.cli.stopping import advice_when_stopped
+from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.cli.unused import refuse_unused, unused_options
@@ -156,6 +156,7 @@ def main() -> int:
             more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
         return hydra_main("train")(partial(_train, settings=settings))(more)
     except (InputError, HydraException) as error:
+        raise_if_stopped()
         print(f"error: {error}", file=sys.stderr)
         return 1
 

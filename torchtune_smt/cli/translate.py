@@ -19,6 +19,7 @@ from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
 from torchtune_smt.errors import InputError
@@ -89,6 +90,7 @@ def main() -> int:
         command = hydra_main("translate")(partial(_translate, settings=settings))
         return command(settings.recorded)
     except (InputError, HydraException) as error:
+        raise_if_stopped()
         print(f"error: {error}", file=sys.stderr)
         return 1
 
