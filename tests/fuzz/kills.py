@@ -19,10 +19,13 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from tqdm import tqdm
 
 from torchtune_smt.cli import main as command
 from torchtune_smt.leftovers import restored
@@ -272,6 +275,10 @@ def main() -> int:
         os.environ[f"{name}_NUM_THREADS"] = "1"
     bad = 0
     logging.disable()
+    # tqdm's own lock is shared by all forks, and one that is killed may hold it; the thread that
+    # watches over bars may hold it while a fork is made.
+    tqdm.set_lock(threading.RLock())
+    tqdm.monitor_interval = 0
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         prepare()
         for kind in options.kinds or KINDS:
