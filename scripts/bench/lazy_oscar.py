@@ -22,7 +22,7 @@ from torchtune_smt.optim import FobosOscar, lazy_oscar_kernels
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUPS, LEFT, WORK, Tree
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.regularizers.oscar_kernels import prox
+from torchtune_smt.regularizers.oscar_serial import prox
 
 TOUCHED = 30
 LR = 0.1

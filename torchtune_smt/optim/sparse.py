@@ -443,7 +443,9 @@ def settings_like(saved: Group, own: Group) -> Group:
     for name, value in saved.items():
         kind = type(own[name])
         if kind in (int, float):
-            real(value)
+            # What is as this optimizer has it may be infinite: a bound that bounds nothing.
+            if type(value) is not kind or value != own[name]:
+                real(value)
             if kind is int and not float(value).is_integer():
                 raise ValueError(DAMAGED)
         elif kind is tuple and isinstance(value, list):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchtune_smt.regularizers.oscar_kernels import dimension_error, not_finite_error
+from torchtune_smt.regularizers.oscar_serial import dimension_error, not_finite_error
 from torchtune_smt.regularizers.pool_parallel import pool_parallel
 
 
