@@ -29,6 +29,14 @@ TUNE = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C interrupt, though a shell lets what it runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> subprocess.Popen[str]:
     """Start Python, with a folder of modules before all others if one is given."""
     paths = [str(p) for p in (path, Path(__file__).parent.parent) if p is not None]

@@ -274,6 +274,8 @@ def main() -> int:
     for name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
         os.environ[f"{name}_NUM_THREADS"] = "1"
     bad = 0
+    # A shell lets what it runs in the background ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.disable()
     # tqdm's own lock is shared by all forks, and one that is killed may hold it; the thread that
     # watches over bars may hold it while a fork is made.
