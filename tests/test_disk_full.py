@@ -17,7 +17,7 @@ OPTIONS = ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"]
 def test_the_last_checkpoint_is_kept(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(place, "whole", *OPTIONS)
+    whole = train(place, "room_enough", *OPTIONS)
     written: list[bytes] = []
     replace = Path.replace
 
@@ -29,9 +29,9 @@ def test_the_last_checkpoint_is_kept(
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    stopped = run_command("train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=full", folder=place)
+    stopped = run_command("train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=disk_full", folder=place)
     monkeypatch.undo()
-    folder = place / "full"
+    folder = place / "disk_full"
     path = folder / CHECKPOINT
     assert stopped.code == 1
     # Behind the progress that was shown.

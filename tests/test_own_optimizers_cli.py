@@ -155,7 +155,7 @@ BAD = {
 @pytest.mark.parametrize("options", BAD)
 def test_they_are_refused_before_the_start(run: Run, options: str) -> None:
     outcome = run_command(
-        "train", *options.split(" "), "model.folder=never", "hydra.run.dir=bad", folder=run.place
+        "train", *options.split(" "), "model.folder=own_never", "hydra.run.dir=own_bad", folder=run.place
     )
     assert outcome.code == 1
     assert outcome.err.startswith("error: ")
@@ -163,8 +163,8 @@ def test_they_are_refused_before_the_start(run: Run, options: str) -> None:
     assert outcome.err.count("\n") == 1
     # No option of AdaGrad's is listed, whose place they take.
     assert "initial_accumulator" not in outcome.err
-    assert not (run.place / "never").exists()
-    assert not (run.place / "bad").exists()
+    assert not (run.place / "own_never").exists()
+    assert not (run.place / "own_bad").exists()
 
 
 def test_a_killed_run_goes_on_to_the_last_bit(run: Run, repository: Path) -> None:
