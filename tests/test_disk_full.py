@@ -29,7 +29,9 @@ def test_the_last_checkpoint_is_kept(
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    stopped = run_command("train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=disk_full", folder=place)
+    stopped = run_command(
+        "train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=disk_full", folder=place
+    )
     monkeypatch.undo()
     folder = place / "disk_full"
     path = folder / CHECKPOINT

@@ -155,7 +155,11 @@ BAD = {
 @pytest.mark.parametrize("options", BAD)
 def test_they_are_refused_before_the_start(run: Run, options: str) -> None:
     outcome = run_command(
-        "train", *options.split(" "), "model.folder=own_never", "hydra.run.dir=own_bad", folder=run.place
+        "train",
+        *options.split(" "),
+        "model.folder=own_never",
+        "hydra.run.dir=own_bad",
+        folder=run.place,
     )
     assert outcome.code == 1
     assert outcome.err.startswith("error: ")
