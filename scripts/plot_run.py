@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_path, read_lines
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_path, read_lines
 
 Series = tuple[list[int], list[float]]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torchtune_smt.textio import read_lines
+from torchtune_smt.core.textio import read_lines
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 from lm_reference import UNKNOWN, DictModel
 
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
-from torchtune_smt.vocabulary import Vocabulary
 
 GAPS = ("[1]", "[2]")
 NAMES = ["F0", "F1"]  # features of a rule

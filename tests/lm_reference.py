@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import Ngrams
-from torchtune_smt.vocabulary import Vocabulary
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 

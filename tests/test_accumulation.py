@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.accumulation import AccumulatedLists, FlatLists, PairRows
-from torchtune_smt.accumulation.segment import Segment
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.pairs import AllPairs, ProSampler
-from torchtune_smt.scoring import SparseRows
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.scoring import SparseRows
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.kbest.segment import Segment
+from torchtune_smt.samplers.pairs import AllPairs, ProSampler
 
 D = 8
 

@@ -10,23 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optim_reference import EagerAdaGrad, EagerCumulativeL1, EagerFobos, EagerSGD
 
-from torchtune_smt.accumulation import AccumulatedLists, FlatLists, PairRows
-from torchtune_smt.errors import DivergenceError, InputError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.losses import ExpectedGain, Hinge, Logistic, Perceptron, Softmax
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
-from torchtune_smt.pairs import AllPairs, ProSampler
 from torchtune_smt.regularizers import L1, ElasticNet
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.samplers.pairs import AllPairs, ProSampler
 from torchtune_smt.tuners.batch import Fit, IterationSettings, fit_lists, tune_batch
 from torchtune_smt.tuners.collect import Collector, Judge
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, words_of
 from torchtune_smt.tuners.stochastic import Stochastic
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
 
 K = 3
 

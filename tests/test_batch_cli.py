@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from commands import MODEL, Outcome, run_command
 
-from torchtune_smt.accumulation import AccumulatedLists
-from torchtune_smt.textio import read_lines
-from torchtune_smt.weights_io import read_weights
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 
 SHORT = ["tuner.iterations=2", "decoder.k=20", "decoder.pop_limit=10"]
 L1 = ["loss=hinge", "optimizer=cumulative_l1", "regularizer.strength=1e-5"]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.bitext import (
     RESERVED,
     Corpus,
@@ -14,7 +15,6 @@ from torchtune_smt.data.bitext import (
     write_corpus,
 )
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
-from torchtune_smt.errors import InputError
 
 
 def write(path: Path, *lines: str) -> Path:

@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchtune_smt.cli.options import check_options
+from torchtune_smt.core.resources import config_folder, example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.grammar import load_grammar, write_grammar
-from torchtune_smt.resources import config_folder, example_folder
-from torchtune_smt.textio import read_lines
-from torchtune_smt.weights_io import read_weights
 
 EXAMPLE = example_folder()
 

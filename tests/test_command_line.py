@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.cli.command_line import split_arguments
-from torchtune_smt.resources import example_folder
+from torchtune_smt.core.resources import example_folder
 
 EXAMPLE = example_folder()
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from torchtune_smt import machine_code
-from torchtune_smt.compiled import inner, kernel
-from torchtune_smt.machine_code import KEPT, MachineCode, kernel_sources
-from torchtune_smt.random_kernels import mix
-from torchtune_smt.resources import PACKAGE
+from torchtune_smt.core import machine_code
+from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources
+from torchtune_smt.core.random_kernels import mix
+from torchtune_smt.core.resources import PACKAGE
 
 
 @kernel
@@ -44,7 +44,9 @@ def inner_first(values: np.ndarray) -> float:
 
 def test_this_numba_still_has_what_the_decorators_ask_of_it() -> None:
     """Says what to look at when the upper bound in pyproject.toml is raised."""
-    advice = f"numba {numba.__version__}: see torchtune_smt/compiled.py before raising its bound"
+    advice = (
+        f"numba {numba.__version__}: see torchtune_smt/core/compiled.py before raising its bound"
+    )
     values = np.ones(3)
     assert counted(values) == uncounted(values) == 1
     (code,) = uncounted.inspect_llvm().values()
@@ -82,7 +84,7 @@ def test_kernels_take_nothing_from_files_that_are_not_hashed() -> None:
 
 
 CALLEE = """
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.compiled import kernel
 
 @kernel
 def callee(x):
@@ -90,7 +92,7 @@ def callee(x):
 """
 CALLER = """
 from torchtune_smt.callee_kernels import callee
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.compiled import kernel
 
 @kernel
 def caller(x):
@@ -223,7 +225,7 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(package: Path)
 @pytest.mark.slow
 def test_a_running_process_survives_the_removal_of_its_folder(package: Path) -> None:
     remove = (
-        "; import shutil; from torchtune_smt.machine_code import cache_folder;"
+        "; import shutil; from torchtune_smt.core.machine_code import cache_folder;"
         "shutil.rmtree(cache_folder()); print(caller(True))"
     )
     assert run(package, CALL + remove + HITS) == "50 15.0\n20\n0"
@@ -283,7 +285,7 @@ def test_kernels_of_users_work_as_numba_has_them(package: Path, tmp_path: Path) 
     (tmp_path / "own.py").write_text(
         "from numba import njit\n"
         "from torchtune_smt.caller_kernels import caller\n"
-        "from torchtune_smt.compiled import kernel\n"
+        "from torchtune_smt.core.compiled import kernel\n"
         "@njit(cache=True)\ndef plain(x):\n    return caller(x) + 1\n"
         "@kernel\ndef decorated(x):\n    return caller(x) + 2\n"
     )

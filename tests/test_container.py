@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 
-from torchtune_smt.container import (
+from torchtune_smt.core.container import (
     ALIGNMENT,
     Container,
     checksum,
@@ -25,7 +25,7 @@ from torchtune_smt.container import (
     read_container,
     write_container,
 )
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 RECORD = np.dtype([("key", "<i8"), ("counts", "<i4", (3,)), ("flag", "?")])
 TYPES = [np.dtype(t) for t in "? i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split()]

@@ -6,7 +6,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.metrics.corpus import METRICS, corpus_bleu, corpus_scores, sacrebleu_metric
 from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
 

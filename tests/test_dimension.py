@@ -12,9 +12,9 @@ import pytest
 from commands import MODEL, Outcome, run_command
 
 import torchtune_smt.cli.train as command
-from torchtune_smt.accumulation import AccumulatedLists
-from torchtune_smt.resources import example_folder
-from torchtune_smt.textio import read_lines
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.tuners.learn_groups import count_features
 
 EXAMPLE = example_folder()

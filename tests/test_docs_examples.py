@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchtune_smt.kbest import KBest
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights_io import read_weights
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.kbest.lists import KBest
 
 # The arguments of train.py that the documentation gives, and one without a class of the user's.
 RUNS = {

@@ -6,9 +6,9 @@ import logging
 import pytest
 from test_metrics import kbest_of
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.metrics import ExternalScores
-from torchtune_smt.vocabulary import Vocabulary
 
 REFERENCES = [[["a"]], [["b"]]]
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
 from torchtune_smt.tuners.group_picture import HEIGHT, WIDTH, draw_groups
-from torchtune_smt.vocabulary import Vocabulary
 
 
 @st.composite

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from torchtune_smt.cli import main
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.bitext import find_files, read_corpus, written_lines
 from torchtune_smt.data.corpora import CORPORA, addresses, fetch
-from torchtune_smt.errors import InputError
 
 
 def put(path: Path, text: str) -> None:

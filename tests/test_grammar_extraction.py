@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar import Grammar, extract_grammar
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar import (
     extract_grammar,
     load_grammar,

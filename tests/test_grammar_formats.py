@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar import FileGrammar, extract_grammar, read_grammar, write_grammar
 
 CDEC = """\

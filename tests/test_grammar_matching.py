@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
 from torchtune_smt.grammar.trie import build_trie
-from torchtune_smt.vocabulary import Vocabulary
 
 WORDS = "abc"
 

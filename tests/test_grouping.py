@@ -11,20 +11,20 @@ import torch
 from test_learn_groups import algorithm2
 from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
 
-from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.pairs import ProSampler
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.batch import IterationSettings
 from torchtune_smt.tuners.collect import Collector, Judge
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.pro import Pro
-from torchtune_smt.weights import Weights
 
 SAMPLER = ProSampler(candidates=60, pairs=8)
 LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)

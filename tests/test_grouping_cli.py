@@ -12,12 +12,12 @@ from commands import MODEL, Run, run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import torchtune_smt.cli.train as command
-from torchtune_smt.accumulation import AccumulatedLists
-from torchtune_smt.resources import example_folder
-from torchtune_smt.textio import read_lines
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.tuners.feature_groups import read_groups
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights_io import read_weights
 
 EXAMPLE = example_folder()
 SMALL = [

@@ -22,12 +22,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import extract_grammar
-from torchtune_smt.kbest import Source
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate
-from torchtune_smt.weights import Weights
 
 LM = NgramModel.from_ngrams(
     to_ngrams(DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0}))

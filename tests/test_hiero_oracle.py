@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import FileGrammar
-from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.lm import NgramModel
-from torchtune_smt.textio import read_lines
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights
 
 SENTENCES = 100
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.decoders.kbest_formats import OnError
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import Source
+from torchtune_smt.kbest.formats import OnError
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1
+from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, words_of
-from torchtune_smt.weights import Weights
 
 DEV = """\
 0 ||| a b ||| LM=-1 id:x=1 ||| 0

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_smt.decoders import kbest_formats
-from torchtune_smt.decoders.kbest_formats import read_lists
-from torchtune_smt.decoders.moses_tuning_files import number_hypotheses, read_tuning_files
-from torchtune_smt.decoders.stored_lists import StoredLists, merged
-from torchtune_smt.errors import InputError
-from torchtune_smt.numerals_kernels import EXACT, LONG, NONE, POWERS, number
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import read_weights, save_weights
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import EXACT, LONG, NONE, POWERS, number
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import read_weights, save_weights
+from torchtune_smt.kbest import formats
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
 MOSES = """\
 0 ||| ein haus  ||| D0= 0 LM0= -4.5 TM0= -1 -2.5 WT_a~b= 2 PL_1= 0 ||| -8.25 ||| 0-0 1-1
@@ -106,12 +106,12 @@ def test_equals_what_was_written(
         features = " ".join(f"{n}={' ' if moses else ''}{v!r}" for n, v in row.items())
         text += f"{i // 2} ||| {' '.join(words)} ||| {features} ||| {total!r}\n"
     path = write(tmp_path_factory.getbasetemp() / "random", text)
-    before = kbest_formats.PIECE
-    kbest_formats.PIECE = piece
+    before = formats.PIECE
+    formats.PIECE = piece
     try:
         lists = read_lists(path, "moses" if moses else "cdec")
     finally:
-        kbest_formats.PIECE = before
+        formats.PIECE = before
     assert entries(lists) == [
         (i // 2, words, {n: v for n, v in row.items() if v}, total)
         for i, (words, row, total) in enumerate(lines)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optim_reference import EagerFobos, parameter_of, set_gradient
 
-from torchtune_smt.errors import DivergenceError
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FobosOscar
 from torchtune_smt.optim import oscar_tree_kernels as t

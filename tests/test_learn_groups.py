@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import DivergenceError, InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups

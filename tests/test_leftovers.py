@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.leftovers import restored
-from torchtune_smt.textio import atomic_folder, atomic_path
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.leftovers import restored
+from torchtune_smt.core.textio import atomic_folder, atomic_path
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
-from torchtune_smt.weights import Weights
 
 # Names as Moses and cdec have them, dense ones first, and what has them in common.
 MOSES = {"LM0_0": "LM0", "TM0_0": "TM0", "TM0_1": "TM0", "WT_a~b": "WT", "WT_c_d": "WT"}

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_dict, to_ngrams
 
-from torchtune_smt.container import file_checksum
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.lm import NgramModel, read_arpa, write_arpa
 from torchtune_smt.lm.arpa_kernels import parse_number
 from torchtune_smt.lm.cache import cache_path, read_cache, write_cache

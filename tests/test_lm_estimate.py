@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lm_reference import kneser_ney, to_dict
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.lm import (
     DISCOUNT_FALLBACK,
     FoldModels,
@@ -23,7 +24,6 @@ from torchtune_smt.lm import (
     read_arpa,
     write_arpa,
 )
-from torchtune_smt.textio import read_lines
 
 # The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
 NO_BACKOFF = [list("abbbed"), list("bebeb"), list("becbbd")]

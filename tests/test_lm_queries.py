@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import BEGIN, END, DictModel, dict_models, to_ngrams
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.lm import NgramModel, build_tables
 from torchtune_smt.lm.kernels import advance, match, transition
-from torchtune_smt.textio import read_lines
 
 DATA = Path(__file__).parent / "data" / "lm"
 

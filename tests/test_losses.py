@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import DivergenceError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.scoring import SparseRows, pair_margins
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import (
     ExpectedGain,
     Hinge,
@@ -22,9 +24,7 @@ from torchtune_smt.losses import (
 )
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.scoring import SparseRows, pair_margins
 from torchtune_smt.tuners.objective import list_losses, listwise_step, pairwise_step
-from torchtune_smt.weights import Weights
 
 # Slow, obvious definitions.
 PAIRWISE = {

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.from_stored import flat_of_stored
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.from_stored import flat_of_stored
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.mert import FAR, NARROW, Mert
 

@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from test_metrics import kbest_of
 
-from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import Vocabulary
 
 HYPOTHESES = ["a b c d e", "a b c d", "a b d", "c", "x"]
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics import BleuPlusOne, BleuReferences
-from torchtune_smt.vocabulary import Vocabulary
 
 
 def kbest_of(index, hypotheses, words):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from scipy.optimize import LinearConstraint, minimize
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.from_stored import flat_of_stored
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.from_stored import flat_of_stored
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.mira import KBestMira, bleu_on
-from torchtune_smt.weights import Weights
 
 MOSES = Path(__file__).resolve().parents[2] / "shared" / "oracles" / "moses" / "mira"
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import atomic_folder
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus, read_corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.errors import InputError
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
-from torchtune_smt.kbest import Source
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
-from torchtune_smt.resources import example_folder
-from torchtune_smt.textio import atomic_folder
-from torchtune_smt.weights import Weights
 
 SETTINGS = ModelSettings(order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
 

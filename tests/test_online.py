@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from torchtune_smt.errors import DivergenceError, InputError
-from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.runs.epochs import EpochSettings, Progress, tune
+from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
 
 DENSE = ["model", "length"]
 START = {"model": 0.3, "length": -0.1}

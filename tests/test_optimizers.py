@@ -17,7 +17,7 @@ from optim_reference import (
     set_gradient,
 )
 
-from torchtune_smt.errors import DivergenceError
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar

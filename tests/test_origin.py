@@ -12,15 +12,15 @@ from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Origin, Part, digest_of
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import read_origin, read_weights, save_weights
 from torchtune_smt.data.bitext import read_corpus
-from torchtune_smt.errors import InputError
 from torchtune_smt.grammar import load_grammar, write_grammar
 from torchtune_smt.model_folder import ModelSettings, build_model, load_parts
-from torchtune_smt.origin import Origin, Part, digest_of
-from torchtune_smt.resources import example_folder
-from torchtune_smt.textio import read_lines
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import read_origin, read_weights, save_weights
 
 EXAMPLE = example_folder()
 DIGESTS = [f"{i:016x}" for i in range(4)]

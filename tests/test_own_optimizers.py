@@ -17,18 +17,18 @@ from optim_reference import parameter_of, set_gradient
 from test_batch import pairs_of
 from test_online import DENSE, START, GivenGains, ListDecoder, random_lists, sentences_of
 
-from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.errors import DivergenceError, InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import FOBOS, AdaGrad, SparseOptimizer, adapted
 from torchtune_smt.optim.adapter import Adapter
 from torchtune_smt.optim.trial import check_optimizer
-from torchtune_smt.pairs import AllPairs, ProSampler
 from torchtune_smt.regularizers import L1, L2, NoRegularizer
-from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.epochs import EpochSettings, Progress, tune
+from torchtune_smt.samplers.pairs import AllPairs, ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.stochastic import Stochastic
-from torchtune_smt.weights import Weights
 
 TORCHS: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.1),

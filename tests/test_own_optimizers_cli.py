@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train
 
-from torchtune_smt.weights_io import read_weights
+from torchtune_smt.core.weights_io import read_weights
 
 # As a user writes them: one class by the recipe, one of torch's with a change, and bad ones.
 OWN = '''

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchtune_smt.cli import COMMANDS, main
-from torchtune_smt.resources import config_folder, example_folder
+from torchtune_smt.core.resources import config_folder, example_folder
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def run_installed(site: Path, folder: Path, *command: str | Path) -> str:
 
 @pytest.mark.slow
 def test_wheel_runs_outside_the_repository(site: Path, tmp_path: Path) -> None:
-    where = "from torchtune_smt.resources import *; print(config_folder(), example_folder())"
+    where = "from torchtune_smt.core.resources import *; print(config_folder(), example_folder())"
     config, example = map(Path, run_installed(site, tmp_path, "-c", where).split())
     assert config == site / "torchtune_smt" / "conf"
     assert config.is_dir()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.kbest import KBest
-from torchtune_smt.pairs import AllPairs, Multipartite, ProSampler
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.samplers.pairs import AllPairs, Multipartite, ProSampler
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15

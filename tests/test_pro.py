@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from torchtune_smt.accumulation import FlatLists, PairRows
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.pairs import AllPairs, ProSampler
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.samplers.pairs import AllPairs, ProSampler
 from torchtune_smt.tuners.pro import Pro
 
 

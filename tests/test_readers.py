@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from test_metrics import kbest_of
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
-from torchtune_smt.decoders.kbest_formats import read_lists
-from torchtune_smt.decoders.moses_tuning_files import read_tuning_files
-from torchtune_smt.decoders.stored_lists import StoredLists
-from torchtune_smt.errors import InputError
 from torchtune_smt.grammar import read_alignments, read_grammar
 from torchtune_smt.grammar.formats import Format
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
+from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.lm import NgramModel, estimate, read_arpa, write_arpa
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.tuners.feature_groups import read_groups
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights_io import read_weights
 
 
 def lists(stored: StoredLists) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.tuners.sentences import Sentences
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))

@@ -16,9 +16,9 @@ from torchtune_smt.cli.lists import (
     open_lists,
 )
 from torchtune_smt.cli.rerank import main
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.resources import config_folder
 
 LIST = """\
 0 ||| a b  ||| LM0= -1 W_x= 1 ||| -7 ||| 0-0 |||  src

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchtune_smt import checkpoint
-from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.container import read_container, write_container
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.container import read_container, write_container
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.state import packed, unpacked
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.state import packed, unpacked
-from torchtune_smt.tuners.epochs import Best, Progress
-from torchtune_smt.weights import Weights
+from torchtune_smt.runs import checkpoint
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.epochs import Best, Progress
 
 KILLS = 10
 

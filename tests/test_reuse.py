@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.evaluation import Reuse, count_reuse, firing_features
-from torchtune_smt.kbest import KBest
+from torchtune_smt.kbest.lists import KBest
 
 Row = dict[int, float]
 

@@ -10,15 +10,15 @@ from hiero_reference import Rule, sentences_and_rules, sparse_names, to_grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.features.template import escape, is_gap, template_of
-from torchtune_smt.kbest import Source
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
 
 TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
 

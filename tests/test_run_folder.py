@@ -18,9 +18,9 @@ from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 
 from torchtune_smt.cli.command_line import quoted, split_arguments
 from torchtune_smt.cli.run_folder import take_up
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder, example_folder
 from torchtune_smt.grammar import load_grammar, write_grammar
-from torchtune_smt.resources import config_folder, example_folder
 
 EXAMPLE = example_folder()
 PRECIOUS = "what the user has written\n"

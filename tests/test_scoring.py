@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.scoring import SparseRows, pair_margins, score_rows
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Logistic, reduce
-from torchtune_smt.scoring import SparseRows, pair_margins, score_rows
-from torchtune_smt.weights import Weights
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

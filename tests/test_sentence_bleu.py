@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from test_metrics import kbest_of, reference, sentence
 
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.metrics import (
     BleuPlusOne,
     BleuReferences,
@@ -18,8 +20,6 @@ from torchtune_smt.metrics import (
     PhrasalBleu,
     SacreBleu,
 )
-from torchtune_smt.textio import read_lines
-from torchtune_smt.vocabulary import Vocabulary
 
 MOSES_CASE = np.array([[6, 4, 2, 1, 6, 5, 4, 3, 6, 7]])
 

@@ -13,19 +13,20 @@ import torch
 from test_batch import pairs_of
 from torch import Tensor
 
-from torchtune_smt.accumulation import AccumulatedLists
 from torchtune_smt.cli.task import make_judge
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.shortcuts import behaves_as, declared
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
 from torchtune_smt.losses.base import is_listwise
 from torchtune_smt.metrics import NakovBleu
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, SparseOptimizer
-from torchtune_smt.pairs import AllPairs
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
-from torchtune_smt.shortcuts import behaves_as, declared
+from torchtune_smt.samplers.pairs import AllPairs
 from torchtune_smt.tuners.batch import Fit, fit_lists
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.grouping import GroupedFitter
@@ -34,7 +35,6 @@ from torchtune_smt.tuners.objective import rows_step
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import Sentences
 from torchtune_smt.tuners.stochastic import Stochastic
-from torchtune_smt.vocabulary import Vocabulary
 
 # The rule.
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.evaluation.significance import (
     bootstrap_scores,
@@ -23,7 +24,6 @@ from torchtune_smt.evaluation.significance import (
     runs_test,
 )
 from torchtune_smt.evaluation.significance_kernels import resampled_sums, shuffled_sums
-from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics.corpus import METRICS, corpus_scores
 from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor, bleu_scores
 
@@ -45,7 +45,7 @@ def make_texts(seed: int, sentences: int, runs: int) -> tuple[Texts, list[list[s
 
 def make_rows(
     metric: str, outputs: Texts, references: Sequence[Sequence[str]]
-) -> tuple[Reals, Callable[[Reals], Reals]]:
+) -> tuple[Float64, Callable[[Float64], Float64]]:
     extractor = StatisticsExtractor(metric, references)
     return np.stack([extractor.extract(o).rows for o in outputs], axis=1), extractor.score_sums
 
@@ -134,7 +134,7 @@ def test_all_arrangements_equal_scipy(seed: int) -> None:
     rows, score = make_rows("bleu", outputs, references)
     every = rows.reshape(-1, rows.shape[-1])
 
-    def statistic(a: Reals, b: Reals) -> float:
+    def statistic(a: Float64, b: Float64) -> float:
         totals = [every[ids.astype(int)].sum(axis=0) for ids in (a, b)]
         return abs(float(np.round(score(totals[0]) - score(totals[1]), 9)))
 
@@ -401,7 +401,7 @@ def population() -> simulation.Population:
     return simulation.Population(np.concatenate([rows[:, :5], unlike[:, None]], axis=1), score)
 
 
-def check_nulls(p: Reals) -> None:
+def check_nulls(p: Float64) -> None:
     for level in simulation.LEVELS:
         assert simulation.rejections(p, level) <= simulation.bound(level, NULLS)
     assert simulation.distance_from_uniform(p) < FAR
@@ -409,7 +409,7 @@ def check_nulls(p: Reals) -> None:
 
 def swapped(
     population: simulation.Population, outputs: Sequence[int]
-) -> Callable[[np.random.Generator], Reals]:
+) -> Callable[[np.random.Generator], Float64]:
     return lambda g: simulation.swap(population.sentences(SENTENCES, g)[:, outputs], g)
 
 
@@ -439,7 +439,7 @@ def test_nulls_of_unlike_systems(
 def test_nulls_of_whole_runs(population: simulation.Population) -> None:
     """Runs that differ in quality in all sentences at once, as those of other seeds do."""
 
-    def pair(g: np.random.Generator) -> Reals:
+    def pair(g: np.random.Generator) -> Float64:
         return population.sentences(SENTENCES, g)[:, g.permutation(4)]
 
     whole = simulation.p_values(simulation.of_runs(population.score, 2), pair, NULLS, SAMPLES)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchtune_smt.cli.train as command
-from torchtune_smt.textio import read_lines
-from torchtune_smt.tuners.epochs import Best, Progress
-from torchtune_smt.weights_io import read_weights
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.runs.epochs import Best, Progress
 
 OPTIONS = {
     "online": ["tuner.epochs=3"],

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.state import packed, real, unpacked, vector, whole
+from torchtune_smt.core.state import packed, real, unpacked, vector, whole
 
 TENSORS = st.sampled_from(
     [

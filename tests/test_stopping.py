@@ -242,7 +242,7 @@ def test_while_kernels_are_loaded(
     (tmp_path / "run.py").write_text(
         textwrap.dedent(f"""
             import os, sys, time
-            from torchtune_smt import machine_code
+            from torchtune_smt.core import machine_code
             from torchtune_smt.cli import main
             load, calls = machine_code.MachineCode.load_overload, []
             def loading(*arguments):

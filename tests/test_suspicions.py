@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, run_command
 
+from torchtune_smt.core.resources import example_folder
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
-from torchtune_smt.resources import example_folder
 
 Sets = dict[str, Corpus]
 Words = list[list[str]]

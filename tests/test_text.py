@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import InputError, shown
-from torchtune_smt.text import finite_number, is_word, split_fields, split_words, whole_number
+from torchtune_smt.core.errors import InputError, shown
+from torchtune_smt.core.text import finite_number, is_word, split_fields, split_words, whole_number
 
 # Characters that some program or other takes for a blank, or for a digit.
 LETTERS = st.sampled_from("a| \t\u00a0\u2009\u3000\u2028\x85\x0b\x0c\x1c\x1f\ufeff\u0661")

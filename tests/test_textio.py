@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt import textio
-from torchtune_smt.data.bitext import read_corpus
-from torchtune_smt.errors import InputError
-from torchtune_smt.grammar import read_alignments
-from torchtune_smt.metrics import ExternalScores
-from torchtune_smt.text_kernels import count_lines
-from torchtune_smt.textio import (
+from torchtune_smt.core import textio
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.textio import (
     UnequalLinesError,
     check_utf8,
     iterate_lines,
@@ -27,6 +24,9 @@ from torchtune_smt.textio import (
     read_lines,
     read_text,
 )
+from torchtune_smt.data.bitext import read_corpus
+from torchtune_smt.grammar import read_alignments
+from torchtune_smt.metrics import ExternalScores
 
 PIECES = ["a", "b c", "ü", "\u2028", "\x85", "\x0c", "\n", "\r\n", "\r", "\ufeff"]
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import load_weights, read_weights, save_weights
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights, read_weights, save_weights
 
 name = st.text(
     st.one_of(st.sampled_from("ab=# \t|é:"), st.characters(exclude_categories=["Cs"])),

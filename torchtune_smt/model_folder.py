@@ -23,22 +23,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from torchtune_smt.container import file_checksum
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.leftovers import restored
+from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
+from torchtune_smt.core.origin import digest_of
+from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.errors import REBUILD, InputError
 from torchtune_smt.grammar.alignment import align
 from torchtune_smt.grammar.alignment_files import Alignment, first_alignments, write_alignments
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar
 from torchtune_smt.grammar.store import load_grammar, save_grammar
-from torchtune_smt.leftovers import restored
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate
 from torchtune_smt.lm.folds import FoldModels, build_folds
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.manifest import OtherVersionError, read_manifest, write_manifest
-from torchtune_smt.origin import digest_of
-from torchtune_smt.textio import atomic_folder, read_bytes
 
 _VERSION = 2
 _MANIFEST = "model.json"

@@ -1,5 +1,8 @@
 """Tuning from Python: online, on dev, three epochs."""
 
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.data.bitext import find_files, read_corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
@@ -7,14 +10,11 @@ from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.model_folder import load_model
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1
-from torchtune_smt.resources import example_folder
-from torchtune_smt.tuners.epochs import EpochSettings, tune
+from torchtune_smt.runs.epochs import EpochSettings, tune
+from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import save_weights
 
 source, references = find_files(example_folder(), "dev", "de", "en")
 corpus = read_corpus(source, references)

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
 
-from torchtune_smt.accumulation import AccumulatedLists
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import make_judge, open_task
-from torchtune_smt.resources import config_folder
+from torchtune_smt.core.resources import config_folder
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.runs.epochs import Progress
 from torchtune_smt.tuners.batch import IterationReport, IterationSettings, tune_batch
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.pro import Pro
 
 SENTENCES, ITERATIONS, K, LIMIT = 29_000, 15, 100, 8 << 30

@@ -56,8 +56,8 @@ def child(folder: Path, tuner: str, seed: int) -> None:
     """Read and tune; print figures as JSON."""
     import numpy as np
 
-    from torchtune_smt.accumulation.from_stored import flat_of_stored
     from torchtune_smt.decoders.kbest_files import KBestFiles
+    from torchtune_smt.kbest.from_stored import flat_of_stored
 
     if tuner == "mira":
         from torchtune_smt.tuners.mira import KBestMira

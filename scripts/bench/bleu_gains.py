@@ -18,7 +18,9 @@ from time import perf_counter
 import numpy as np
 import sacrebleu
 
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics import (
     BleuPlusOne,
     ExternalScores,
@@ -28,8 +30,6 @@ from torchtune_smt.metrics import (
     PhrasalBleu,
     SacreBleu,
 )
-from torchtune_smt.textio import read_lines
-from torchtune_smt.vocabulary import Vocabulary
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 KBEST = SHARED / "oracles/cdec/dev.k100.pop200.kbest.gz"

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from torchtune_smt import container
 from torchtune_smt.cli import train
+from torchtune_smt.core import container
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:

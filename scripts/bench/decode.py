@@ -43,13 +43,13 @@ def user_seconds() -> float:
 def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> None:
     """Decode the set; print figures and translations as JSON."""
     began = time.perf_counter()
+    from torchtune_smt.core.textio import read_lines
+    from torchtune_smt.core.weights import Weights
+    from torchtune_smt.core.weights_io import load_weights
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.grammar import read_grammar
-    from torchtune_smt.kbest import Source
+    from torchtune_smt.kbest.lists import Source
     from torchtune_smt.lm import NgramModel
-    from torchtune_smt.textio import read_lines
-    from torchtune_smt.weights import Weights
-    from torchtune_smt.weights_io import load_weights
 
     stages = {"start": user_seconds()}
     cdec = shared / "oracles" / "cdec"
@@ -193,7 +193,7 @@ def main() -> None:
         arpa, pop_limit, k = arguments.child
         child(arguments.shared, Path(arpa), int(pop_limit), int(k), arguments.threads)
         return
-    from torchtune_smt.textio import read_lines
+    from torchtune_smt.core.textio import read_lines
 
     factors = calibrate()
     lines = read_lines(arguments.shared / "data" / "multi30k-de-en" / "dev.en")

@@ -17,6 +17,7 @@ from time import process_time
 
 import numpy as np
 
+from torchtune_smt.core.textio import read_bytes, read_lines
 from torchtune_smt.grammar import (
     Grammar,
     extract_grammar,
@@ -26,7 +27,6 @@ from torchtune_smt.grammar import (
     save_grammar,
 )
 from torchtune_smt.grammar.alignment import align
-from torchtune_smt.textio import read_bytes, read_lines
 
 MAX_SPAN = 15
 

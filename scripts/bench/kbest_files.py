@@ -18,8 +18,8 @@ from time import process_time
 
 import numpy as np
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.weights import Weights
 
 ORACLES = Path(__file__).resolve().parents[3] / "shared/oracles"
 FILES = {

@@ -17,9 +17,9 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.weights import Weights
 
 PORTION, TOUCHED, LIMIT = 100_000, 20_000, 1024
 MIB = 1 << 20

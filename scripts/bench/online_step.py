@@ -14,15 +14,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.scoring import SparseRows
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Logistic, reduce
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1
-from torchtune_smt.scoring import SparseRows
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
+from torchtune_smt.samplers.pairs import ProSampler
 
 BATCH, K, LENGTH, DENSE, SPARSE, LIMIT = 20, 100, 12, 8, 52, 1.5
 

@@ -21,22 +21,22 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.evaluation.significance import (
     Score,
     bootstrap_test,
     randomization_test,
     runs_test,
 )
-from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
-from torchtune_smt.resources import example_folder
-from torchtune_smt.textio import read_lines
 
 LEVELS = (0.01, 0.05, 0.1)
-Test = Callable[[Reals, int, int], float]
+Test = Callable[[Float64, int, int], float]
 """Takes statistics [n, outputs, statistics], samples and a seed, and returns p."""
-Pair = Callable[[np.random.Generator], Reals]
+Pair = Callable[[np.random.Generator], Float64]
 """Draws two systems: statistics [n, outputs, statistics]."""
 
 
@@ -52,10 +52,10 @@ class Population:
         Of sums of statistics.
     """
 
-    rows: Reals
+    rows: Float64
     score: Score
 
-    def sentences(self, size: int, generator: np.random.Generator) -> Reals:
+    def sentences(self, size: int, generator: np.random.Generator) -> Float64:
         """Return the rows of sentences drawn with replacement."""
         return self.rows[generator.integers(len(self.rows), size=size)]
 
@@ -92,7 +92,7 @@ def measure(metric: str, outputs: Sequence[Sequence[str]], sentences: Sequence[s
     return Population(rows, extractor.score_sums)
 
 
-def unlike_but_equal(even: Reals, good: Reals, bad: Reals, score: Score) -> Reals:
+def unlike_but_equal(even: Float64, good: Float64, bad: Float64, score: Score) -> Float64:
     """Return statistics of an output, good in some sentences and bad in others, as good as `even`.
 
     Parameters
@@ -114,7 +114,7 @@ def unlike_but_equal(even: Reals, good: Reals, bad: Reals, score: Score) -> Real
     return np.concatenate([good[:low], bad[low:]])
 
 
-def swap(rows: Reals, generator: np.random.Generator) -> Reals:
+def swap(rows: Float64, generator: np.random.Generator) -> Float64:
     """Shuffle the outputs within each sentence."""
     order = generator.permuted(np.tile(np.arange(rows.shape[1]), (len(rows), 1)), axis=1)
     return rows[np.arange(len(rows))[:, None], order]
@@ -130,7 +130,7 @@ def own(test: Callable[..., Any], score: Score, runs: int = 1) -> Test:
 def of_runs(score: Score, runs: int) -> Test:
     """Return the test of whole runs."""
 
-    def p(rows: Reals, samples: int, seed: int) -> float:
+    def p(rows: Float64, samples: int, seed: int) -> float:
         scores = score(rows.sum(axis=0))
         return runs_test(scores[:runs], scores[runs:], samples, seed).value
 
@@ -152,7 +152,7 @@ class StoredStatistics(BLEU):
 def sacrebleus(kind: str) -> Test:
     """Return sacrebleu's paired test: ``bs`` or ``ar``."""
 
-    def p(rows: Reals, samples: int, seed: int) -> float:
+    def p(rows: Float64, samples: int, seed: int) -> float:
         os.environ["SACREBLEU_SEED"] = str(seed + 1)
         systems = [(str(i), rows[:, i].astype(int).tolist()) for i in range(2)]
         _, scores = PairedTest(
@@ -163,13 +163,13 @@ def sacrebleus(kind: str) -> Test:
     return p
 
 
-def p_values(test: Test, pair: Pair, number: int, samples: int, seed: int = 0) -> Reals:
+def p_values(test: Test, pair: Pair, number: int, samples: int, seed: int = 0) -> Float64:
     """Return the p-values of a test on many pairs of systems; equal seeds give equal pairs."""
     generator = np.random.default_rng(seed)
     return np.array([test(pair(generator), samples, i) for i in range(number)])
 
 
-def rejections(p: Reals, level: float) -> float:
+def rejections(p: Float64, level: float) -> float:
     """Return the share of p-values that are up to a level."""
     return float((p <= level).mean())
 
@@ -179,7 +179,7 @@ def bound(level: float, number: int) -> float:
     return level + 2 * math.sqrt(level * (1 - level) / number)
 
 
-def distance_from_uniform(p: Reals) -> float:
+def distance_from_uniform(p: Float64) -> float:
     """Return the largest distance between the distribution of p and the uniform one."""
     below = np.arange(p.size + 1) / p.size
     ordered = np.sort(p)
@@ -251,7 +251,7 @@ def compare_several_runs(
     pool = measure("bleu", outputs, sentences)
     spread = pool.score(pool.rows.sum(axis=0)).std(ddof=1)
 
-    def of_pool(g: np.random.Generator) -> Reals:
+    def of_pool(g: np.random.Generator) -> Float64:
         return pool.sentences(size, g)[:, g.permutation(options.pool)[: 2 * k]]
 
     pairs: dict[str, Pair] = {

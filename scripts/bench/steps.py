@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from online_step import BATCH, DENSE, synthetic_kbest
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.losses import (
     ExpectedGain,
     Hinge,
@@ -22,10 +23,9 @@ from torchtune_smt.losses import (
     Softmax,
 )
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
-from torchtune_smt.pairs import ProSampler
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
+from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.objective import take_step
-from torchtune_smt.weights import Weights
 
 LIMIT = 5.0
 LOSSES = [

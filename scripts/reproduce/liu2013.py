@@ -25,8 +25,8 @@ from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_writer
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer
 
 BASELINE: Final = "pro_dev"
 # A row that tunes on training data then takes less than two hours on one core.

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from torchtune_smt.cli.train import CHECKPOINT
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_writer, read_lines
-from torchtune_smt.weights_io import read_weights
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer, read_lines
+from torchtune_smt.core.weights_io import read_weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "weights.txt.gz"

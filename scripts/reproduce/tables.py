@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import atomic_path, atomic_writer
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_path, atomic_writer
 
 RESULT = "result.json"
 SIGNIFICANT = 0.05

@@ -12,16 +12,16 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.textio import atomic_writer, read_lines
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.evaluation import Evaluation, count_reuse, firing_features
-from torchtune_smt.kbest import KBest
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.corpus import corpus_bleu
-from torchtune_smt.resources import config_folder
-from torchtune_smt.textio import atomic_writer, read_lines
 from torchtune_smt.tuners.feature_groups import read_groups
 from torchtune_smt.tuners.sentences import Sentences, translate, words_of
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights
 
 DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"
 GROUPS = "groups.tsv.gz"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.container import Container, write_container
+from torchtune_smt.core.container import Container, write_container
 
 _NUMBERS = (0, 1, -1, 2, 7, -2, 127, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
 _REALS = (0.0, -0.0, 1.0, -1.0, 1e-310, 1e308, float("inf"), float("-inf"), float("nan"))

@@ -14,24 +14,25 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt import checkpoint
-from torchtune_smt.accumulation import AccumulatedLists, segment
-from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.container import read_container
-from torchtune_smt.errors import DivergenceError
-from torchtune_smt.kbest import KBest
+from torchtune_smt.core.container import read_container
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest import segment
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.pairs import AllPairs
 from torchtune_smt.regularizers import L1, ElasticNet, Oscar
+from torchtune_smt.runs import checkpoint
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.epochs import Best, Progress, set_weights
+from torchtune_smt.samplers.pairs import AllPairs
 from torchtune_smt.tuners.batch import IterationSettings
-from torchtune_smt.tuners.epochs import Best, Progress, set_weights
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.pro import Pro
-from torchtune_smt.weights import Weights
 
 _DENSE, _FEATURES, _ROWS = 2, 40, 30
 _OPTIMIZERS: list[Callable[[Weights], SparseOptimizer]] = [

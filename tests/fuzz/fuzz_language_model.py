@@ -9,7 +9,7 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.container import file_checksum, read_container
+from torchtune_smt.core.container import file_checksum, read_container
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
 from torchtune_smt.lm import cache as copies
 from torchtune_smt.lm.cache import cache_path, read_cache

@@ -10,15 +10,15 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.container import read_container
+from torchtune_smt.core.container import read_container
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape
 from torchtune_smt.grammar import ExtractedGrammar, load_grammar, save_grammar, store
-from torchtune_smt.kbest import Source
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel
 from torchtune_smt.model_folder import ModelSettings, build_model, load_model
-from torchtune_smt.weights import Weights
 
 _GERMAN = """der hund sieht die katze
 ein vogel schläft

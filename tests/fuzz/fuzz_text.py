@@ -14,15 +14,15 @@ import simple_readers as simple
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
-from torchtune_smt.decoders.kbest_formats import Format, read_lists
-from torchtune_smt.decoders.moses_tuning_files import read_tuning_files
-from torchtune_smt.decoders.stored_lists import StoredLists
-from torchtune_smt.errors import InputError
 from torchtune_smt.grammar import formats, read_alignments, read_grammar
+from torchtune_smt.kbest.formats import Format, read_lists
+from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
+from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.lm import read_arpa
 from torchtune_smt.metrics import ExternalScores
-from torchtune_smt.weights_io import read_weights
 
 MOSES = """0 ||| das ist ein haus  ||| D= 0 -7.5 LM= -41.3 W_das~the= 1 ||| -4.4 ||| 0-0
 0 ||| ein haus ||| D= 1 -7.25 LM= -40 ||| -4.5

@@ -28,8 +28,8 @@ from typing import Final
 from tqdm import tqdm
 
 from torchtune_smt.cli import main as command
-from torchtune_smt.leftovers import restored
-from torchtune_smt.resources import example_folder
+from torchtune_smt.core.leftovers import restored
+from torchtune_smt.core.resources import example_folder
 
 _MOST_KILLS: Final = 8
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)

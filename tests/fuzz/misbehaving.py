@@ -8,7 +8,7 @@ from pathlib import Path
 
 from targets import Check, Different, Target, Verdict
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 CASES = ("same", "refused", "different", "traceback", "crash", "hang", "left", "refused", "same")
 

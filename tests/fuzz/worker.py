@@ -17,7 +17,7 @@ from pathlib import Path
 
 from targets import Check, Different, load_targets
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 # Bytes of address space: a damaged size must not take the machine's memory.
 _MEMORY = 16 << 30

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from torchtune_smt.cli.stopping import advice_when_stopped, run_stoppable
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",

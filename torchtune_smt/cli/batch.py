@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig
 
-from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
-from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.fitters import groups_taken, make_fitter
 from torchtune_smt.cli.hydra_main import option_errors
@@ -19,14 +17,16 @@ from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import BatchReporter
 from torchtune_smt.cli.run_files import LISTS, remove_lists
 from torchtune_smt.cli.task import Task, evaluate, has_stored_lists, make_judge
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.decoders.stored_lists import StoredLists
-from torchtune_smt.errors import InputError
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.run_log import RunLog
+from torchtune_smt.runs.checkpoint import Stateful
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog
 from torchtune_smt.tuners.batch import IterationSettings, tune_batch
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Progress
 
 
 class BatchRun:

@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.setup import model_settings, require_split
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.model_folder import build_model, check_model
 
 

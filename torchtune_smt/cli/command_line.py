@@ -9,7 +9,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 
 class Arguments(NamedTuple):

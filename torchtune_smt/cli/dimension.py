@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
 from torchtune_smt.cli.fitters import groups_taken
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import Task, has_stored_lists
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Offsets
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.learn_groups import count_features
 
@@ -66,7 +66,7 @@ class Dimension:
         """
         self._task = task
         self._lists = lists
-        self._charts: Offsets = np.empty(0, np.int64)
+        self._charts: Int64 = np.empty(0, np.int64)
         if self.source == "charts":
             assert isinstance(task.decoder, HieroDecoder)
             print("counting the features of the charts, for OSCAR's d", flush=True)

@@ -11,12 +11,12 @@ from omegaconf import DictConfig, ListConfig
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.setup import require_split
 from torchtune_smt.cli.warn import warn
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.data.suspicions import output_suspicions
-from torchtune_smt.errors import InputError
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.metrics.corpus import METRICS
-from torchtune_smt.text import split_words
-from torchtune_smt.textio import UnequalLinesError, iterate_lines, parallel_lines
 
 
 @hydra_main("evaluate")

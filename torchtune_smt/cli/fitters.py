@@ -14,7 +14,7 @@ from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.setup import check_part
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.tuners.batch import Fitter
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")

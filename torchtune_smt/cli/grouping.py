@@ -12,7 +12,6 @@ from typing import Final
 import torch
 from omegaconf import DictConfig
 
-from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.batch import open_accumulated
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.fitters import make_fitter
@@ -21,12 +20,13 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_files import LISTS, remove_lists
 from torchtune_smt.cli.task import Task, has_stored_lists, make_judge
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
-from torchtune_smt.run_log import RunLog
+from torchtune_smt.runs.checkpoint import Stateful
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog
 from torchtune_smt.tuners.batch import IterationSettings
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.grouping import (
     GroupingReport,
     GroupingSettings,

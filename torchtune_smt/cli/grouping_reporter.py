@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from torchtune_smt.run_log import RunLog, active_features
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog, active_features
 from torchtune_smt.tuners.batch import IterationReport
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.feature_groups import save_groups
 from torchtune_smt.tuners.group_picture import draw_groups
 from torchtune_smt.tuners.grouping import GroupingReport, LearningReport
-from torchtune_smt.weights import Weights
 
 GROUPS = "groups.tsv.gz"
 

@@ -20,8 +20,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchtune_smt.cli.command_line import split_arguments
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.errors import DivergenceError, InputError, escaped
-from torchtune_smt.resources import config_folder
+from torchtune_smt.core.errors import DivergenceError, InputError, escaped
+from torchtune_smt.core.resources import config_folder
 
 
 class Command(Protocol):

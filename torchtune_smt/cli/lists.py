@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.setup import read_split, weights_of_file
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
-from torchtune_smt.weights import Weights
 
 SETS: Final = ("train", "dev", "test")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.reporting import Reporter
 from torchtune_smt.cli.task import Task, bind_metric, evaluate
-from torchtune_smt.errors import InputError
-from torchtune_smt.run_log import RunLog
-from torchtune_smt.tuners.epochs import EpochSettings, Progress, tune
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.runs.checkpoint import Stateful
+from torchtune_smt.runs.epochs import EpochSettings, Progress, tune
+from torchtune_smt.runs.log import RunLog
 from torchtune_smt.tuners.online import BatchReport, OnlineTuner
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.optim.trial import check_optimizer
 from torchtune_smt.regularizers import Regularizer
-from torchtune_smt.resources import PACKAGE
 
 
 class ChosenOptimizer:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 
 class Rule(NamedTuple):

@@ -11,7 +11,7 @@ from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.optimizers import ChosenOptimizer
 from torchtune_smt.cli.setup import check_part, make_templates
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
 
 

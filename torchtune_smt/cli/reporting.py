@@ -10,12 +10,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.metrics.corpus import CorpusScore
-from torchtune_smt.run_log import RunLog, active_features
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog, active_features
 from torchtune_smt.tuners.batch import IterationReport
-from torchtune_smt.tuners.epochs import Progress
 from torchtune_smt.tuners.online import BatchReport
-from torchtune_smt.weights import Weights
 
 Scored = tuple[CorpusScore, list[str]]
 """Corpus BLEU and the translations."""

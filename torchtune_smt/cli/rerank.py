@@ -9,12 +9,12 @@ import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_fields
+from torchtune_smt.core.textio import atomic_writer, read_text
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.errors import InputError
-from torchtune_smt.text import split_fields
-from torchtune_smt.textio import atomic_writer, read_text
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights
 
 
 @hydra_main("rerank")

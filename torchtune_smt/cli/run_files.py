@@ -12,8 +12,8 @@ from typing import Any, Final
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.leftovers import remove
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.leftovers import remove
 
 CHECKPOINT: Final = "checkpoint.pt"
 WEIGHTS: Final = "weights.txt.gz"

@@ -23,9 +23,9 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.errors import InputError
-from torchtune_smt.resources import config_folder
-from torchtune_smt.textio import check_plain
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.textio import check_plain
 
 # Options whose values are paths; all of them are only read.
 _PATHS: Final = frozenset(

@@ -13,11 +13,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.container import file_checksum
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Part, short
+from torchtune_smt.core.resources import PACKAGE, example_folder
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.errors import InputError
 from torchtune_smt.features.template import template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.formats import read_grammar
@@ -28,10 +32,6 @@ from torchtune_smt.model_folder import (
     check_model,
     load_parts,
 )
-from torchtune_smt.origin import Part, short
-from torchtune_smt.resources import PACKAGE, example_folder
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import read_weights
 
 
 def read_split(

@@ -31,18 +31,18 @@ from torchtune_smt.cli.setup import (
 )
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
+from torchtune_smt.core.origin import Origin
+from torchtune_smt.core.shortcuts import behaves_as
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest import KBest
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
-from torchtune_smt.origin import Origin
-from torchtune_smt.shortcuts import behaves_as
 from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
-from torchtune_smt.weights import Weights
 
 
 class Task(NamedTuple):

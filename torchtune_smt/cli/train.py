@@ -15,7 +15,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.cli.batch import BatchRun
 from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.fitters import groups_taken
@@ -38,11 +37,12 @@ from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun
 from torchtune_smt.cli.unused import refuse_unused, unused_options
-from torchtune_smt.errors import InputError
-from torchtune_smt.run_log import RunLog
-from torchtune_smt.textio import atomic_writer
-from torchtune_smt.tuners.epochs import Progress
-from torchtune_smt.weights_io import save_weights
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.weights_io import save_weights
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog
 
 # What each tuner.kind is done by.
 KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {

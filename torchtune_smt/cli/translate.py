@@ -20,13 +20,13 @@ from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
 from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest, Source
-from torchtune_smt.textio import atomic_writer, iterate_lines, lines_of
-from torchtune_smt.weights import Weights
-from torchtune_smt.weights_io import load_weights
+from torchtune_smt.kbest.lists import KBest, Source
 
 BATCH = 64
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from torchtune_smt.checkpoint import Stateful
 from torchtune_smt.cli.task import Task
-from torchtune_smt.run_log import RunLog
-from torchtune_smt.tuners.epochs import Progress
+from torchtune_smt.runs.checkpoint import Stateful
+from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.log import RunLog
 
 
 class TuningRun(Protocol):

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.fitters import PART_GROUPS, groups_taken
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
-from torchtune_smt.shortcuts import behaves_as
 
 _SETS: Final = ("train", "dev", "test")
 

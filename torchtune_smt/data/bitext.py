@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import (
+    UnequalLinesError,
+    atomic_writer,
+    iterate_lines,
+    parallel_lines,
+)
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import UnequalLinesError, atomic_writer, iterate_lines, parallel_lines
 
 AnyPath = str | os.PathLike[str]
 

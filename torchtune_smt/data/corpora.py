@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import lines_of
 from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus, written_lines
 from torchtune_smt.data.preprocess import Preprocessor
-from torchtune_smt.errors import InputError
-from torchtune_smt.textio import lines_of
 
 Log = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from torchtune_smt.text import split_words
+from torchtune_smt.core.text import split_words
 
 
 @cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torchtune_smt.kbest import KBest, Source
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest, Source
 
 
 class Decoder(Protocol):

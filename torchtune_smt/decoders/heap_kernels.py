@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchtune_smt.compiled import inner
-from torchtune_smt.kernel_types import Ids, Reals
+from torchtune_smt.core.arrays import Float64, Int32
+from torchtune_smt.core.compiled import inner
 
 
 @inner
-def heap_push(keys: Reals, values: Ids, first: int, size: int, key: float, value: int) -> None:
+def heap_push(keys: Float64, values: Int32, first: int, size: int, key: float, value: int) -> None:
     """Add (key, value) to the heap of `size` entries that begins at `first`; there is room."""
     k = size
     while k > 0:
@@ -22,7 +22,7 @@ def heap_push(keys: Reals, values: Ids, first: int, size: int, key: float, value
 
 
 @inner
-def heap_pop(keys: Reals, values: Ids, first: int, size: int) -> int:
+def heap_pop(keys: Float64, values: Int32, first: int, size: int) -> int:
     """Take the greatest entry out of a heap of `size` entries and return its value."""
     top: int = values[first]
     last = size - 1

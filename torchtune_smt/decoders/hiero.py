@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
 from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.grammar.base import Grammar, SentenceGrammar
-from torchtune_smt.kbest import KBest, Source
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.weights import Weights
 
 LANGUAGE_MODEL = "LanguageModel"
 UNKNOWN_WORDS = "LanguageModel_OOV"
@@ -35,16 +35,16 @@ class _Sentence:
     """All of a sentence's rules, the pass-through rules behind the grammar's."""
 
     index: int
-    source: Ids
+    source: Int32
     grammar: SentenceGrammar
     model: NgramModel
-    target_begin: Ids
-    target: Ids
-    target_lm: Ids
-    dense: Reals
-    sparse_begin: Offsets
-    sparse_feature: Ids
-    sparse_id: Offsets
+    target_begin: Int32
+    target: Int32
+    target_lm: Int32
+    dense: Float64
+    sparse_begin: Int64
+    sparse_feature: Int32
+    sparse_id: Int64
 
 
 class HieroDecoder:
@@ -125,7 +125,7 @@ class HieroDecoder:
             GLUE,
         ]
         self._rule_features: RuleFeatures | None = None
-        self._lm_words: list[Ids] = [np.empty(0, np.int32) for _ in self.models]
+        self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def decode(
@@ -165,7 +165,7 @@ class HieroDecoder:
         run = map if self._pool is None else self._pool.map
         return list(run(self._decode, *jobs))
 
-    def chart_features(self, sources: Sequence[Source], weights: Weights) -> Offsets:
+    def chart_features(self, sources: Sequence[Source], weights: Weights) -> Int64:
         """Return the sparse features of all rules that match some sentences.
 
         Nothing is decoded. Features that are met for the first time are added to
@@ -199,8 +199,8 @@ class HieroDecoder:
         return self.grammar.sentence_grammar(words, self.max_span, source.train_index)
 
     def _sparse_rows(
-        self, source: Source, rules: Offsets, rule_features: RuleFeatures
-    ) -> tuple[Offsets, Ids]:
+        self, source: Source, rules: Int64, rule_features: RuleFeatures
+    ) -> tuple[Int64, Int32]:
         """Return the sparse features of a sentence's rules, and of those that copy its words."""
         if not self.templates:
             return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
@@ -243,7 +243,7 @@ class HieroDecoder:
             sparse_id.astype(np.int64),
         )
 
-    def _extended_lm_words(self, m: int) -> Ids:
+    def _extended_lm_words(self, m: int) -> Int32:
         """Return model m's word id of every target word, looking up those that are new."""
         known = self._lm_words[m]
         if known.size < len(self.target_words):
@@ -253,7 +253,7 @@ class HieroDecoder:
         return known
 
     def _decode(
-        self, sentence: _Sentence, sparse_weight: Reals, dense_weight: Reals, k: int
+        self, sentence: _Sentence, sparse_weight: Float64, dense_weight: Float64, k: int
     ) -> KBest:
         """Decode one sentence; runs in threads."""
         columns = len(self.dense_names)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import inner, kernel
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
-from torchtune_smt.kernel_types import Ids, Offsets, Reals, Records
 
 # Rules of the glue grammar, as an edge's rule.
 GLUE_FIRST = -1  # S -> X
@@ -44,15 +44,15 @@ class Chart(NamedTuple):
         The item of the whole sentence, the last one.
     """
 
-    item: Ids
-    best: Reals
-    edge: Ids
-    edge_score: Reals
+    item: Int32
+    best: Float64
+    edge: Int32
+    edge_score: Float64
     goal: int
 
 
 @inner
-def _child(nodes: Ids, symbols: Ids, begin: int, end: int, symbol: int) -> int:
+def _child(nodes: Int32, symbols: Int32, begin: int, end: int, symbol: int) -> int:
     """Return the child of a trie node along `symbol` (children lie sorted), or -1."""
     while begin < end:
         middle = (begin + end) >> 1
@@ -71,15 +71,15 @@ def _extend_dots(
     i: int,
     j: int,
     word: int,
-    child_begin: Ids,
-    child_symbol: Ids,
-    child_node: Ids,
-    gap_child: Ids,
-    rule_begin: Ids,
-    x_cell: Ids,
-    dot: Ids,
+    child_begin: Int32,
+    child_symbol: Int32,
+    child_node: Int32,
+    gap_child: Int32,
+    rule_begin: Int32,
+    x_cell: Int32,
+    dot: Int32,
     dots: int,
-    cube: Ids,
+    cube: Int32,
 ) -> tuple[int, int]:
     """Extend the dotted rules that begin at i up to j; return the numbers of dots and cubes.
 
@@ -119,7 +119,7 @@ def _extend_dots(
 
 
 @inner
-def _glue_cubes(j: int, span: int, x_cell: Ids, s_cell: Ids, cube: Ids) -> int:
+def _glue_cubes(j: int, span: int, x_cell: Int32, s_cell: Int32, cube: Int32) -> int:
     """Write the cubes of the glue grammar for S over the first j words; return their number."""
     cubes = 0
     for k in range(max(0, j - span), j):
@@ -142,28 +142,28 @@ def _prune_cell(
     table: Records,
     nodes: Records,
     begin_state: int,
-    order: Ids,
-    rule_state: Ids,
-    rule_score: Reals,
-    target_begin: Ids,
-    target: Ids,
+    order: Int32,
+    rule_state: Int32,
+    rule_score: Float64,
+    target_begin: Int32,
+    target: Int32,
     lm_weight: float,
     glue_weight: float,
     pop_limit: int,
-    cube: Ids,
+    cube: Int32,
     cubes: int,
-    cand: Ids,
-    cand_score: Reals,
-    heap_key: Reals,
-    heap_value: Ids,
-    slots: Offsets,
+    cand: Int32,
+    cand_score: Float64,
+    heap_key: Float64,
+    heap_value: Int32,
+    slots: Int64,
     stamp: int,
-    ranked: Ids,
-    item: Ids,
-    best: Reals,
+    ranked: Int32,
+    item: Int32,
+    best: Float64,
     items: int,
-    edge: Ids,
-    edge_score: Reals,
+    edge: Int32,
+    edge_score: Float64,
     edges: int,
 ) -> tuple[int, int]:
     """Fill one cell: pop the best candidates off one queue; return the new item and edge counts.
@@ -283,7 +283,7 @@ def _prune_cell(
 
 
 @kernel
-def _with_room(rows: Ids, needed: int) -> Ids:
+def _with_room(rows: Int32, needed: int) -> Int32:
     """Return the rows in an array of at least `needed` rows: the same one if it is long enough."""
     if needed <= rows.shape[0]:
         return rows
@@ -298,14 +298,14 @@ def fill_chart(
     nodes: Records,
     begin_state: int,
     end_word: int,
-    source: Ids,
-    child_begin: Ids,
-    child_symbol: Ids,
-    child_node: Ids,
-    rule_begin: Ids,
+    source: Int32,
+    child_begin: Int32,
+    child_symbol: Int32,
+    child_node: Int32,
+    rule_begin: Int32,
     rules: Rules,
-    target_begin: Ids,
-    target: Ids,
+    target_begin: Int32,
+    target: Int32,
     max_span: int,
     pop_limit: int,
     lm_weight: float,

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import inner, kernel
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt64
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_chart_kernels import (
     CHILD1,
@@ -21,7 +22,6 @@ from torchtune_smt.decoders.hiero_chart_kernels import (
     RULE,
     Chart,
 )
-from torchtune_smt.kernel_types import Codes, Ids, Offsets, Reals
 
 RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
 
@@ -49,30 +49,30 @@ class Derivations(NamedTuple):
         First place in the pool, number of derivations, and more that the search needs.
     """
 
-    derivation: Ids
-    score: Reals
-    pool: Ids
-    item: Ids
+    derivation: Int32
+    score: Float64
+    pool: Int32
+    item: Int32
 
 
 @inner
 def _search(
-    chart_item: Ids,
-    best: Reals,
-    edge: Ids,
-    edge_score: Reals,
-    target_begin: Ids,
-    target: Ids,
+    chart_item: Int32,
+    best: Float64,
+    edge: Int32,
+    edge_score: Float64,
+    target_begin: Int32,
+    target: Int32,
     unique: bool,
-    derivation: Ids,
-    score: Reals,
-    code: Codes,
-    pool: Ids,
-    queue_key: Reals,
-    queue_value: Ids,
-    item: Ids,
-    stack: Ids,
-    used: Offsets,
+    derivation: Int32,
+    score: Float64,
+    code: UInt64,
+    pool: Int32,
+    queue_key: Float64,
+    queue_value: Int32,
+    item: Int32,
+    stack: Int32,
+    used: Int64,
 ) -> int:
     """Go on with the search until it is finished or an array is full.
 
@@ -229,7 +229,7 @@ def _search(
 
 @kernel
 def best_derivations(
-    chart: Chart, target_begin: Ids, target: Ids, k: int, unique: bool
+    chart: Chart, target_begin: Int32, target: Int32, k: int, unique: bool
 ) -> Derivations:
     """Return the `k` best derivations of the goal, and those of other items which they use.
 
@@ -292,15 +292,15 @@ def best_derivations(
 
 @inner
 def _measure(
-    edge: Ids,
-    derivation: Ids,
-    pool: Ids,
-    item: Ids,
+    edge: Int32,
+    derivation: Int32,
+    pool: Int32,
+    item: Int32,
     goal: int,
-    target_begin: Ids,
-    target: Ids,
-    sparse_begin: Offsets,
-    stack: Ids,
+    target_begin: Int32,
+    target: Int32,
+    sparse_begin: Int64,
+    stack: Int32,
 ) -> tuple[int, int]:
     """Return a derivation's numbers of words and of sparse features fired."""
     words, firings = 0, 0
@@ -325,24 +325,24 @@ def _measure(
 
 @inner
 def _write(
-    edge: Ids,
-    edge_score: Reals,
-    derivation: Ids,
-    pool: Ids,
-    item: Ids,
+    edge: Int32,
+    edge_score: Float64,
+    derivation: Int32,
+    pool: Int32,
+    item: Int32,
     goal: int,
-    target_begin: Ids,
-    target: Ids,
-    dense: Reals,
-    sparse_begin: Offsets,
-    sparse_feature: Ids,
+    target_begin: Int32,
+    target: Int32,
+    dense: Float64,
+    sparse_begin: Int64,
+    sparse_feature: Int32,
     lm_column: int,
     glue_column: int,
-    stack: Ids,
-    tokens: Ids,
+    stack: Int32,
+    tokens: Int32,
     words: int,
-    row: Reals,
-    fired: Ids,
+    row: Float64,
+    fired: Int32,
 ) -> int:
     """Write a derivation's words to `tokens` from `words` on, its features to `row` and `fired`.
 
@@ -396,15 +396,15 @@ def read_off(
     chart: Chart,
     derivations: Derivations,
     source_length: int,
-    target_begin: Ids,
-    target: Ids,
-    dense: Reals,
-    sparse_begin: Offsets,
-    sparse_feature: Ids,
-    sparse_id: Offsets,
+    target_begin: Int32,
+    target: Int32,
+    dense: Float64,
+    sparse_begin: Int64,
+    sparse_feature: Int32,
+    sparse_id: Int64,
     lm_column: int,
     glue_column: int,
-) -> tuple[Offsets, Ids, Offsets, Offsets, Reals, Reals]:
+) -> tuple[Int64, Int32, Int64, Int64, Float64, Float64]:
     """Return words, features and scores of the goal's derivations, in the form of `KBest`.
 
     Parameters

@@ -16,8 +16,8 @@ never be told apart by words around them: recombination on this triple is exact.
 
 from __future__ import annotations
 
-from torchtune_smt.compiled import inner
-from torchtune_smt.kernel_types import Records
+from torchtune_smt.core.arrays import Records
+from torchtune_smt.core.compiled import inner
 from torchtune_smt.lm.kernels import match
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.decoders.hiero_lm_kernels import add_word
-from torchtune_smt.kernel_types import Ids, Offsets, Reals, Records
 
 
 class Rules(NamedTuple):
@@ -25,21 +25,21 @@ class Rules(NamedTuple):
         W·features of the rule, the language model left out; log10 probability of that string.
     """
 
-    order: Ids
-    state: Ids
-    score: Reals
+    order: Int32
+    state: Int32
+    score: Float64
 
 
 @kernel
 def local_rules(
-    target_begin: Offsets,
-    target_symbols: Ids,
-    rule: Offsets,
-    dense: Reals,
-    copies: Ids,
-    lm_words: Ids,
+    target_begin: Int64,
+    target_symbols: Int32,
+    rule: Int64,
+    dense: Float64,
+    copies: Int32,
+    lm_words: Int32,
     word_value: float,
-) -> tuple[Ids, Ids, Ids, Reals]:
+) -> tuple[Int32, Int32, Int32, Float64]:
     """Return the target sides and dense features of a sentence's rules.
 
     Parameters
@@ -98,14 +98,14 @@ def local_rules(
 def score_rules(
     table: Records,
     nodes: Records,
-    rule_begin: Ids,
-    dense: Reals,
-    dense_weight: Reals,
-    sparse_begin: Offsets,
-    sparse_feature: Ids,
-    sparse_weight: Reals,
-    target_begin: Ids,
-    target: Ids,
+    rule_begin: Int32,
+    dense: Float64,
+    dense_weight: Float64,
+    sparse_begin: Int64,
+    sparse_feature: Int32,
+    sparse_weight: Float64,
+    target_begin: Int32,
+    target: Int32,
     lm_weight: float,
 ) -> Rules:
     """Score the rules of one sentence under the current weights.

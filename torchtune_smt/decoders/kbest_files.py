@@ -10,19 +10,19 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.decoders import stored_lists_kernels as kernels
-from torchtune_smt.decoders.kbest_formats import Format, OnError, read_lists
-from torchtune_smt.decoders.list_features import choose_features
-from torchtune_smt.decoders.moses_tuning_files import number_hypotheses, read_tuning_files
-from torchtune_smt.decoders.stored_lists import StoredLists, merged
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest, Source
-from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.shortcuts import behaves_as
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest import stored_lists_kernels as kernels
+from torchtune_smt.kbest.choose_features import choose_features
+from torchtune_smt.kbest.formats import Format, OnError, read_lists
+from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.kbest.stored_lists import StoredLists, merged
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import SentenceBleu
-from torchtune_smt.shortcuts import behaves_as
-from torchtune_smt.vocabulary import Vocabulary
-from torchtune_smt.weights import Weights
 
 AnyPath = str | os.PathLike[str]
 
@@ -99,9 +99,9 @@ class KBestFiles:
         self._read_features = self.features if keep is None else Vocabulary()
         self._read_dense: list[str] = [] if dense is None else list(dense)
         self._bound: Vocabulary | None = None
-        self._names: Offsets = np.empty(0, np.int64)
-        self._weight: Reals = np.empty(0)
-        self._mark: Flags = np.empty(0, np.bool_)
+        self._names: Int64 = np.empty(0, np.int64)
+        self._weight: Float64 = np.empty(0)
+        self._mark: Bool = np.empty(0, np.bool_)
 
     def read(
         self,
@@ -198,7 +198,7 @@ class KBestFiles:
 
     def ranked_lines(
         self, source: Source, weights: Weights, *, k: int | None = None
-    ) -> tuple[Offsets, Reals]:
+    ) -> tuple[Int64, Float64]:
         """Return the lines of the file that hold a list, best first, and their scores.
 
         The set must come from one file; else see `decode`.
@@ -209,7 +209,7 @@ class KBestFiles:
         entries, score = self._ranked(*place, self.k if k is None else k)
         return place[0].line[entries], score
 
-    def list_features(self, sources: Sequence[Source], weights: Weights) -> Offsets:
+    def list_features(self, sources: Sequence[Source], weights: Weights) -> Int64:
         """Return the ids (int64, ascending) in `weights` of all features in some lists."""
         self._bind(weights)
         return np.sort(self._names[self._occurring([self._place(source) for source in sources])])
@@ -303,9 +303,9 @@ class KBestFiles:
         if self._bound is weights.features:
             return
         arrays = self.features.to_arrays()
-        begin: Offsets = arrays["begin"].astype(np.int64, copy=False)
+        begin: Int64 = arrays["begin"].astype(np.int64, copy=False)
         letters = arrays["letters"].astype(np.uint8, copy=False)
-        ids: Ids = weights.features.intern_spans(letters, begin[:-1], begin[1:])
+        ids: Int32 = weights.features.intern_spans(letters, begin[:-1], begin[1:])
         weights.grow()
         self._names = ids.astype(np.int64)
         self._weight = np.zeros(ids.size)
@@ -319,14 +319,14 @@ class KBestFiles:
         chosen = self._occurring(places)
         self._weight[chosen] = weights.read(self._names[chosen])
 
-    def _occurring(self, places: Sequence[tuple[StoredLists, int]]) -> Offsets:
+    def _occurring(self, places: Sequence[tuple[StoredLists, int]]) -> Int64:
         """Return all features of these lists, each once, as the lists number them."""
         spans = [
             (stored, *stored.row_begin[stored.list_begin[place : place + 2]].tolist())
             for stored, place in places
         ]
         room = min(sum(end - begin for _, begin, end in spans), self._mark.size)
-        chosen: Offsets = np.empty(room, np.int64)
+        chosen: Int64 = np.empty(room, np.int64)
         n = 0
         for stored, begin, end in spans:
             n = kernels.mark_features(begin, end, stored.feature, self._mark, chosen, n)
@@ -334,10 +334,10 @@ class KBestFiles:
         self._mark[chosen] = False
         return chosen
 
-    def _ranked(self, stored: StoredLists, place: int, k: int | None) -> tuple[Offsets, Reals]:
+    def _ranked(self, stored: StoredLists, place: int, k: int | None) -> tuple[Int64, Float64]:
         """Return the entries of a list, best first, and their scores."""
         first, last = stored.list_begin[place : place + 2].tolist()
-        score: Reals = np.empty(last - first)
+        score: Float64 = np.empty(last - first)
         kernels.score_rows(
             first, last, stored.row_begin, stored.feature, stored.value, self._weight, score
         )
@@ -364,7 +364,7 @@ class _StatisticsGains:
         self._metric = metric
         self._sources: Mapping[int, Source] = {source.index: source for source in sources}
 
-    def gains(self, kbest: KBest) -> Reals:
+    def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k]) of each hypothesis."""
         statistics = self._decoder.statistics(self._sources[kbest.index], kbest)
         return self._metric.score(statistics)

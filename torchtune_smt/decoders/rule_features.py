@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders import rule_features_kernels as kernels
 from torchtune_smt.features.template import RuleTemplate, escape
 from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.kernel_types import Ids, Offsets
-from torchtune_smt.vocabulary import Vocabulary
 
 
 class RuleFeatures:
@@ -32,13 +32,13 @@ class RuleFeatures:
         self.features = features
         # A rule's entry in the pool is its number of features, then the features; begin holds the
         # place of the entry plus one, so that pages of zeros, which cost nothing, mean "not yet".
-        self._begin: Offsets = np.zeros(len(grammar) if templates else 0, np.int64)
-        self._pool: Ids = np.empty(1024, np.int32)
+        self._begin: Int64 = np.zeros(len(grammar) if templates else 0, np.int64)
+        self._pool: Int32 = np.empty(1024, np.int32)
         self._used = 0
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
-    def rows(self, rules: Offsets) -> tuple[Offsets, Ids]:
+    def rows(self, rules: Int64) -> tuple[Int64, Int32]:
         """Return the features of rules in CSR form: begin int64 [n + 1], ids int32.
 
         A feature that fires twice in a rule stands twice. Not to be called from two threads.
@@ -50,7 +50,7 @@ class RuleFeatures:
             self._find(missing)
         return kernels.gather(self._begin, self._pool, rules)
 
-    def of_word(self, word: str) -> Ids:
+    def of_word(self, word: str) -> Int32:
         """Return the features of the rule that passes a source word through."""
         text = [escape(word)]
         return self.features.intern(self._names(text, text))
@@ -58,7 +58,7 @@ class RuleFeatures:
     def _names(self, source: list[str], target: list[str]) -> list[str]:
         return [name for t in self.templates for name in t.features(source, target)]
 
-    def _find(self, rules: Offsets) -> None:
+    def _find(self, rules: Int64) -> None:
         grammar = self.grammar
         names: list[str] = []
         counts = np.empty(rules.size, np.int64)

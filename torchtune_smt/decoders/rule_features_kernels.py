@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Ids, Offsets
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.compiled import kernel
 
 
 @kernel
-def store(begin: Offsets, pool: Ids, used: int, rules: Offsets, counts: Offsets, ids: Ids) -> int:
+def store(begin: Int64, pool: Int32, used: int, rules: Int64, counts: Int64, ids: Int32) -> int:
     """Store the features `ids` of `rules` (`counts` each) in the pool; return its new length.
 
     A rule's entry is its number of features, then the features; ``begin`` holds the place of the
@@ -28,7 +28,7 @@ def store(begin: Offsets, pool: Ids, used: int, rules: Offsets, counts: Offsets,
 
 
 @kernel
-def gather(begin: Offsets, pool: Ids, rules: Offsets) -> tuple[Offsets, Ids]:
+def gather(begin: Int64, pool: Int32, rules: Int64) -> tuple[Int64, Int32]:
     """Return the stored features of `rules` in CSR form."""
     row = np.zeros(rules.size + 1, np.int64)
     for i in range(rules.size):

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.evaluation import significance
 from torchtune_smt.evaluation.significance import PValue
-from torchtune_smt.kernel_types import Reals
 from torchtune_smt.metrics.corpus import CorpusScore, check_lengths
 from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
 
@@ -218,7 +218,7 @@ class _Metric:
     ) -> None:
         self._score_sums = extractor.score_sums
         # [n, runs, statistics]
-        self._rows: dict[str, Reals] = {}
+        self._rows: dict[str, Float64] = {}
         self._scores: dict[str, list[CorpusScore]] = {}
         for name, runs in systems.items():
             found = [extractor.extract(run) for run in runs]
@@ -256,7 +256,7 @@ class _Metric:
             significance.runs_test(*runs, samples, seed) if several else None,
         )
 
-    def _run_scores(self, system: str) -> Reals:
+    def _run_scores(self, system: str) -> Float64:
         return np.array([score.score for score in self._scores[system]])
 
 

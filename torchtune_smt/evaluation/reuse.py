@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.kbest.lists import KBest
 
 
 class Reuse(NamedTuple):
@@ -27,7 +27,7 @@ class Reuse(NamedTuple):
     reused: int
 
 
-def firing_features(kbests: Iterable[KBest]) -> Offsets:
+def firing_features(kbests: Iterable[KBest]) -> Int64:
     """Return the ids (ascending) of the features that some hypothesis has, not as 0.
 
     The lists are taken one after the other, so they may be decoded on the way.
@@ -43,7 +43,7 @@ def firing_features(kbests: Iterable[KBest]) -> Offsets:
     return np.flatnonzero(fired)
 
 
-def count_reuse(weights: Reals, fired: Offsets, group: Offsets | None = None) -> Reuse:
+def count_reuse(weights: Float64, fired: Int64, group: Int64 | None = None) -> Reuse:
     """Count the active features and those of them that fire (Liu et al. 2013, Table 1).
 
     Parameters

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.evaluation import significance_kernels as kernels
-from torchtune_smt.kernel_types import Flags, Offsets, Reals
 
 # Differences that are equal in theory differ by rounding.
 TOLERANCE: Final = 1e-9
 
-Score = Callable[[Reals], Reals]
+Score = Callable[[Float64], Float64]
 """Takes sums of statistics [..., statistics] and returns scores [...]."""
 
 
@@ -44,7 +44,9 @@ class PValue(NamedTuple):
     exact: bool
 
 
-def bootstrap_test(baseline: Reals, system: Reals, score: Score, samples: int, seed: int) -> PValue:
+def bootstrap_test(
+    baseline: Float64, system: Float64, score: Score, samples: int, seed: int
+) -> PValue:
     """Return p of the paired bootstrap: would other sentences show a difference, too?
 
     Sentences are drawn with replacement, the same ones for all runs. The differences Δ* that come
@@ -73,7 +75,7 @@ def bootstrap_test(baseline: Reals, system: Reals, score: Score, samples: int, s
 
 
 def randomization_test(
-    baseline: Reals, system: Reals, score: Score, trials: int, seed: int
+    baseline: Float64, system: Float64, score: Score, trials: int, seed: int
 ) -> PValue:
     """Return p of approximate randomisation: does it matter which system wrote a sentence?
 
@@ -108,7 +110,7 @@ def randomization_test(
     return _with_observed(_as_large(_difference(score(same + sums), runs), observed))
 
 
-def runs_test(baseline: Reals, system: Reals, trials: int, seed: int) -> PValue:
+def runs_test(baseline: Float64, system: Float64, trials: int, seed: int) -> PValue:
     """Return p of a permutation test of whole runs: would other runs show a difference, too?
 
     It asks whether the two sets of scores are exchangeable, and knows nothing of sentences. All
@@ -136,7 +138,7 @@ def runs_test(baseline: Reals, system: Reals, trials: int, seed: int) -> PValue:
     return _with_observed(_as_large(_difference(shuffled, baseline.size), observed))
 
 
-def bootstrap_scores(rows: Reals, score: Score, samples: int, seed: int) -> Reals:
+def bootstrap_scores(rows: Float64, score: Score, samples: int, seed: int) -> Float64:
     """Return the scores of corpora drawn with replacement.
 
     Parameters
@@ -152,25 +154,25 @@ def bootstrap_scores(rows: Reals, score: Score, samples: int, seed: int) -> Real
     return score(kernels.resampled_sums(rows, samples, np.array([seed])))
 
 
-def _difference(scores: Reals, runs: int) -> Reals:
+def _difference(scores: Float64, runs: int) -> Float64:
     """Return how far the mean of the last scores is above that of the first `runs`."""
-    difference: Reals = scores[..., runs:].mean(axis=-1) - scores[..., :runs].mean(axis=-1)
+    difference: Float64 = scores[..., runs:].mean(axis=-1) - scores[..., :runs].mean(axis=-1)
     return difference
 
 
-def _as_large(differences: Reals, observed: Reals) -> Flags:
+def _as_large(differences: Float64, observed: Float64) -> Bool:
     return np.abs(differences) >= np.abs(observed) - TOLERANCE
 
 
-def _of_all(found: Flags) -> PValue:
+def _of_all(found: Bool) -> PValue:
     return PValue(float(found.mean()), found.size, exact=True)
 
 
-def _with_observed(found: Flags) -> PValue:
+def _with_observed(found: Bool) -> PValue:
     return PValue((int(found.sum()) + 1) / (found.size + 1), found.size, exact=False)
 
 
-def _arranged_sums(rows: Reals) -> Reals:
+def _arranged_sums(rows: Float64) -> Float64:
     """Return the sums over the sentences after each permutation of the runs within each.
 
     Parameters
@@ -182,7 +184,7 @@ def _arranged_sums(rows: Reals) -> Reals:
     float64 [(runs!)^n, runs, statistics]
     """
     n, runs, _ = rows.shape
-    orders: Offsets = np.array(list(permutations(range(runs))))
+    orders: Int64 = np.array(list(permutations(range(runs))))
     # The arrangement's number, written with a digit for each sentence.
     number: NDArray[np.int64] = np.arange(len(orders) ** n)
     sums = np.zeros((number.size, *rows.shape[1:]))

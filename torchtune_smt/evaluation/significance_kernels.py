@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Offsets, Reals
-from torchtune_smt.random_kernels import below, draw, make_key
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.compiled import kernel
+from torchtune_smt.core.random_kernels import below, draw, make_key
 
 
 @kernel
-def resampled_sums(rows: Reals, samples: int, seed: Offsets) -> Reals:
+def resampled_sums(rows: Float64, samples: int, seed: Int64) -> Float64:
     """Return the sums over corpora of n sentences that are drawn with replacement.
 
     Parameters
@@ -38,7 +38,7 @@ def resampled_sums(rows: Reals, samples: int, seed: Offsets) -> Reals:
 
 
 @kernel
-def shuffled_sums(rows: Reals, trials: int, seed: Offsets) -> Reals:
+def shuffled_sums(rows: Float64, trials: int, seed: Int64) -> Float64:
     """Return the sums after a random permutation of the runs within each sentence.
 
     Parameters

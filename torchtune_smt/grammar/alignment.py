@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from thot import alignment as thot
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar.alignment_files import Alignment
 
 _Pairs = Sequence[tuple[list[str], list[str]]]

@@ -8,12 +8,12 @@ from itertools import islice
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Ids
-from torchtune_smt.text import split_words, whole_number
-from torchtune_smt.textio import atomic_writer, iterate_lines
+from torchtune_smt.core.arrays import Int32
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words, whole_number
+from torchtune_smt.core.textio import atomic_writer, iterate_lines
 
-Alignment = Ids
+Alignment = Int32
 """int32 [links, 2]: (source, target) positions of linked words, from 0."""
 
 

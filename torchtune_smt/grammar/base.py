@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.matching_kernels import GAP
 from torchtune_smt.grammar.trie import Trie
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
-from torchtune_smt.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class SentenceGrammar:
         Their values of the features `Grammar.dense_names`.
     """
 
-    child_begin: Ids
-    child_symbol: Ids
-    child_node: Ids
-    rule_begin: Ids
-    rule: Offsets
-    dense: Reals
+    child_begin: Int32
+    child_symbol: Int32
+    child_node: Int32
+    rule_begin: Int32
+    rule: Int64
+    dense: Float64
 
 
 class Grammar(ABC):
@@ -78,21 +78,21 @@ class Grammar(ABC):
     source_words: Vocabulary
     target_words: Vocabulary
     dense_names: list[str]
-    target_begin: Offsets
-    target_symbols: Ids
-    source_begin: Offsets
-    source_symbols: Ids
-    rule_source: Ids
-    source_rule_begin: Offsets
+    target_begin: Int64
+    target_symbols: Int32
+    source_begin: Int64
+    source_symbols: Int32
+    rule_source: Int32
+    source_rule_begin: Int64
     trie: Trie
-    node_source: Ids
+    node_source: Int32
     table_limit: int
 
     def __len__(self) -> int:
         return self.rule_source.size
 
     def sentence_grammar(
-        self, source: Ids, max_span: int, train_index: int = -1
+        self, source: Int32, max_span: int, train_index: int = -1
     ) -> SentenceGrammar:
         """Return the rules that can match a sentence. May be called from several threads.
 
@@ -125,17 +125,17 @@ class Grammar(ABC):
         return SentenceGrammar(*pruned, rule, dense)
 
     @abstractmethod
-    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+    def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
         """Return (begin int32 [m + 1], rule, dense): the rules of the trie's nodes `node` [m].
 
         `words` are the different known words of the sentence, ascending.
         """
 
     @abstractmethod
-    def values(self, rule: Offsets) -> Reals:
+    def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
 
-    def rules_within_limit(self) -> Iterator[Offsets]:
+    def rules_within_limit(self) -> Iterator[Int64]:
         """Yield the ids (int64) of all rules within the table limit, piece by piece."""
         for begin in range(0, len(self), 1 << 16):
             rule = np.arange(begin, min(begin + (1 << 16), len(self)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
 from torchtune_smt.grammar.sequences import gather
 from torchtune_smt.grammar.trie import Trie
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
-from torchtune_smt.vocabulary import Vocabulary
 
 DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
 
@@ -88,7 +88,7 @@ class ExtractedGrammar(Grammar):
         """How many sentence pairs the grammar was extracted from."""
         return self.arrays["own_begin"].size - 1
 
-    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+    def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
         if train_index >= self.n_sentences:
             raise ValueError(
                 f"there is no training sentence {train_index}: the grammar was extracted from "
@@ -115,7 +115,7 @@ class ExtractedGrammar(Grammar):
         self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
         return begin, rule, dense
 
-    def values(self, rule: Offsets) -> Reals:
+    def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
         dense = np.ones((rule.size, len(DENSE_NAMES)))
         dense[:, :2] = self.counts.log_p[rule]
@@ -128,7 +128,9 @@ class ExtractedGrammar(Grammar):
             self._add_lexical_scores(words[words >= 0], rule[piece], no_links, dense[piece])
         return dense
 
-    def _add_lexical_scores(self, words: Ids, rule: Offsets, own_link: Ids, dense: Reals) -> None:
+    def _add_lexical_scores(
+        self, words: Int32, rule: Int64, own_link: Int32, dense: Float64
+    ) -> None:
         kernels.lexical_scores(
             words,
             rule,

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import inner, kernel
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 from torchtune_smt.grammar.matching_kernels import lower_bound
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 LOWEST = -99.0
 """log10 of a probability of 0, which no extracted rule has."""
@@ -35,15 +35,15 @@ class RuleCounts(NamedTuple):
         log10 of p(target | source), p(source | target).
     """
 
-    rule_begin: Offsets
-    rule_target: Ids
-    rule_low: Offsets
-    rule_count: Reals
-    source_low: Offsets
-    source_count: Reals
-    target_low: Offsets
-    target_count: Reals
-    log_p: Reals
+    rule_begin: Int64
+    rule_target: Int32
+    rule_low: Int64
+    rule_count: Float64
+    source_low: Int64
+    source_count: Float64
+    target_low: Int64
+    target_count: Float64
+    log_p: Float64
 
 
 class Lexicon(NamedTuple):
@@ -61,15 +61,15 @@ class Lexicon(NamedTuple):
         The sums for each word, and for NULL.
     """
 
-    begin: Offsets
-    target: Ids
-    links: Offsets
-    source_count: Offsets
-    target_count: Offsets
+    begin: Int64
+    target: Int32
+    links: Int64
+    source_count: Int64
+    target_count: Int64
 
 
 @kernel
-def _longer_reals(array: Reals, needed: int) -> Reals:
+def _longer_reals(array: Float64, needed: int) -> Float64:
     """Do as `longer`, for float64."""
     if needed <= array.size:
         return array
@@ -80,7 +80,7 @@ def _longer_reals(array: Reals, needed: int) -> Reals:
 
 
 @kernel
-def _slot(table: Ids, keys: Ids, key: int) -> int:
+def _slot(table: Int32, keys: Int32, key: int) -> int:
     """Return the slot of `table` (places in `keys`, -1: free) where `key` is or belongs."""
     mask = table.size - 1
     slot = (key * 0x9E3779B1 >> 7) & mask
@@ -105,7 +105,7 @@ def log_share(part: float, whole: float) -> float:
 
 
 @kernel
-def log_probabilities(rule_source: Ids, counts: RuleCounts) -> None:
+def log_probabilities(rule_source: Int32, counts: RuleCounts) -> None:
     """Fill ``counts.log_p``."""
     for r in range(rule_source.size):
         count = counts.rule_count[r]
@@ -115,13 +115,13 @@ def log_probabilities(rule_source: Ids, counts: RuleCounts) -> None:
 
 @kernel
 def select(
-    node: Ids,
-    node_source: Ids,
+    node: Int32,
+    node_source: Int32,
     counts: RuleCounts,
-    own_rule: Ids,
-    own_low: Offsets,
+    own_rule: Int32,
+    own_low: Int64,
     table_limit: int,
-) -> tuple[Ids, Offsets, Reals]:
+) -> tuple[Int32, Int64, Float64]:
     """Return the best rules of each matching node, as if one sentence had not been counted.
 
     Parameters
@@ -245,16 +245,16 @@ def select(
 
 @kernel
 def lexical_scores(
-    words: Ids,
-    rule: Offsets,
-    rule_source: Ids,
-    source_begin: Offsets,
-    source_symbols: Ids,
-    target_begin: Offsets,
-    target_symbols: Ids,
+    words: Int32,
+    rule: Int64,
+    rule_source: Int32,
+    source_begin: Int64,
+    source_symbols: Int32,
+    target_begin: Int64,
+    target_symbols: Int32,
     lexicon: Lexicon,
-    own_link: Ids,
-    dense: Reals,
+    own_link: Int32,
+    dense: Float64,
 ) -> None:
     """Write the lexical scores of rules that match a sentence to columns 2 and 3 of `dense`.
 

@@ -7,15 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
 from torchtune_smt.grammar.sequences import SequenceTable, gather
 from torchtune_smt.grammar.trie import build_trie
-from torchtune_smt.kernel_types import Ids, Offsets
-from torchtune_smt.vocabulary import Vocabulary
 
 _BLOCK = 500  # sentences whose rules are held before equal ones are merged
 
@@ -136,7 +136,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return joined
 
 
-def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Offsets, Ids]:
+def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Int64, Int32]:
     """Return the vocabulary, its ids in the order of the strings, and the sentences as ids.
 
     The order makes ties between rules independent of where in the bitext words come first.
@@ -148,8 +148,8 @@ def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Offse
 
 
 def _join_links(
-    alignments: Sequence[Alignment], source_length: Offsets, target_length: Offsets
-) -> tuple[Offsets, Ids]:
+    alignments: Sequence[Alignment], source_length: Int64, target_length: Int64
+) -> tuple[Int64, Int32]:
     """Return the links of all sentences in one array, none twice, each within its sentences."""
     distinct = []
     for i, links in enumerate(alignments):
@@ -169,13 +169,13 @@ def _join_links(
     return begin, np.concatenate([np.empty((0, 2), np.int32), *distinct])
 
 
-def _has_repeats(links: Ids) -> bool:
+def _has_repeats(links: Int32) -> bool:
     """Whether a link is there twice."""
     return len(set(map(tuple, links.tolist()))) < len(links)
 
 
 def _count_rules(
-    sides: SequenceTable, target_sides: SequenceTable, sentence: Ids, key: Offsets, low: Offsets
+    sides: SequenceTable, target_sides: SequenceTable, sentence: Int32, key: Int64, low: Int64
 ) -> dict[str, np.ndarray]:
     """Return the arrays of `ExtractedGrammar` about rules, and ``sentence`` [own rules].
 
@@ -249,7 +249,7 @@ def _count_rules(
     }
 
 
-def _sums(group: Ids, low: Offsets, count: np.ndarray | None, n: int) -> tuple[Offsets, np.ndarray]:
+def _sums(group: Int32, low: Int64, count: np.ndarray | None, n: int) -> tuple[Int64, np.ndarray]:
     """Return the exact (modulo 2^64) and the rounded sums of counts by group."""
     sums_low, sums = np.zeros(n, np.int64), np.zeros(n)
     approximate = np.empty(0) if count is None else count
@@ -258,12 +258,12 @@ def _sums(group: Ids, low: Offsets, count: np.ndarray | None, n: int) -> tuple[O
 
 
 def _count_links(
-    source_begin: Offsets,
-    source: Ids,
-    target_begin: Offsets,
-    target: Ids,
-    link_begin: Offsets,
-    links: Ids,
+    source_begin: Int64,
+    source: Int32,
+    target_begin: Int64,
+    target: Int32,
+    link_begin: Int64,
+    links: Int32,
     n_source: int,
     n_target: int,
 ) -> dict[str, np.ndarray]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.grammar.room_kernels import longer, longer_offsets, more_rows
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
 
 UNIT = 1 << 48
 """A count of 1 in the integers that counts are kept in.
@@ -18,8 +18,8 @@ size. What one sentence adds to one count must be below 2^15.
 
 @kernel
 def find_phrases(
-    n: int, m: int, links: Ids, max_length: int, unaligned_edges: bool
-) -> tuple[Ids, Ids]:
+    n: int, m: int, links: Int32, max_length: int, unaligned_edges: bool
+) -> tuple[Int32, Int32]:
     """Return the initial phrases of a sentence pair.
 
     A phrase is a source and a target span, of `max_length` words at most, with a link between
@@ -95,8 +95,8 @@ def find_phrases(
 
 @kernel
 def find_rules(
-    p: int, phrases: Ids, index: Ids, max_symbols: int, max_gaps: int, rules: Ids
-) -> tuple[int, Ids]:
+    p: int, phrases: Int32, index: Int32, max_symbols: int, max_gaps: int, rules: Int32
+) -> tuple[int, Int32]:
     """Find the rules that initial phrase `p` yields.
 
     They are p itself, and p with one or two smaller phrases replaced by gaps, where one link stays
@@ -157,7 +157,9 @@ def find_rules(
 
 
 @kernel
-def _write_side(words: Ids, begin: int, end: int, gaps: Ids, labels: Ids, out: Ids, at: int) -> int:
+def _write_side(
+    words: Int32, begin: int, end: int, gaps: Int32, labels: Int32, out: Int32, at: int
+) -> int:
     """Write ``words[begin:end]`` with spans replaced by labels to `out`; return the place after.
 
     `gaps` int32 [2, 2]: (begin, end) of two spans in any order, begin -1 where there is none.
@@ -179,12 +181,12 @@ def _write_side(words: Ids, begin: int, end: int, gaps: Ids, labels: Ids, out: I
 
 @kernel
 def extract(
-    source_begin: Offsets,
-    source: Ids,
-    target_begin: Offsets,
-    target: Ids,
-    link_begin: Offsets,
-    links: Ids,
+    source_begin: Int64,
+    source: Int32,
+    target_begin: Int64,
+    target: Int32,
+    link_begin: Int64,
+    links: Int32,
     first: int,
     last: int,
     max_length: int,
@@ -192,7 +194,7 @@ def extract(
     max_gaps: int,
     unaligned_edges: bool,
     share: bool,
-) -> tuple[Ids, Offsets, Offsets, Ids, Offsets, Ids]:
+) -> tuple[Int32, Int64, Int64, Int32, Int64, Int32]:
     """Extract the rules of the sentence pairs first..last-1.
 
     Parameters
@@ -279,7 +281,7 @@ def extract(
 
 
 @kernel
-def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
+def merge_equal(sentence: Int32, key: Int64, weight: Int64) -> int:
     """Sum, in place, the weights of equal keys within each sentence; return how many stay.
 
     `sentence` is ascending; within a sentence, keys ascend afterwards. Where weights of a sentence
@@ -309,7 +311,9 @@ def merge_equal(sentence: Ids, key: Offsets, weight: Offsets) -> int:
 
 
 @kernel
-def add_counts(group: Ids, weight: Offsets, approximate: Reals, low: Offsets, count: Reals) -> None:
+def add_counts(
+    group: Int32, weight: Int64, approximate: Float64, low: Int64, count: Float64
+) -> None:
     """Add weights up by group.
 
     Parameters

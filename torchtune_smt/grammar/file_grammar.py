@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.sequences import SequenceTable, gather
 from torchtune_smt.grammar.trie import build_trie
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
-from torchtune_smt.vocabulary import Vocabulary
 
 NO_LIMIT = 1 << 30
 
@@ -42,12 +42,12 @@ class FileGrammar(Grammar):
         self,
         source_words: Vocabulary,
         target_words: Vocabulary,
-        source_begin: Offsets,
-        source_symbols: Ids,
-        target_begin: Offsets,
-        target_symbols: Ids,
+        source_begin: Int64,
+        source_symbols: Int32,
+        target_begin: Int64,
+        target_symbols: Int32,
         dense_names: list[str],
-        dense: Reals,
+        dense: Float64,
         *,
         table_limit: int | None = None,
         rank_by: str | None = None,
@@ -88,7 +88,7 @@ class FileGrammar(Grammar):
         self.dense = np.ascontiguousarray(dense[first[order]])
         self.target_begin, self.target_symbols = gather(target_begin, target_symbols, first[order])
 
-    def _rules(self, node: Ids, words: Ids, train_index: int) -> tuple[Ids, Offsets, Reals]:
+    def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
         if train_index >= 0:
             raise ValueError(
                 "a grammar file holds no counts to subtract those of a training sentence from; "
@@ -99,6 +99,6 @@ class FileGrammar(Grammar):
         )
         return begin, rule, self.dense[rule]
 
-    def values(self, rule: Offsets) -> Reals:
+    def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
         return self.dense[rule]

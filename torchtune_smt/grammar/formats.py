@@ -11,16 +11,16 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.arrays import Float64, Int64, UInt8
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import POWERS
+from torchtune_smt.core.text import finite_number, split_fields, split_words
+from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.textio import atomic_writer, check_utf8, read_text
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import FileGrammar
-from torchtune_smt.kernel_types import Bytes, Offsets, Reals
-from torchtune_smt.numerals_kernels import POWERS
-from torchtune_smt.text import finite_number, split_fields, split_words
-from torchtune_smt.text_kernels import count_lines
-from torchtune_smt.textio import atomic_writer, check_utf8, read_text
-from torchtune_smt.vocabulary import Vocabulary
 
 Format = Literal["cdec", "joshua", "moses"]
 
@@ -127,7 +127,7 @@ def read_grammar(
 
 
 def _build(
-    text: Bytes, format: Format, path: Path, table_limit: int | None, rank_by: str | None
+    text: UInt8, format: Format, path: Path, table_limit: int | None, rank_by: str | None
 ) -> FileGrammar:
     layout = _LAYOUTS[format]
     lines, tokens = count_lines(text)
@@ -251,19 +251,19 @@ def _detect(data: bytearray, path: Path) -> Format:
     )
 
 
-def _token(text: Bytes, at: int) -> str:
+def _token(text: UInt8, at: int) -> str:
     """Return the token of the text that begins at `at`; nothing at the end of a line."""
     line = bytes(text[at : at + 1000]).split(b"\n", 1)[0]
     return "".join(split_words(line.decode(errors="replace"))[:1])
 
 
-def _line_of(value: int, value_begin: Offsets) -> int:
+def _line_of(value: int, value_begin: Int64) -> int:
     """Return the line, from 1, of a value."""
     return int(np.searchsorted(value_begin, value, side="right"))
 
 
 def _read_slow_values(
-    text: Bytes, slow: Offsets, value: Reals, path: Path, value_begin: Offsets
+    text: UInt8, slow: Int64, value: Float64, path: Path, value_begin: Int64
 ) -> None:
     """Read the values that the kernel left alone: many digits, or no numbers at all."""
     for index, begin, end in slow.tolist():
@@ -278,7 +278,7 @@ def _read_slow_values(
         value[index] = number
 
 
-def _take_logs(value: Reals, value_begin: Offsets, path: Path) -> None:
+def _take_logs(value: Float64, value_begin: Int64, path: Path) -> None:
     """Replace probabilities by log10; 0 becomes e^-100, as in Moses."""
     bad = np.flatnonzero(value < 0.0)
     if bad.size:

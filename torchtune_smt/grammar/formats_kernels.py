@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt import numerals_kernels as numerals
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Bytes, Ids, Offsets, Reals
+from torchtune_smt.core import numerals_kernels as numerals
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
+from torchtune_smt.core.compiled import kernel
 
 # What a field of a line holds.
 LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
@@ -41,7 +41,7 @@ _ZERO, _NINE, _MINUS = 48, 57, 45
 
 
 @kernel
-def _digits(text: Bytes, begin: int, end: int) -> int:
+def _digits(text: UInt8, begin: int, end: int) -> int:
     """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
     if begin == end or end - begin > 9:
         return -1
@@ -54,7 +54,7 @@ def _digits(text: Bytes, begin: int, end: int) -> int:
 
 
 @kernel
-def _gap(text: Bytes, begin: int, end: int, on_target: bool) -> int:
+def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
 
     `WORD` for anything else, -1 for an ``[A,n]`` with a category that is not X.
@@ -75,7 +75,7 @@ def _gap(text: Bytes, begin: int, end: int, on_target: bool) -> int:
 
 
 @kernel
-def _is_label(text: Bytes, begin: int, end: int) -> bool:
+def _is_label(text: UInt8, begin: int, end: int) -> bool:
     """Whether the token is ``[X]``."""
     return (
         end - begin == 3
@@ -86,7 +86,7 @@ def _is_label(text: Bytes, begin: int, end: int) -> bool:
 
 
 @kernel
-def _moses_gap(text: Bytes, begin: int, end: int) -> int:
+def _moses_gap(text: UInt8, begin: int, end: int) -> int:
     """Return 0 for the token ``[X][X]``, -1 for such a pair of other labels, `WORD` otherwise."""
     if end - begin < 6 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
         return WORD
@@ -99,23 +99,23 @@ def _moses_gap(text: Bytes, begin: int, end: int) -> int:
 
 @kernel
 def parse(
-    text: Bytes,
-    roles: Ids,
+    text: UInt8,
+    roles: Int32,
     moses: bool,
-    powers: Reals,
-    source_begin: Offsets,
-    source: Ids,
-    source_word_begin: Offsets,
-    source_word_end: Offsets,
-    target_begin: Offsets,
-    target: Ids,
-    target_word_begin: Offsets,
-    target_word_end: Offsets,
-    value_begin: Offsets,
-    value_name: Ids,
-    value: Reals,
-    slow: Offsets,
-    names: Offsets,
+    powers: Float64,
+    source_begin: Int64,
+    source: Int32,
+    source_word_begin: Int64,
+    source_word_end: Int64,
+    target_begin: Int64,
+    target: Int32,
+    target_word_begin: Int64,
+    target_word_end: Int64,
+    value_begin: Int64,
+    value_name: Int32,
+    value: Float64,
+    slow: Int64,
+    names: Int64,
 ) -> tuple[int, int, int, int, int, int, int, int]:
     r"""Parse a rule table.
 
@@ -379,7 +379,7 @@ def parse(
 
 
 @kernel
-def put_words(symbols: Ids, words: Ids) -> None:
+def put_words(symbols: Int32, words: Int32) -> None:
     """Replace each 0 among the symbols by the next of the words."""
     at = 0
     for i in range(symbols.size):
@@ -389,7 +389,9 @@ def put_words(symbols: Ids, words: Ids) -> None:
 
 
 @kernel
-def fill_dense(value_begin: Offsets, column: Ids, value: Reals, dense: Reals) -> tuple[int, int]:
+def fill_dense(
+    value_begin: Int64, column: Int32, value: Float64, dense: Float64
+) -> tuple[int, int]:
     """Write the values to their columns; return (line, column) of one given twice, or (-1, -1)."""
     seen = np.full(dense.shape[1], -1, np.int64)
     for line in range(dense.shape[0]):

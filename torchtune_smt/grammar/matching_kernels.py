@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.grammar.room_kernels import longer
-from torchtune_smt.kernel_types import Ids, Offsets
 
 GAP = -1
 """The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
 
 
 @kernel
-def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
+def lower_bound(array: Int32, begin: int, end: int, wanted: int) -> int:
     """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
     while begin < end:
         middle = (begin + end) >> 1
@@ -25,7 +25,9 @@ def lower_bound(array: Ids, begin: int, end: int, wanted: int) -> int:
 
 
 @kernel
-def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int) -> tuple[Ids, Ids]:
+def match(
+    symbol: Int32, child_begin: Int32, source: Int32, words: Int32, max_span: int
+) -> tuple[Int32, Int32]:
     """Return the nodes of a trie that match some span of the sentence.
 
     A node matches span [s, e) when its words stand in this order, its first symbol begins at s,
@@ -150,8 +152,8 @@ def match(symbol: Ids, child_begin: Ids, source: Ids, words: Ids, max_span: int)
 
 @kernel
 def all_rules(
-    node: Ids, node_source: Ids, source_rule_begin: Offsets, table_limit: int
-) -> tuple[Ids, Offsets]:
+    node: Int32, node_source: Int32, source_rule_begin: Int64, table_limit: int
+) -> tuple[Int32, Int64]:
     """Return the first `table_limit` rules of each matching node, as (begin [m + 1], rules)."""
     m = node.size
     begin = np.zeros(m + 1, np.int32)
@@ -171,7 +173,9 @@ def all_rules(
 
 
 @kernel
-def prune(symbol: Ids, child_begin: Ids, rule_begin: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+def prune(
+    symbol: Int32, child_begin: Int32, rule_begin: Int32
+) -> tuple[Int32, Int32, Int32, Int32]:
     """Return a trie without the nodes (but the root) under which no rule ends.
 
     Parameters

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Ids, Offsets
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.compiled import kernel
 
 
 @kernel
-def longer(array: Ids, needed: int) -> Ids:
+def longer(array: Int32, needed: int) -> Int32:
     """Return `array`, or a copy of twice the length where `needed` places are not there."""
     if needed <= array.size:
         return array
@@ -23,7 +23,7 @@ def longer(array: Ids, needed: int) -> Ids:
 
 
 @kernel
-def longer_offsets(array: Offsets, needed: int) -> Offsets:
+def longer_offsets(array: Int64, needed: int) -> Int64:
     """Do as `longer`, for int64."""
     if needed <= array.size:
         return array
@@ -34,7 +34,7 @@ def longer_offsets(array: Offsets, needed: int) -> Offsets:
 
 
 @kernel
-def more_rows(array: Ids) -> Ids:
+def more_rows(array: Int32) -> Int32:
     """Return a copy of a matrix with twice the rows."""
     larger = np.empty((2 * array.shape[0], array.shape[1]), np.int32)
     for i in range(array.shape[0]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.grammar import sequences_kernels as kernels
-from torchtune_smt.kernel_types import Ids, Offsets
 
 
 class SequenceTable:
@@ -27,16 +27,16 @@ class SequenceTable:
         return self._count
 
     @property
-    def begin(self) -> Offsets:
+    def begin(self) -> Int64:
         """int64 [n + 1]: sequence s is ``symbols[begin[s]:begin[s + 1]]``."""
         return self._begin[: self._count + 1]
 
     @property
-    def symbols(self) -> Ids:
+    def symbols(self) -> Int32:
         """int32: the symbols of all sequences."""
         return self._symbols[: self.begin[-1]]
 
-    def intern(self, begin: Offsets, symbols: Ids) -> Ids:
+    def intern(self, begin: Int64, symbols: Int32) -> Int32:
         """Return the numbers (int32) of sequences, adding those that are new.
 
         Sequence s is ``symbols[begin[s]:begin[s + 1]]``.
@@ -63,7 +63,7 @@ class SequenceTable:
             kernels.rebuild(self._table, self._begin, self._symbols, self._count)
 
 
-def gather(begin: Offsets, symbols: Ids, wanted: Offsets) -> tuple[Offsets, Ids]:
+def gather(begin: Int64, symbols: Int32, wanted: Int64) -> tuple[Int64, Int32]:
     """Return the sequences of the numbers `wanted`, in that order, as (begin, symbols)."""
     new_begin = np.zeros(wanted.size + 1, np.int64)
     np.cumsum(begin[wanted + 1] - begin[wanted], out=new_begin[1:])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Ids, Offsets
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.compiled import kernel
 
 
 @kernel
-def hash_sequence(symbols: Ids, begin: int, end: int) -> np.uint64:
+def hash_sequence(symbols: Int32, begin: int, end: int) -> np.uint64:
     """Return a 64-bit hash of ``symbols[begin:end]``."""
     h = np.uint64(0x9E3779B97F4A7C15)
     for k in range(begin, end):
@@ -22,13 +22,13 @@ def hash_sequence(symbols: Ids, begin: int, end: int) -> np.uint64:
 
 @kernel
 def intern(
-    table: Ids,
-    known_begin: Offsets,
-    known: Ids,
+    table: Int32,
+    known_begin: Int64,
+    known: Int32,
     count: int,
-    begin: Offsets,
-    symbols: Ids,
-    ids: Ids,
+    begin: Int64,
+    symbols: Int32,
+    ids: Int32,
     start: int,
 ) -> tuple[int, int]:
     """Number sequences from number `start` on, until done or until room runs out.
@@ -78,7 +78,7 @@ def intern(
 
 
 @kernel
-def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
+def rebuild(table: Int32, begin: Int64, symbols: Int32, count: int) -> None:
     """Fill the emptied `table` with the sequences 0..count-1."""
     for slot in range(table.size):
         table[slot] = -1
@@ -92,7 +92,7 @@ def rebuild(table: Ids, begin: Offsets, symbols: Ids, count: int) -> None:
 
 @kernel
 def gather(
-    begin: Offsets, symbols: Ids, wanted: Offsets, new_begin: Offsets, new_symbols: Ids
+    begin: Int64, symbols: Int32, wanted: Int64, new_begin: Int64, new_symbols: Int32
 ) -> None:
     """Copy the sequences of the numbers `wanted` to where `new_begin` says."""
     for i in range(wanted.size):

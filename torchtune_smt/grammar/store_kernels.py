@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.grammar.matching_kernels import GAP
-from torchtune_smt.kernel_types import Ids, Offsets
 
 
 @kernel
 def is_trie(
-    symbol: Ids, child_begin: Ids, node_source: Ids, source_begin: Offsets, source_symbols: Ids
+    symbol: Int32,
+    child_begin: Int32,
+    node_source: Int32,
+    source_begin: Int64,
+    source_symbols: Int32,
 ) -> bool:
     """Return whether children come behind their parents, each has one, and sides end where they do.
 
@@ -42,12 +46,12 @@ def is_trie(
 
 @kernel
 def are_rules(
-    rule_begin: Offsets,
-    rule_source: Ids,
-    source_begin: Offsets,
-    source_symbols: Ids,
-    target_begin: Offsets,
-    target_symbols: Ids,
+    rule_begin: Int64,
+    rule_source: Int32,
+    source_begin: Int64,
+    source_symbols: Int32,
+    target_begin: Int64,
+    target_symbols: Int32,
 ) -> bool:
     """Return whether rules are consecutive, and have their source side's gaps once each."""
     for side in range(rule_begin.size - 1):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.kernel_types import Ids, Offsets
+from torchtune_smt.core.arrays import Int32, Int64
 
 
 class Trie(NamedTuple):
@@ -22,11 +22,11 @@ class Trie(NamedTuple):
     child_begin : int32 [nodes + 1]
     """
 
-    symbol: Ids
-    child_begin: Ids
+    symbol: Int32
+    child_begin: Int32
 
 
-def build_trie(begin: Offsets, symbols: Ids) -> tuple[Trie, Ids]:
+def build_trie(begin: Int64, symbols: Int32) -> tuple[Trie, Int32]:
     """Return the trie of some sequences, and for each the node where it ends.
 
     Parameters

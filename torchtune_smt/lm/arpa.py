@@ -7,12 +7,12 @@ from os import PathLike
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
+from torchtune_smt.core.arrays import Float32, Int32, Int64, UInt8
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import arpa_kernels as kernels
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
-from torchtune_smt.textio import atomic_writer, check_utf8, read_packed, read_text
-from torchtune_smt.vocabulary import Vocabulary
 
 # What an ARPA without <unk> gives to unknown words, as KenLM has it.
 UNKNOWN_PROB = -100.0
@@ -55,16 +55,16 @@ class _Reader:
     def __init__(self, path: str | PathLike[str], data: bytearray) -> None:
         self.path = path
         self.data = data
-        self.text: Bytes = np.frombuffer(data, np.uint8)
+        self.text: UInt8 = np.frombuffer(data, np.uint8)
         self.position = 0
         self.section_line: list[int] = []
 
     def read(self) -> Ngrams:
         counts = self._header()
         words = Vocabulary([UNKNOWN])
-        rows: list[Ids] = []
-        prob: list[Floats] = []
-        backoff: list[Floats] = []
+        rows: list[Int32] = []
+        prob: list[Float32] = []
+        backoff: list[Float32] = []
         for n, count in enumerate(counts, start=1):
             spans, prob_n, backoff_n = self._section(n, count, has_backoff=n < len(counts))
             if n == 1:
@@ -145,7 +145,7 @@ class _Reader:
 
     def _section(
         self, n: int, count: int, has_backoff: bool
-    ) -> tuple[tuple[Offsets, Offsets], Floats, Floats]:
+    ) -> tuple[tuple[Int64, Int64], Float32, Float32]:
         r"""Read the n-grams of one order, ``\n-grams:`` included."""
         line, begin = self._next_line()
         if line != f"\\{n}-grams:".encode():
@@ -157,10 +157,10 @@ class _Reader:
                 )
             raise self._error(f"'\\{n}-grams:' was expected here", begin)
         self.section_line.append(self._line(begin) + 1)
-        prob: Floats = np.zeros(count, np.float32)
-        backoff: Floats = np.zeros(count, np.float32)
-        word_begin: Offsets = np.zeros(count * n, np.int64)
-        word_end: Offsets = np.zeros(count * n, np.int64)
+        prob: Float32 = np.zeros(count, np.float32)
+        backoff: Float32 = np.zeros(count, np.float32)
+        word_begin: Int64 = np.zeros(count * n, np.int64)
+        word_end: Int64 = np.zeros(count * n, np.int64)
         code, row, self.position = kernels.parse_section(
             self.text, self.position, has_backoff, prob, backoff, word_begin, word_end
         )
@@ -179,7 +179,7 @@ class _Reader:
             )
         return (word_begin, word_end), prob, backoff
 
-    def _unigrams(self, words: Vocabulary, begin: Offsets, end: Offsets) -> Ids:
+    def _unigrams(self, words: Vocabulary, begin: Int64, end: Int64) -> Int32:
         """Fill `words`, and return the id of each unigram."""
         ids = words.intern_spans(self.text, begin, end)
         _, first = np.unique(ids, return_index=True)
@@ -192,7 +192,7 @@ class _Reader:
                 raise self._error(f"the unigrams lack {name}", int(begin[0]))
         return ids
 
-    def _check_known(self, n: int, ids: Ids, begin: Offsets, end: Offsets) -> None:
+    def _check_known(self, n: int, ids: Int32, begin: Int64, end: Int64) -> None:
         unknown = np.flatnonzero(ids < 0)
         if unknown.size:
             first, last = int(begin[unknown[0]]), int(end[unknown[0]])
@@ -221,9 +221,9 @@ def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
         The folder cannot be written to.
     """
     words = ngrams.words.to_arrays()
-    letters: Bytes = np.asarray(words["letters"], np.uint8)
-    begin: Offsets = np.asarray(words["begin"], np.int64)
-    room: Bytes = np.empty(1 << 20, np.uint8)
+    letters: UInt8 = np.asarray(words["letters"], np.uint8)
+    begin: Int64 = np.asarray(words["begin"], np.int64)
+    room: UInt8 = np.empty(1 << 20, np.uint8)
     with atomic_writer(path) as file:
         file.write("\\data\\\n")
         for n, rows in enumerate(ngrams.rows, start=1):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Bytes, Floats, Ids, Offsets
+from torchtune_smt.core.arrays import Float32, Int32, Int64, UInt8
+from torchtune_smt.core.compiled import kernel
 
 DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
 
@@ -18,7 +18,7 @@ DECIMALS = 7
 
 
 @kernel
-def parse_number(text: Bytes, begin: int, end: int) -> tuple[float, bool]:
+def parse_number(text: UInt8, begin: int, end: int) -> tuple[float, bool]:
     """Return (value, valid) of the decimal number ``text[begin:end]``."""
     k = begin
     negative = False
@@ -70,7 +70,7 @@ def parse_number(text: Bytes, begin: int, end: int) -> tuple[float, bool]:
 
 
 @kernel
-def _lower_unknown(text: Bytes, begin: int, end: int) -> None:
+def _lower_unknown(text: UInt8, begin: int, end: int) -> None:
     """Replace ``<UNK>`` by ``<unk>``."""
     if end - begin != 5 or text[begin] != _LESS or text[begin + 4] != _GREATER:
         return
@@ -81,13 +81,13 @@ def _lower_unknown(text: Bytes, begin: int, end: int) -> None:
 
 @kernel
 def parse_section(
-    text: Bytes,
+    text: UInt8,
     position: int,
     has_backoff: bool,
-    prob: Floats,
-    backoff: Floats,
-    word_begin: Offsets,
-    word_end: Offsets,
+    prob: Float32,
+    backoff: Float32,
+    word_begin: Int64,
+    word_end: Int64,
 ) -> tuple[int, int, int]:
     """Read one n-gram a line from `position` on, as many as `prob` has places.
 
@@ -137,7 +137,7 @@ def parse_section(
 
 
 @kernel
-def _put_number(out: Bytes, position: int, value: float) -> int:
+def _put_number(out: UInt8, position: int, value: float) -> int:
     """Write `value` with up to `DECIMALS` digits behind the point; return the position behind."""
     scaled = np.int64(np.rint(abs(value) * 10.0**DECIMALS))
     if value < 0 and scaled > 0:
@@ -166,13 +166,13 @@ def _put_number(out: Bytes, position: int, value: float) -> int:
 
 @kernel
 def format_rows(
-    out: Bytes,
-    rows: Ids,
-    prob: Floats,
-    backoff: Floats,
+    out: UInt8,
+    rows: Int32,
+    prob: Float32,
+    backoff: Float32,
     has_backoff: bool,
-    letters: Bytes,
-    begin: Offsets,
+    letters: UInt8,
+    begin: Int64,
     first: int,
 ) -> tuple[int, int]:
     """Write n-grams from row `first` on to `out` as ARPA lines, while there is room.

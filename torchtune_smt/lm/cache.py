@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from torchtune_smt.container import read_container, write_container
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.container import read_container, write_container
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm.tables import LmTables, check_tables
-from torchtune_smt.vocabulary import Vocabulary
 
 # To be raised whenever the tables' arrays or records, their meaning or the hash function change.
 _VERSION: Final = 3

@@ -13,11 +13,11 @@ from os import PathLike
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Flags, Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import is_word
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
-from torchtune_smt.text import is_word
-from torchtune_smt.vocabulary import Vocabulary
 
 # Ids in the estimated model.
 _UNKNOWN_WORD, _BEGIN_WORD, _END_WORD = 0, 1, 2
@@ -34,11 +34,11 @@ _LEAST = 1e-99
 class _Order:
     """The different n-grams of one order; indices are into this order or the next lower one."""
 
-    word: Offsets
-    prefix: Offsets
-    suffix: Offsets
-    frequency: Offsets
-    after_begin: Flags
+    word: Int64
+    prefix: Int64
+    suffix: Int64
+    frequency: Int64
+    after_begin: Bool
 
 
 def estimate(
@@ -77,11 +77,11 @@ def estimate(
                 raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
     words, tokens, offset = read_tokens(sentences, path)
     orders = _count(tokens, offset, len(words), order)
-    rows: list[Ids] = []
-    log_prob: list[Reals] = []
-    log_backoff: list[Reals] = []
+    rows: list[Int32] = []
+    log_prob: list[Float64] = []
+    log_backoff: list[Float64] = []
     # Below the unigrams lies the uniform distribution over all words but <s>.
-    lower: Reals = np.full(1, 1.0 / (len(words) - 1))
+    lower: Float64 = np.full(1, 1.0 / (len(words) - 1))
     for n, now in enumerate(orders, start=1):
         adjusted = _adjusted_counts(orders, n)
         discounts = _discounts(adjusted, n, discount_fallback, path)
@@ -90,7 +90,7 @@ def estimate(
         total = np.bincount(now.prefix, adjusted, contexts)
         freed = np.bincount(now.prefix, taken, contexts)
         # Contexts that nothing follows leave all to the lower order.
-        backoff: Reals = np.ones(contexts)
+        backoff: Float64 = np.ones(contexts)
         backoff[total > 0] = freed[total > 0] / total[total > 0]
         share = (adjusted - taken) / total[now.prefix]
         lower = share + backoff[now.prefix] * lower[now.suffix]
@@ -112,14 +112,14 @@ def estimate(
     )
 
 
-def _log10(values: Reals) -> Reals:
-    result: Reals = np.log10(np.maximum(values, _LEAST))
+def _log10(values: Float64) -> Float64:
+    result: Float64 = np.log10(np.maximum(values, _LEAST))
     return result
 
 
 def read_tokens(
     sentences: Sequence[Sequence[str]], path: str | PathLike[str] | None = None
-) -> tuple[Vocabulary, Offsets, Offsets]:
+) -> tuple[Vocabulary, Int64, Int64]:
     """Check sentences, and return them as ids.
 
     Returns
@@ -138,12 +138,12 @@ def read_tokens(
     if not sentences:
         raise InputError("no sentences to estimate a language model from", path=path)
     words = Vocabulary([UNKNOWN, BEGIN, END])
-    length: Offsets = np.array([len(sentence) for sentence in sentences], np.int64) + 2
+    length: Int64 = np.array([len(sentence) for sentence in sentences], np.int64) + 2
     end = np.cumsum(length)
     offset = np.arange(end[-1]) - np.repeat(end - length, length)
-    inside: Flags = np.ones(end[-1], np.bool_)
+    inside: Bool = np.ones(end[-1], np.bool_)
     inside[end - 1] = inside[end - length] = False
-    tokens: Offsets = np.full(end[-1], _END_WORD, np.int64)
+    tokens: Int64 = np.full(end[-1], _END_WORD, np.int64)
     tokens[end - length] = _BEGIN_WORD
     ids = words.intern([word for sentence in sentences for word in sentence])
     tokens[inside] = ids
@@ -161,7 +161,7 @@ def read_tokens(
     return words, tokens, offset
 
 
-def _count(tokens: Offsets, offset: Offsets, n_words: int, order: int) -> list[_Order]:
+def _count(tokens: Int64, offset: Int64, n_words: int, order: int) -> list[_Order]:
     """Return the different n-grams of each order, with their frequencies."""
     frequency = np.bincount(tokens, minlength=n_words)
     root = np.zeros(n_words, np.int64)
@@ -174,7 +174,7 @@ def _count(tokens: Offsets, offset: Offsets, n_words: int, order: int) -> list[_
         keys = ending[at - 1] * n_words + tokens[at]
         sort = np.argsort(keys)
         keys = keys[sort]
-        is_first: Flags = np.ones(keys.size, np.bool_)
+        is_first: Bool = np.ones(keys.size, np.bool_)
         is_first[1:] = keys[1:] != keys[:-1]
         first = np.flatnonzero(is_first)
         prefix, word = np.divmod(keys[first], n_words)
@@ -187,13 +187,13 @@ def _count(tokens: Offsets, offset: Offsets, n_words: int, order: int) -> list[_
                 after_begin=orders[-1].after_begin[prefix],
             )
         )
-        longer: Offsets = np.full(tokens.size, -1, np.int64)
+        longer: Int64 = np.full(tokens.size, -1, np.int64)
         longer[at[sort]] = np.cumsum(is_first) - 1
         ending = longer
     return orders
 
 
-def _adjusted_counts(orders: list[_Order], n: int) -> Offsets:
+def _adjusted_counts(orders: list[_Order], n: int) -> Int64:
     """Return the adjusted counts of order n: how many different words stand to the left.
 
     The highest order and n-grams that begin with ``<s>`` keep their frequencies; ``<s>`` itself
@@ -210,11 +210,11 @@ def _adjusted_counts(orders: list[_Order], n: int) -> Offsets:
 
 
 def _discounts(
-    adjusted: Offsets,
+    adjusted: Int64,
     n: int,
     fallback: tuple[float, float, float] | None,
     path: str | PathLike[str] | None,
-) -> Reals:
+) -> Float64:
     """Return the discounts of adjusted counts 0, 1, 2 and 3 or more (Chen & Goodman, Eq. 26)."""
     kinds = np.bincount(np.minimum(adjusted, 5), minlength=6).astype(np.float64)
     problem = ""
@@ -225,7 +225,7 @@ def _discounts(
     else:
         y = kinds[1] / (kinds[1] + 2 * kinds[2])
         k = np.arange(1, 4)
-        discounts: Reals = np.zeros(4)
+        discounts: Float64 = np.zeros(4)
         discounts[1:] = k - (k + 1) * y * kinds[2:5] / kinds[1:4]
         bad = np.flatnonzero((discounts[1:] < 0) | (discounts[1:] > k))
         if bad.size == 0:

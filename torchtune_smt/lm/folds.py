@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
-from torchtune_smt.container import file_checksum
-from torchtune_smt.errors import REBUILD, InputError
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate, read_tokens
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.lm.ngrams import Ngrams
-from torchtune_smt.manifest import OtherVersionError, read_manifest, write_manifest
 
 # Written last: a folder without it is not whole.
 _MANIFEST = "folds.json"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import inner, kernel
-from torchtune_smt.kernel_types import Floats, Ids, Offsets, Reals, Records
+from torchtune_smt.core.arrays import Float32, Float64, Int32, Int64, Records
+from torchtune_smt.core.compiled import inner, kernel
 
 PLACED, MISSING, DUPLICATE = 0, 1, 2
 
@@ -109,11 +109,11 @@ def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[floa
 def score_sentences(
     table: Records,
     nodes: Records,
-    words: Ids,
-    begin: Offsets,
+    words: Int32,
+    begin: Int64,
     state: int,
     end_word: int,
-    total: Reals,
+    total: Float64,
 ) -> None:
     """Write each sentence's log10 probability to `total`.
 
@@ -133,7 +133,7 @@ def score_sentences(
 
 
 @kernel
-def link_order(table: Records, nodes: Records, rows: Ids, first: int) -> tuple[int, int]:
+def link_order(table: Records, nodes: Records, rows: Int32, first: int) -> tuple[int, int]:
     """Place the n-grams of one order, given as rows of word ids; they are nodes from `first` on.
 
     All shorter ones are placed already. Returns (row, code) of the first n-gram whose prefix or
@@ -168,7 +168,7 @@ def link_order(table: Records, nodes: Records, rows: Ids, first: int) -> tuple[i
 
 
 @kernel
-def finish_nodes(table: Records, nodes: Records, backoff: Floats, order: int) -> None:
+def finish_nodes(table: Records, nodes: Records, backoff: Float32, order: int) -> None:
     """Fill what follows from the links, `prob` and the nodes' own `backoff`.
 
     Where `prob` is NaN it becomes what back-off gives.

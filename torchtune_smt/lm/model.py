@@ -7,17 +7,17 @@ from os import PathLike
 
 import numpy as np
 
-from torchtune_smt.container import checksum, file_checksum
-from torchtune_smt.errors import REBUILD, InputError
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.container import checksum, file_checksum
+from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.textio import read_packed
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.arpa import parse_arpa
 from torchtune_smt.lm.cache import read_cache, write_cache
 from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
 from torchtune_smt.lm.tables import LmTables, build_tables
-from torchtune_smt.text import split_words
-from torchtune_smt.textio import read_packed
-from torchtune_smt.vocabulary import Vocabulary
 
 UNKNOWN_WORD = 0
 
@@ -109,7 +109,7 @@ class NgramModel:
             write_cache(path, found, model.order, model.words, model.tables)
         return model
 
-    def word_ids(self, words: Sequence[str]) -> Ids:
+    def word_ids(self, words: Sequence[str]) -> Int32:
         """Return the model's ids of words, 0 (``<unk>``) for those it does not know."""
         ids = self.words.lookup(words)
         ids[ids < 0] = UNKNOWN_WORD
@@ -138,7 +138,7 @@ class NgramModel:
 
     def score_all(
         self, sentences: Sequence[Sequence[str]], bos: bool = True, eos: bool = True
-    ) -> tuple[Reals, Offsets]:
+    ) -> tuple[Float64, Int64]:
         """Score many sentences as `score` does one, in one call that is much faster.
 
         Returns
@@ -146,13 +146,13 @@ class NgramModel:
         total : float64 [number of sentences]
         unknown : int64 [number of sentences]
         """
-        begin: Offsets = np.zeros(len(sentences) + 1, np.int64)
+        begin: Int64 = np.zeros(len(sentences) + 1, np.int64)
         np.cumsum([len(words) for words in sentences], out=begin[1:])
         ids = self.word_ids([word for words in sentences for word in words])
-        total: Reals = np.empty(len(sentences), np.float64)
+        total: Float64 = np.empty(len(sentences), np.float64)
         state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
         kernels.score_sentences(*self.tables, ids, begin, state, end_word, total)
-        unknown_before: Offsets = np.zeros(ids.size + 1, np.int64)
+        unknown_before: Int64 = np.zeros(ids.size + 1, np.int64)
         np.cumsum(ids == UNKNOWN_WORD, out=unknown_before[1:])
         return total, np.diff(unknown_before[begin])
 

@@ -8,9 +8,9 @@ from os import PathLike
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Floats, Ids
-from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.core.arrays import Float32, Int32
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
 MAX_ORDER = 6
@@ -37,9 +37,9 @@ class Ngrams:
     """
 
     words: Vocabulary
-    rows: list[Ids]
-    prob: list[Floats]
-    backoff: list[Floats]
+    rows: list[Int32]
+    prob: list[Float32]
+    backoff: list[Float32]
     path: str | PathLike[str] | None = None
     line_of: Callable[[int, int], int] | None = None
 
@@ -74,7 +74,7 @@ class Ngrams:
         return Ngrams(self.words, rows, prob, backoff, self.path, self.line_of)
 
 
-def _as_items(rows: Ids) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def _as_items(rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """Return a view in which each row of ids is one item, so that rows can be compared."""
     rows = np.ascontiguousarray(rows)
     return rows.view([("", rows.dtype)] * rows.shape[1]).ravel()

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.container import ALIGNMENT
-from torchtune_smt.kernel_types import Floats, Records
+from torchtune_smt.core.arrays import Float32, Records
+from torchtune_smt.core.container import ALIGNMENT
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
-from torchtune_smt.vocabulary import Vocabulary
 
 # An entry of the hash table: a transition from a context to an n-gram of two words or more.
 #
@@ -112,7 +112,7 @@ def check_tables(tables: LmTables, order: int, words: Vocabulary) -> None:
         raise ValueError("the tables are no language model")
 
 
-def _link(ngrams: Ngrams) -> tuple[LmTables, Floats, tuple[int, int, int] | None]:
+def _link(ngrams: Ngrams) -> tuple[LmTables, Float32, tuple[int, int, int] | None]:
     """Fill the hash table and the links between nodes.
 
     Returns the tables, the nodes' own back-off weights, and (order, row, code) of the first
@@ -127,7 +127,7 @@ def _link(ngrams: Ngrams) -> tuple[LmTables, Floats, tuple[int, int, int] | None
         slots *= 2
     table, nodes = _aligned_zeros(slots, ENTRY), _aligned_zeros(size, NODE)
     nodes["word"][0] = -1
-    backoff: Floats = np.zeros(size, np.float32)
+    backoff: Float32 = np.zeros(size, np.float32)
     first = 1
     for order, rows in enumerate(ngrams.rows, start=1):
         last = first + rows.shape[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import kernel
+from torchtune_smt.core.compiled import kernel
 
 HINGE, LOGISTIC, PERCEPTRON = range(3)
 

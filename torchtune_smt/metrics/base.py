@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Reals
-from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 
 References = Sequence[Sequence[list[str]]]
 """``references[i]``: the references of sentence i, each a list of tokens."""
@@ -17,7 +17,7 @@ References = Sequence[Sequence[list[str]]]
 class BoundMetric(Protocol):
     """A metric that knows the references of one set of sentences."""
 
-    def gains(self, kbest: KBest) -> Reals:
+    def gains(self, kbest: KBest) -> Float64:
         """Return a gain (float64, larger is better) for each hypothesis of a k-best list.
 
         The references are those of sentence ``kbest.index``.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.base import References, check_references
-from torchtune_smt.vocabulary import Vocabulary
 
 Counts = NDArray[np.int64]
 """Rows of BLEU's statistics; see `BleuReferences.statistics`."""
@@ -102,7 +102,7 @@ class SentenceBleu(ABC):
     """A gain that is computed from BLEU's statistics: one method makes a new variant."""
 
     @abstractmethod
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k]) of each row of `BleuReferences.statistics`."""
 
     def bind(self, references: References, words: Vocabulary) -> BoundBleu:
@@ -117,7 +117,7 @@ class BoundBleu:
         self._metric = metric
         self._references = references
 
-    def gains(self, kbest: KBest) -> Reals:
+    def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k]) of each hypothesis."""
         return self._metric.score(self._references.statistics(kbest))
 
@@ -138,9 +138,9 @@ class BleuPlusOne(SentenceBleu):
 
     short_references: bool = False
 
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return BLEU+1 (float64 [k], 0..1) of each row of statistics."""
-        gains: Reals = kernels.smoothed_bleu(
+        gains: Float64 = kernels.smoothed_bleu(
             statistics, 0.0, 1.0, 0.0, self.short_references, False
         )
         return gains

@@ -13,8 +13,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.compiled import inner, kernel
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inner, kernel
 
 WORD, SIBLING, CHILD, LIMIT = 0, 1, 2, 3
 ORDER = 4
@@ -27,7 +27,7 @@ Counts = NDArray[np.int64]
 
 
 @kernel
-def root_slot(roots: Ids, nodes: Nodes, word: int) -> int:
+def root_slot(roots: Int32, nodes: Nodes, word: int) -> int:
     """Return the slot of `word` among the hashed nodes of length one: its own or a free one."""
     mask = roots.size - 1
     slot = ((word * 0x9E3779B1) >> 7) & mask
@@ -37,7 +37,9 @@ def root_slot(roots: Ids, nodes: Nodes, word: int) -> int:
 
 
 @kernel
-def build_trie(tokens: Ids, begin: Offsets, first: int, last: int, roots: Ids, nodes: Nodes) -> int:
+def build_trie(
+    tokens: Int32, begin: Int64, first: int, last: int, roots: Int32, nodes: Nodes
+) -> int:
     """Write the trie of references `first` to ``last - 1`` of one sentence.
 
     Parameters
@@ -91,8 +93,8 @@ def build_trie(tokens: Ids, begin: Offsets, first: int, last: int, roots: Ids, n
 
 @kernel
 def build_tries(
-    tokens: Ids, begin: Offsets, group: Offsets, root_begin: Offsets, roots: Ids, nodes: Nodes
-) -> Offsets:
+    tokens: Int32, begin: Int64, group: Int64, root_begin: Int64, roots: Int32, nodes: Nodes
+) -> Int64:
     """Write the tries of all sentences one after the other.
 
     Parameters
@@ -124,14 +126,14 @@ def build_tries(
 @kernel
 def match_statistics(
     sentence: int,
-    root_begin: Offsets,
-    roots: Ids,
-    node_begin: Offsets,
+    root_begin: Int64,
+    roots: Int32,
+    node_begin: Int64,
     nodes: Nodes,
-    length_begin: Offsets,
-    lengths: Offsets,
-    token_begin: Offsets,
-    tokens: Ids,
+    length_begin: Int64,
+    lengths: Int64,
+    token_begin: Int64,
+    tokens: Int32,
 ) -> Counts:
     """Return BLEU's statistics of each hypothesis of one sentence.
 
@@ -207,7 +209,7 @@ def smoothed_bleu(
     add_length: float,
     short_references: bool,
     grounding: bool,
-) -> Reals:
+) -> Float64:
     """Return BLEU (0..1) with numbers added to its counts, for rows of BLEU's statistics.
 
     Parameters
@@ -246,7 +248,7 @@ def smoothed_bleu(
 
 
 @kernel
-def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Reals:
+def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_order: bool) -> Float64:
     """Return sacrebleu's BLEU (0..1) of each row of BLEU's statistics.
 
     Parameters
@@ -293,7 +295,7 @@ def sacrebleu_bleu(statistics: Counts, method: int, value: float, effective_orde
 
 
 @kernel
-def liang_bleu(statistics: Counts) -> Reals:
+def liang_bleu(statistics: Counts) -> Float64:
     """Return Liang's sum of BLEUs (0..15/16) of each row of BLEU's statistics."""
     gains = np.zeros(statistics.shape[0])
     for h in range(statistics.shape[0]):

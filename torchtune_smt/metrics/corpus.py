@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from torchtune_smt.errors import InputError
+from torchtune_smt.core.errors import InputError
 
 METRICS = ("bleu", "chrf", "ter")
 

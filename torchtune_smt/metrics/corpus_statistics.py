@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.metrics.corpus import CorpusScore, sacrebleu_metric
 
 
@@ -25,7 +25,7 @@ class CorpusStatistics:
         By sacrebleu.
     """
 
-    rows: Reals
+    rows: Float64
     score: CorpusScore
 
 
@@ -59,7 +59,7 @@ class StatisticsExtractor:
         lowercase: bool = False,
     ) -> None:
         self._metric = sacrebleu_metric(metric, tokenize, lowercase, references)
-        self.score_sums: Callable[[Reals], Reals] = _SCORES[metric]
+        self.score_sums: Callable[[Float64], Float64] = _SCORES[metric]
 
     def extract(self, hypotheses: Sequence[str]) -> CorpusStatistics:
         """Return the statistics of a system."""
@@ -71,7 +71,7 @@ class StatisticsExtractor:
         )
 
 
-def bleu_scores(sums: Reals) -> Reals:
+def bleu_scores(sums: Float64) -> Float64:
     """Return corpus BLEU, smoothed as sacrebleu does by default (``exp``).
 
     Parameters
@@ -91,11 +91,11 @@ def bleu_scores(sums: Reals) -> Reals:
     defined = ~none.all(axis=-1) & (total > 0).all(axis=-1)
     precision = 100 * smoothed / np.maximum(total, 1)
     penalty = np.exp(np.minimum(0, 1 - reference / np.maximum(length, 1)))
-    scores: Reals = penalty * np.exp(np.log(precision).mean(axis=-1))
+    scores: Float64 = penalty * np.exp(np.log(precision).mean(axis=-1))
     return np.where(defined, scores, 0)
 
 
-def chrf_scores(sums: Reals) -> Reals:
+def chrf_scores(sums: Float64) -> Float64:
     """Return corpus chrF2.
 
     Parameters
@@ -118,7 +118,7 @@ def chrf_scores(sums: Reals) -> Reals:
     return np.where(some, 100 * (1 + factor) * precision * recall / np.where(some, weighted, 1), 0)
 
 
-def ter_scores(sums: Reals) -> Reals:
+def ter_scores(sums: Float64) -> Float64:
     """Return corpus TER.
 
     Parameters

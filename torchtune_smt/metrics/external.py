@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from torchtune_smt.errors import InputError, shown
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError, shown
+from torchtune_smt.core.text import BLANKS, finite_number, split_words, whole_number
+from torchtune_smt.core.textio import iterate_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.base import References
-from torchtune_smt.text import BLANKS, finite_number, split_words, whole_number
-from torchtune_smt.textio import iterate_lines
-from torchtune_smt.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class BoundExternalScores:
         self._worst = {sentence: min(scores.values()) for sentence, scores in self._scores.items()}
         self.missing = 0
 
-    def gains(self, kbest: KBest) -> Reals:
+    def gains(self, kbest: KBest) -> Float64:
         """Return the score (float64 [k]) of each hypothesis.
 
         Raises

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.bleu import Counts, SentenceBleu
 
@@ -17,7 +17,7 @@ class LiangBleu(SentenceBleu):
     discriminative approach to machine translation"; dtrain's ``smooth_bleu``.
     """
 
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..15/16) of each row of statistics."""
-        gains: Reals = kernels.liang_bleu(statistics)
+        gains: Float64 = kernels.liang_bleu(statistics)
         return gains

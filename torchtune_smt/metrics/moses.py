@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.bleu import Counts, SentenceBleu
 
@@ -36,10 +36,10 @@ class MosesBleu(SentenceBleu):
         if not 0 < self.smoothing < math.inf:
             raise ValueError(f"smoothing must be a number above 0, not {self.smoothing}")
 
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..1) of each row of statistics."""
         s = float(self.smoothing)
-        gains: Reals = kernels.smoothed_bleu(
+        gains: Float64 = kernels.smoothed_bleu(
             statistics, s, s, s if self.smooth_brevity else 0.0, False, False
         )
         return gains

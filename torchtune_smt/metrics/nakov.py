@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.bleu import Counts, SentenceBleu
 
@@ -46,9 +46,9 @@ class NakovBleu(SentenceBleu):
                 "no word has gain 0 already: set smooth_unigrams=true too"
             )
 
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..1) of each row of statistics."""
-        gains: Reals = kernels.smoothed_bleu(
+        gains: Float64 = kernels.smoothed_bleu(
             statistics,
             1.0 if self.smooth_unigrams else 0.0,
             1.0,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.base import References
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences, SentenceBleu
 from torchtune_smt.metrics.nakov import NakovBleu
-from torchtune_smt.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class BoundPhrasalBleu:
         self._references = references
         self._shortest = references.shortest()
 
-    def gains(self, kbest: KBest) -> Reals:
+    def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k], 0..length of the shortest reference) of each hypothesis."""
         statistics = self._references.statistics(kbest)
-        gains: Reals = self._metric.score(statistics) * self._shortest[kbest.index]
+        gains: Float64 = self._metric.score(statistics) * self._shortest[kbest.index]
         return gains

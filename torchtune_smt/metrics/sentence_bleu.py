@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.bleu import Counts, SentenceBleu
 
@@ -62,12 +62,12 @@ class SacreBleu(SentenceBleu):
         if not 0 < self.smooth_value < math.inf:
             raise ValueError(f"smooth_value must be a number above 0, not {self.smooth_value}")
 
-    def score(self, statistics: Counts) -> Reals:
+    def score(self, statistics: Counts) -> Float64:
         """Return sacrebleu's score / 100 (float64 [k]) of each row of statistics."""
         value = self.smooth_value
         if value is None:
             value = self.DEFAULTS.get(self.smooth_method, 0.0)
-        gains: Reals = kernels.sacrebleu_bleu(
+        gains: Float64 = kernels.sacrebleu_bleu(
             statistics, self.METHODS[self.smooth_method], float(value), self.effective_order
         )
         return gains

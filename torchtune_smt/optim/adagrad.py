@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import (
@@ -149,14 +149,14 @@ class AdaGrad(SparseOptimizer):
     def _update_rows(
         self,
         group: Group,
-        weight: Reals,
+        weight: Float64,
         state: State,
-        row_begin: Offsets,
-        feature: Features,
-        value: Reals,
-        order: Offsets,
+        row_begin: Int64,
+        feature: Integers,
+        value: Float64,
+        order: Int64,
         slope: int,
-        margins: Reals,
+        margins: Float64,
         first: int,
     ) -> int:
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.state import DAMAGED, vector, well_formed, whole
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import (
     Group,
@@ -17,7 +18,6 @@ from torchtune_smt.optim.sparse import (
     settings_like,
     sparse_gradient,
 )
-from torchtune_smt.state import DAMAGED, vector, well_formed, whole
 
 # What torch's optimizers keep of each coordinate, and the entry of their groups that a new one
 # begins with; None: 0.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
 from torchtune_smt.regularizers.l1 import L1
-from torchtune_smt.shortcuts import behaves_as
 
 
 class CumulativeL1(SparseOptimizer):
@@ -102,14 +102,14 @@ class CumulativeL1(SparseOptimizer):
     def _update_rows(
         self,
         group: Group,
-        weight: Reals,
+        weight: Float64,
         state: State,
-        row_begin: Offsets,
-        feature: Features,
-        value: Reals,
-        order: Offsets,
+        row_begin: Int64,
+        feature: Integers,
+        value: Float64,
+        order: Int64,
         slope: int,
-        margins: Reals,
+        margins: Float64,
         first: int,
     ) -> int:
         done, penalty = row_kernels.cumulative_l1(

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.errors import DivergenceError, InputError
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import lazy_oscar_kernels
 from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
@@ -18,7 +19,6 @@ from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
 from torchtune_smt.regularizers.oscar import Oscar
-from torchtune_smt.shortcuts import behaves_as
 
 logger = logging.getLogger(__name__)
 
@@ -187,14 +187,14 @@ class FobosOscar(SparseOptimizer):
     def _update_rows(
         self,
         group: Group,
-        weight: Reals,
+        weight: Float64,
         state: State,
-        row_begin: Offsets,
-        feature: Features,
-        value: Reals,
-        order: Offsets,
+        row_begin: Int64,
+        feature: Integers,
+        value: Float64,
+        order: Int64,
         slope: int,
-        margins: Reals,
+        margins: Float64,
         first: int,
     ) -> int:
         structure = self._structure(group, weight, state)
@@ -222,7 +222,7 @@ class FobosOscar(SparseOptimizer):
             _check(why, f"row {row}", dimension)
         return int(done)
 
-    def _structure(self, group: Group, weight: Reals, state: State) -> OscarStructure:
+    def _structure(self, group: Group, weight: Float64, state: State) -> OscarStructure:
         """Return the structure, a new one where others may have changed the weights."""
         structure: OscarStructure | None = state.get("structure")
         if structure is None or structure.released:
@@ -233,7 +233,7 @@ class FobosOscar(SparseOptimizer):
         return structure
 
 
-def _dimension(group: Group, weight: Reals) -> int:
+def _dimension(group: Group, weight: Float64) -> int:
     given: int | None = group["regularizer"].dimension
     return max(weight.size - group["unregularized"], 0) if given is None else given
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import inner, kernel
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, wide
@@ -18,9 +18,9 @@ DONE, BUILD, MARGIN, WEIGHT, DIMENSION = range(5)
 @inner
 def allowed(
     tree: Tree,
-    weight: Reals,
-    feature: Features,
-    value: Reals,
+    weight: Float64,
+    feature: Integers,
+    value: Float64,
     begin: int,
     end: int,
     factor: float,
@@ -44,9 +44,9 @@ def allowed(
 @inner
 def descend(
     tree: Tree,
-    weight: Reals,
-    feature: Features,
-    value: Reals,
+    weight: Float64,
+    feature: Integers,
+    value: Float64,
     begin: int,
     end: int,
     factor: float,
@@ -63,7 +63,7 @@ def descend(
 
 
 @kernel
-def catch_up(tree: Tree, weight: Reals, indices: Offsets, unregularized: int) -> None:
+def catch_up(tree: Tree, weight: Float64, indices: Int64, unregularized: int) -> None:
     """Bring some weights up to date."""
     for j in indices:
         if j >= unregularized:
@@ -73,9 +73,9 @@ def catch_up(tree: Tree, weight: Reals, indices: Offsets, unregularized: int) ->
 @kernel
 def step(
     tree: Tree,
-    weight: Reals,
-    indices: Offsets,
-    gradient: Reals,
+    weight: Float64,
+    indices: Int64,
+    gradient: Float64,
     rate: float,
     size: float,
     unregularized: int,
@@ -94,17 +94,17 @@ def step(
 @kernel
 def rows(
     tree: Tree,
-    weight: Reals,
+    weight: Float64,
     step: int,
-    row_begin: Offsets,
-    feature: Features,
-    value: Reals,
-    order: Offsets,
+    row_begin: Int64,
+    feature: Integers,
+    value: Float64,
+    order: Int64,
     kind: int,
     rates: tuple[float, float],
     unregularized: int,
     dimension: int,
-    margins: Reals,
+    margins: Float64,
     begin: int,
 ) -> tuple[int, int]:
     """Take a step after each row, as `torchtune_smt.optim.row_kernels` do.

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.optim.oscar_groups_kernels import SMALLEST
 from torchtune_smt.optim.oscar_tree_kernels import (
     ACTIVE,
@@ -46,7 +46,7 @@ FILL = 24
 
 
 @kernel
-def group_equals(tree: Tree, weight: Reals, order: Offsets) -> tuple[Reals, Offsets, Offsets]:
+def group_equals(tree: Tree, weight: Float64, order: Int64) -> tuple[Float64, Int64, Int64]:
     """Make groups of equal |w|.
 
     Parameters
@@ -88,7 +88,7 @@ def group_equals(tree: Tree, weight: Reals, order: Offsets) -> tuple[Reals, Offs
 
 
 @kernel
-def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
+def in_order(tree: Tree) -> tuple[Float64, Int64, Int64]:
     """Return |w|, the number of members and the number of each group, in descending order."""
     n = tree.counts[GROUPS]
     magnitude = np.empty(n)
@@ -112,7 +112,7 @@ def in_order(tree: Tree) -> tuple[Reals, Offsets, Offsets]:
 
 
 @kernel
-def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> None:
+def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
     """Write all nodes anew, and set the clock to 0.
 
     Parameters
@@ -161,7 +161,7 @@ def build(tree: Tree, magnitude: Reals, members: Offsets, group: Offsets) -> Non
 
 
 @kernel
-def write(tree: Tree, weight: Reals, magnitude: Reals, group: Offsets) -> None:
+def write(tree: Tree, weight: Float64, magnitude: Float64, group: Int64) -> None:
     """Bring all weights up to date; `magnitude` and `group` are those of `in_order`."""
     for k in range(group.size):
         first = tree.group[group[k], FIRST]
@@ -174,7 +174,7 @@ def write(tree: Tree, weight: Reals, magnitude: Reals, group: Offsets) -> None:
 
 
 @kernel
-def signed_blocks(tree: Tree, weight: Reals, group: Offsets, result: Offsets) -> None:
+def signed_blocks(tree: Tree, weight: Float64, group: Int64, result: Int64) -> None:
     """Write 2 b, or 2 b + 1 where w < 0, for the members of the b-th group of `in_order`."""
     for b in range(group.size):
         first = tree.group[group[b], FIRST]

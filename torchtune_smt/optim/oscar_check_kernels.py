@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Flags
+from torchtune_smt.core.arrays import Bool
+from torchtune_smt.core.compiled import kernel
 from torchtune_smt.optim.oscar_tree_kernels import (
     ACTIVE,
     AFTER,
@@ -142,7 +142,7 @@ def _is_ring(tree: Tree, group: int, size: int, length: int) -> bool:
 
 
 @kernel
-def _free(tree: Tree, used: Flags) -> int:
+def _free(tree: Tree, used: Bool) -> int:
     """Return how many groups are in the list of those not in use, marking them; -1: it is none."""
     free = 0
     group = tree.counts[FREE]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import inlined, inner
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.compiled import inlined, inner
 from torchtune_smt.optim.oscar_tree_kernels import (
     ACTIVE,
     AFTER,
@@ -53,7 +53,7 @@ SMALLEST = 1e-300
 
 
 @inlined
-def read(tree: Tree, weight: Reals, j: int) -> float:
+def read(tree: Tree, weight: Float64, j: int) -> float:
     """Bring a weight up to date and return it."""
     group = wide(tree.member[j, GROUP])
     if group < 0:
@@ -150,7 +150,7 @@ def stays(tree: Tree, leaf: int, i: int, y: float) -> bool:
 
 
 @inner
-def move(tree: Tree, weight: Reals, j: int, new: float) -> None:
+def move(tree: Tree, weight: Float64, j: int, new: float) -> None:
     """Give a coordinate, which is up to date, a new weight."""
     if new == weight[j]:
         return
@@ -238,7 +238,7 @@ def merge(tree: Tree, leaf: int, i: int) -> None:
 
 
 @inner
-def kill_last(tree: Tree, weight: Reals, leaf: int, i: int) -> None:
+def kill_last(tree: Tree, weight: Float64, leaf: int, i: int) -> None:
     """Make the members of the last group 0."""
     group = wide(tree.link[leaf, CHILD + i])
     first = tree.group[group, FIRST]
@@ -269,7 +269,7 @@ def due(tree: Tree, node: int) -> int:
 
 
 @inner
-def advance(tree: Tree, weight: Reals, step: float, dimension: int) -> None:
+def advance(tree: Tree, weight: Float64, step: float, dimension: int) -> None:
     """Take a proximal step: let the clock go on, merge what has met, drop what has come to 0.
 
     In what order neighbours that have met are merged makes no difference: that is the pooling of

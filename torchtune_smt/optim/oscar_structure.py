@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.optim import oscar_build_kernels, oscar_check_kernels
 from torchtune_smt.optim.oscar_build_kernels import FILL
 from torchtune_smt.optim.oscar_tree_kernels import (
@@ -48,7 +48,7 @@ class OscarStructure:
         All weights are up to date, and may be changed by others from now on.
     """
 
-    def __init__(self, weight: Reals, unregularized: int, lambda1: float, lambda2: float) -> None:
+    def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
         order = np.flatnonzero(weight[unregularized:]) + unregularized
         order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
         self.released = False
@@ -78,12 +78,12 @@ class OscarStructure:
             member[:old] = self.tree.member
             self.tree = self.tree._replace(member=member)
 
-    def write(self, weight: Reals) -> None:
+    def write(self, weight: Float64) -> None:
         """Bring all weights up to date."""
         magnitude, _, group = oscar_build_kernels.in_order(self.tree)
         oscar_build_kernels.write(self.tree, weight, magnitude, group)
 
-    def signed_blocks(self, weight: Reals) -> Offsets:
+    def signed_blocks(self, weight: Float64) -> Int64:
         """Return the group of each coordinate, as `Oscar.groups` numbers them."""
         result = np.full(weight.size, -1)
         _, _, group = oscar_build_kernels.in_order(self.tree)
@@ -133,7 +133,7 @@ class OscarStructure:
         result.tree.real[:nodes], result.tree.link[:nodes] = parts["real"], parts["link"]
         return result
 
-    def _build(self, changes: int, magnitude: Reals, members: Offsets, group: Offsets) -> None:
+    def _build(self, changes: int, magnitude: Float64, members: Int64, group: Int64) -> None:
         changes = max(changes, CHANGES, group.size // 4)
         self._make_groups(group.size + changes)
         self._make_nodes(_nodes_for(group.size, changes))

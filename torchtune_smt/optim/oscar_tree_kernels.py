@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.compiled import inlined, inner
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inlined, inner
 
 FANOUT = 32
 NEVER = float("inf")
@@ -67,12 +67,12 @@ class Tree(NamedTuple):
         nodes visited.
     """
 
-    real: Reals
-    link: Ids
-    group: Ids
-    member: Ids
-    numbers: Reals
-    counts: Offsets
+    real: Float64
+    link: Int32
+    group: Int32
+    member: Int32
+    numbers: Float64
+    counts: Int64
 
 
 @inlined

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import inner, kernel
-from torchtune_smt.kernel_types import Features, Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 
 
@@ -58,18 +58,18 @@ def elastic_repeated(
 
 @kernel
 def adagrad(
-    weight: Reals,
-    total: Reals,
-    last: Ids,
+    weight: Float64,
+    total: Float64,
+    last: Int32,
     step: int,
-    row_begin: Offsets,
-    feature: Features,
-    value: Reals,
-    order: Offsets,
+    row_begin: Int64,
+    feature: Integers,
+    value: Float64,
+    order: Int64,
     kind: int,
     strengths: tuple[float, float, float],
     unregularized: int,
-    margins: Reals,
+    margins: Float64,
     begin: int,
 ) -> int:
     """`AdaGrad` row by row.
@@ -112,19 +112,19 @@ def adagrad(
 
 @kernel
 def fobos(
-    weight: Reals,
-    shrink: Reals,
-    scale: Reals,
+    weight: Float64,
+    shrink: Float64,
+    scale: Float64,
     totals: tuple[float, float, float],
     step: int,
-    row_begin: Offsets,
-    feature: Features,
-    value: Reals,
-    order: Offsets,
+    row_begin: Int64,
+    feature: Integers,
+    value: Float64,
+    order: Int64,
     kind: int,
     strengths: tuple[float, float, float, float],
     unregularized: int,
-    margins: Reals,
+    margins: Float64,
     begin: int,
 ) -> tuple[int, float, float]:
     """`FOBOS` row by row, with a regulariser of the elastic form.
@@ -170,18 +170,18 @@ def fobos(
 
 @kernel
 def sgd(
-    weight: Reals,
-    total: Reals,
-    last: Offsets,
+    weight: Float64,
+    total: Float64,
+    last: Int64,
     clock: int,
     by_step: bool,
-    row_begin: Offsets,
-    feature: Features,
-    value: Reals,
-    order: Offsets,
+    row_begin: Int64,
+    feature: Integers,
+    value: Float64,
+    order: Int64,
     kind: int,
     lr: float,
-    margins: Reals,
+    margins: Float64,
     begin: int,
 ) -> int:
     """`SGD` row by row.
@@ -214,18 +214,18 @@ def sgd(
 
 @kernel
 def cumulative_l1(
-    weight: Reals,
-    received: Reals,
+    weight: Float64,
+    received: Float64,
     penalty: float,
     step: int,
-    row_begin: Offsets,
-    feature: Features,
-    value: Reals,
-    order: Offsets,
+    row_begin: Int64,
+    feature: Integers,
+    value: Float64,
+    order: Int64,
     kind: int,
     strengths: tuple[float, float, float],
     unregularized: int,
-    margins: Reals,
+    margins: Float64,
     begin: int,
 ) -> tuple[int, float]:
     """`CumulativeL1` row by row.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.errors import DivergenceError
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
-from torchtune_smt.shortcuts import declared
-from torchtune_smt.state import DAMAGED, real, vector, well_formed, whole
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
@@ -138,13 +138,13 @@ class SparseOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step_rows(
         self,
-        row_begin: Offsets,
-        feature: Features,
-        value: Reals,
+        row_begin: Int64,
+        feature: Integers,
+        value: Float64,
         slope: int,
         parameter: Tensor | None = None,
-        order: Offsets | None = None,
-    ) -> Reals:
+        order: Int64 | None = None,
+    ) -> Float64:
         """Take a step on each of some rows of features in turn, in a compiled loop.
 
         The same as `step` along -slope(z) · row for each row, with the margin z = W·row under the
@@ -326,14 +326,14 @@ class SparseOptimizer(torch.optim.Optimizer):
     def _update_rows(
         self,
         group: Group,
-        weight: Reals,
+        weight: Float64,
         state: State,
-        row_begin: Offsets,
-        feature: Features,
-        value: Reals,
-        order: Offsets,
+        row_begin: Int64,
+        feature: Integers,
+        value: Float64,
+        order: Int64,
         slope: int,
-        margins: Reals,
+        margins: Float64,
         first: int,
     ) -> int:
         """Take the steps of `step_rows` from `first` on; return the one it stopped before."""
@@ -479,7 +479,7 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     if not gradient.is_sparse:
         raise TypeError(
             f"{optimizer} takes sparse gradients and got a dense one: compute scores with "
-            "torchtune_smt.scoring, whose gradients are sparse"
+            "torchtune_smt.core.scoring, whose gradients are sparse"
         )
     indices, values = gradient._indices()[0], gradient._values()
     # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.

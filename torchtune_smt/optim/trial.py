@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
-from torchtune_smt.state import packed, unpacked
 
 
 def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:

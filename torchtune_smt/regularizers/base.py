@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from torchtune_smt.shortcuts import declared
+from torchtune_smt.core.shortcuts import declared
 
 
 class Regularizer(Protocol):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.compiled import kernel
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.compiled import kernel
 
 
 @kernel
 def pool(
-    weights: Reals,
-    order: Offsets,
+    weights: Float64,
+    order: Int64,
     lambda1: float,
     lambda2: float,
     dimension: int,
-    begin: Offsets,
-    total: Reals,
-    value: Reals,
+    begin: Int64,
+    total: Float64,
+    value: Float64,
 ) -> int:
     """Pool adjacent violators; return the number of blocks.
 
@@ -67,7 +67,7 @@ def pool(
 
 
 @kernel
-def write(order: Offsets, begin: Offsets, value: Reals, result: Reals, block: Offsets) -> None:
+def write(order: Int64, begin: Int64, value: Float64, result: Float64, block: Int64) -> None:
     """Give each weight of `result` the value of its block, clipped at 0, with its own sign."""
     u = order.size
     for b in range(begin.size - 1):

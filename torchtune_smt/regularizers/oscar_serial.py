@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.regularizers import oscar_kernels as kernels
 
 
 def prox(
-    weights: Reals, lambda1: float, lambda2: float, dimension: int, blocks: bool
-) -> tuple[Reals, Offsets]:
+    weights: Float64, lambda1: float, lambda2: float, dimension: int, blocks: bool
+) -> tuple[Float64, Int64]:
     """Return the proximal point and the blocks; see `torchtune_smt.regularizers.ops.prox_oscar`.
 
     O(n + u log u) for u weights that are not 0.

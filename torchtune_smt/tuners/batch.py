@@ -10,16 +10,16 @@ from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 import numpy as np
 import torch
 
-from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import DivergenceError
-from torchtune_smt.kernel_types import Reals
-from torchtune_smt.pairs import PairSampler
-from torchtune_smt.shortcuts import declared
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.runs.epochs import Progress, check_ending, set_weights
+from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Progress, check_ending, set_weights
-from torchtune_smt.weights import Weights
 
 Result = Literal["best", "last"]
 
@@ -35,14 +35,14 @@ class Fit:
         What the log is to have, by name: a loss, a number of pairs.
     """
 
-    weights: Reals
+    weights: Float64
     report: dict[str, float]
 
 
 class Fitter(Protocol):
     """Finds weights on k-best lists."""
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights for the lists.
 
         Parameters
@@ -82,7 +82,7 @@ class PairFitter(Protocol):
         """What chooses the pairs."""
         ...
 
-    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights for pairs; else as `Fitter.fit`."""
         ...
 
@@ -92,7 +92,7 @@ def wants_pairs(fitter: Fitter) -> TypeGuard[PairFitter]:
     return isinstance(fitter, PairFitter) and bool(declared(fitter, "takes_pairs", "fit"))
 
 
-def check_start(lists: FlatLists, start: Reals) -> None:
+def check_start(lists: FlatLists, start: Float64) -> None:
     """Raise ValueError if there are not D start weights, or not all are finite."""
     if start.shape != (lists.dimension,):
         raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
@@ -100,7 +100,7 @@ def check_start(lists: FlatLists, start: Reals) -> None:
         raise ValueError("a start weight is not finite")
 
 
-def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Reals, seed: Sequence[int]) -> Fit:
+def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Float64, seed: Sequence[int]) -> Fit:
     """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
     if wants_pairs(fitter):
         lists.require(start.size)
@@ -251,14 +251,14 @@ def tune_batch(
     return progress
 
 
-def _current(weights: Weights) -> Reals:
+def _current(weights: Weights) -> Float64:
     """Return a copy of the weights of all features known."""
     weights.grow()
-    values: Reals = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
+    values: Float64 = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
     return values
 
 
-def _interpolate(weights: Weights, old: Reals, new: Reals, share: float) -> float:
+def _interpolate(weights: Weights, old: Float64, new: Float64, share: float) -> float:
     """Set weights to a mean of new and old; return the largest change over the largest weight."""
     mixed = share * new + (1 - share) * old
     if not np.isfinite(mixed).all():

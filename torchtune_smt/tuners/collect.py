@@ -9,15 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from torchtune_smt.accumulation.accumulated_lists import AccumulatedLists
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Reals
+from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.sentences import Sentences
-from torchtune_smt.weights import Weights
 
 # Sentences decoded between two reports.
 _BATCH: Final = 64
@@ -36,7 +36,7 @@ class Judge:
     """
 
     statistics: Callable[[KBest], Counts]
-    gains: Callable[[KBest, Counts], Reals]
+    gains: Callable[[KBest, Counts], Float64]
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Flags, Offsets, Reals
-from torchtune_smt.text import finite_number, whole_number
-from torchtune_smt.textio import atomic_writer, iterate_lines
-from torchtune_smt.vocabulary import Vocabulary
+from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import finite_number, whole_number
+from torchtune_smt.core.textio import atomic_writer, iterate_lines
+from torchtune_smt.core.vocabulary import Vocabulary
 
 ZeroGroup = Literal["drop", "keep"]
 
@@ -41,7 +41,7 @@ class FeatureGroups:
         A number is missing among those of the groups, or a dense feature is not alone.
     """
 
-    group: Offsets
+    group: Int64
     n_dense: int
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class FeatureGroups:
             raise ValueError(f"group {int(np.argmin(sizes))} of {sizes.size} has no features")
 
     @classmethod
-    def of(cls, blocks: Offsets, n_dense: int, *, keep_zeros: Flags | None = None) -> FeatureGroups:
+    def of(cls, blocks: Int64, n_dense: int, *, keep_zeros: Bool | None = None) -> FeatureGroups:
         """Return the groups of weights that OSCAR has made equal.
 
         Parameters
@@ -83,12 +83,12 @@ class FeatureGroups:
         return len(self) - self.n_dense
 
     @property
-    def sizes(self) -> Offsets:
+    def sizes(self) -> Int64:
         """The number of features in each group."""
-        counts: Offsets = np.bincount(self.group[self.group >= 0], minlength=len(self))
+        counts: Int64 = np.bincount(self.group[self.group >= 0], minlength=len(self))
         return counts
 
-    def rename(self, dimension: int) -> Offsets:
+    def rename(self, dimension: int) -> Int64:
         """Return the group of each of `dimension` features, as `FlatLists.projected` takes it."""
         if dimension < self.group.size:
             raise ValueError(
@@ -98,7 +98,7 @@ class FeatureGroups:
         result[: self.group.size] = self.group
         return result
 
-    def mean(self, weights: Reals) -> Reals:
+    def mean(self, weights: Float64) -> Float64:
         """Return the mean weight of each group.
 
         Parameters
@@ -113,10 +113,10 @@ class FeatureGroups:
         n = min(weights.size, self.group.size)
         inside = np.flatnonzero(self.group[:n] >= 0)
         totals = np.bincount(self.group[inside], weights[inside], minlength=len(self))
-        result: Reals = totals / self.sizes
+        result: Float64 = totals / self.sizes
         return result
 
-    def pack(self, weights: Reals) -> Reals:
+    def pack(self, weights: Float64) -> Float64:
         """Return the weights of groups, given those that `unpack` has made of them."""
         n = min(weights.size, self.group.size)
         inside = np.flatnonzero(self.group[:n] >= 0)
@@ -124,7 +124,7 @@ class FeatureGroups:
         result[self.group[inside]] = weights[inside]
         return result
 
-    def unpack(self, weights: Reals, dimension: int) -> Reals:
+    def unpack(self, weights: Float64, dimension: int) -> Float64:
         """Return the weight of each of `dimension` features from those of the groups.
 
         Parameters
@@ -135,7 +135,7 @@ class FeatureGroups:
         """
         rename = self.rename(dimension)
         # The last one is for features in no group, whose number is -1.
-        result: Reals = np.append(weights, 0.0)[rename]
+        result: Float64 = np.append(weights, 0.0)[rename]
         return result
 
 
@@ -146,7 +146,7 @@ def check_zero_group(zero_group: str) -> None:
 
 
 def save_groups(
-    path: str | os.PathLike[str], groups: FeatureGroups, weights: Reals, features: Vocabulary
+    path: str | os.PathLike[str], groups: FeatureGroups, weights: Float64, features: Vocabulary
 ) -> None:
     """Write groups as a table: number, weight and size of the group, and one of its features.
 
@@ -191,7 +191,7 @@ def save_groups(
 
 def read_groups(
     path: str | os.PathLike[str], features: Vocabulary, n_dense: int
-) -> tuple[FeatureGroups, Reals]:
+) -> tuple[FeatureGroups, Float64]:
     """Read a file of `save_groups`.
 
     Parameters

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from torchtune_smt.kernel_types import Bytes, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, UInt8
 
 WIDTH, HEIGHT = 800, 560
 # The corners of the plot within the picture.
@@ -17,7 +17,7 @@ LEFT, TOP, RIGHT, BOTTOM = 90, 60, 770, 490
 _GREY, _LIGHT, _BLUE, _ORANGE = (70, 70, 70), (225, 225, 225), (31, 119, 180), (230, 110, 20)
 
 
-def draw_groups(weights: Reals, sizes: Offsets, title: str) -> Bytes:
+def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
     """Draw a point a group: its weight to the right, its number of features upwards.
 
     The scale of weights is linear, that of sizes logarithmic. Positive weights are blue, negative

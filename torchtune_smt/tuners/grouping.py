@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Reals
-from torchtune_smt.pairs import PairSampler
-from torchtune_smt.state import DAMAGED, vector, well_formed, whole
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.state import DAMAGED, vector, well_formed, whole
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.runs.epochs import Best, Progress, check_ending, check_progress, set_weights
+from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import (
     Fit,
     Fitter,
@@ -28,7 +29,6 @@ from torchtune_smt.tuners.batch import (
     wants_pairs,
 )
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.epochs import Best, Progress, check_ending, check_progress, set_weights
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
 from torchtune_smt.tuners.learn_groups import GroupLearning, count_features, learn_groups
 
@@ -57,14 +57,14 @@ class GroupedFitter:
         """What chooses the pairs of such a fitter."""
         return cast(PairFitter, self.fitter).sampler
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights of single features; see `Fitter.fit`."""
         groups = self.groups
         projected = lists.projected(groups.rename(lists.dimension), len(groups))
         fit = self.fitter.fit(projected, groups.mean(start), seed)
         return Fit(groups.unpack(fit.weights, lists.dimension), fit.report)
 
-    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights of single features; see `PairFitter.fit_pairs`."""
         groups = self.groups
         projected = pairs.projected(groups.rename(start.size), len(groups))
@@ -163,7 +163,7 @@ class GroupingReport:
 
     iteration: int
     groups: FeatureGroups
-    group_weights: Reals
+    group_weights: Float64
     score: float
     fits: int
     tuning: float
@@ -331,7 +331,7 @@ class GroupingTuner:
         collected = self.train.collect()
         begin = time.perf_counter()
         weights.grow()
-        start: Reals = weights.parameter.detach().numpy().copy()
+        start: Float64 = weights.parameter.detach().numpy().copy()
         n_dense = weights.n_dense
         if start.size == n_dense:
             raise InputError(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
@@ -73,8 +73,8 @@ class Learned:
         Mean hinge of the last pass (of the last N steps), each before its step.
     """
 
-    blocks: Offsets
-    weights: Reals
+    blocks: Int64
+    weights: Float64
     dimension: int
     steps: int
     loss: float
@@ -82,7 +82,7 @@ class Learned:
 
 def learn_groups(
     pairs: PairRows,
-    start: Reals,
+    start: Float64,
     n_dense: int,
     settings: GroupLearning,
     seed: Sequence[int],
@@ -141,11 +141,11 @@ def learn_groups(
         total += float(np.maximum(1.0 - last, 0.0).sum())
         on_steps(begin + order.size, steps)
     optimizer.flush()
-    blocks: Offsets = optimizer.groups().numpy()
+    blocks: Int64 = optimizer.groups().numpy()
     return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n)
 
 
-def _dimension(pairs: PairRows, start: Reals, n_dense: int, regularizer: Oscar) -> int:
+def _dimension(pairs: PairRows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
     """Return d."""
     if regularizer.dimension is None:
         return max(start.size - n_dense, 1)
@@ -159,7 +159,7 @@ def _dimension(pairs: PairRows, start: Reals, n_dense: int, regularizer: Oscar) 
     return regularizer.dimension
 
 
-def count_features(weights: Reals, first: int, found: Features) -> int:
+def count_features(weights: Float64, first: int, found: Integers) -> int:
     """Return the number of features that OSCAR pulls at, 1 at least.
 
     Parameters

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.batch import Fit, check_start
 
@@ -67,7 +67,7 @@ class Mert:
         if self.max_features < 1:
             raise ValueError(f"max_features must be at least 1, not {self.max_features}")
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return the weights of the best BLEU that was found.
 
         It is never worse than the start's, unless that has no weight that makes a difference.
@@ -135,8 +135,8 @@ class Mert:
         return Fit(weights, report)
 
     def _climb(
-        self, search: _Search, point: Reals, generator: np.random.Generator
-    ) -> tuple[Reals, float]:
+        self, search: _Search, point: Float64, generator: np.random.Generator
+    ) -> tuple[Float64, float]:
         """Return a point from which no round of line searches gains, and its BLEU."""
         axes = np.eye(point.size)
         bleu = search.begin(point)
@@ -169,14 +169,14 @@ class _Search:
         Scores at the present point.
     """
 
-    def __init__(self, lists: FlatLists, active: Offsets) -> None:
+    def __init__(self, lists: FlatLists, active: Int64) -> None:
         column = np.full(lists.dimension, -1, np.int64)
         column[active] = np.arange(active.size)
         matrix = np.zeros((active.size, lists.n_hypotheses))
         kernels.fill(lists.row_begin, lists.feature, lists.value, column, matrix)
         if not np.isfinite(matrix).all():
             raise InputError("a feature value of the lists is not finite; check the lists")
-        scale: Reals = np.empty(active.size)
+        scale: Float64 = np.empty(active.size)
         kernels.standardize(lists.list_begin, matrix, scale)
         self._matrix = np.ascontiguousarray(matrix[scale > 0])
         self.feature = active[scale > 0]
@@ -185,19 +185,19 @@ class _Search:
         self._statistics = np.ascontiguousarray(lists.statistics)
         self.count = 0
         n = lists.n_hypotheses
-        self.offset: Reals = np.zeros(n)
-        self._slope: Reals = np.empty(n)
-        self._stack: Offsets = np.empty(np.diff(lists.list_begin).max(initial=0), np.int64)
-        self._chosen: Offsets = np.empty(len(lists), np.int64)
-        self._gamma: Reals = np.empty(n)
-        self._change: Ids = np.empty((n, 2), np.int32)
+        self.offset: Float64 = np.zeros(n)
+        self._slope: Float64 = np.empty(n)
+        self._stack: Int64 = np.empty(np.diff(lists.list_begin).max(initial=0), np.int64)
+        self._chosen: Int64 = np.empty(len(lists), np.int64)
+        self._gamma: Float64 = np.empty(n)
+        self._change: Int32 = np.empty((n, 2), np.int32)
 
-    def begin(self, point: Reals) -> float:
+    def begin(self, point: Float64) -> float:
         """Go to a point; return BLEU there."""
         kernels.combine(self._matrix, point, self.offset)
         return self._bleu()
 
-    def move(self, direction: Reals, bleu: float) -> tuple[float, float]:
+    def move(self, direction: Float64, bleu: float) -> tuple[float, float]:
         """Go from the present point, which has this BLEU, to the best one along a direction.
 
         Returns
@@ -237,11 +237,11 @@ class _Search:
         return float(kernels.chosen_bleu(self._statistics, self._chosen))
 
 
-def _unit(vector: Reals) -> Reals:
+def _unit(vector: Float64) -> Float64:
     """Return a vector of length 1 in this direction; 0 of 0."""
     return vector / (float(np.linalg.norm(vector)) or 1.0)
 
 
-def _bleu(lists: FlatLists, weights: Reals) -> float:
+def _bleu(lists: FlatLists, weights: Float64) -> float:
     """Return corpus BLEU (0..1) of the lists under some weights."""
     return float(kernels.chosen_bleu(lists.statistics, lists.best(weights)))

@@ -16,15 +16,15 @@ import math
 
 import numpy as np
 
-from torchtune_smt.compiled import inner, kernel, wide
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inner, kernel, wide
 
 ORDER = 4
 LARGEST = 1e30  # of γ: so much times a slope is still finite
 
 
 @kernel
-def fill(row_begin: Offsets, feature: Ids, value: Reals, column: Offsets, matrix: Reals) -> None:
+def fill(row_begin: Int64, feature: Int32, value: Float64, column: Int64, matrix: Float64) -> None:
     """Write values of CSR rows into a matrix of zeros, float64 [m, n].
 
     ``column[j]`` is the row of the matrix that has feature j.
@@ -35,7 +35,7 @@ def fill(row_begin: Offsets, feature: Ids, value: Reals, column: Offsets, matrix
 
 
 @kernel
-def standardize(list_begin: Offsets, matrix: Reals, scale: Reals) -> None:
+def standardize(list_begin: Int64, matrix: Float64, scale: Float64) -> None:
     """Subtract each list's mean from each feature (float64 [m, n]), and divide by its spread.
 
     ``scale`` (float64 [m]) is written: the spread, the root of the mean square of all lists; 0 for
@@ -60,7 +60,7 @@ def standardize(list_begin: Offsets, matrix: Reals, scale: Reals) -> None:
 
 
 @kernel
-def combine(matrix: Reals, vector: Reals, out: Reals) -> None:
+def combine(matrix: Float64, vector: Float64, out: Float64) -> None:
     """Write the sum of the rows of a matrix (float64 [m, n]), each times its part of a vector."""
     out[:] = 0.0
     # In pieces that stay in the cache.
@@ -74,7 +74,7 @@ def combine(matrix: Reals, vector: Reals, out: Reals) -> None:
 
 
 @wide
-def count_above(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
+def count_above(offset: Float64, slope: Float64, gamma: float, score: float) -> int:
     """Count the hypotheses of a list whose score at γ is larger than this one."""
     count = 0
     for h in range(offset.size):
@@ -83,7 +83,7 @@ def count_above(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
 
 
 @wide
-def largest(offset: Reals, slope: Reals, gamma: float) -> float:
+def largest(offset: Float64, slope: Float64, gamma: float) -> float:
     """Return the largest score of a list at γ."""
     # Four maxima that do not wait for each other.
     part = offset.size // 4
@@ -104,7 +104,7 @@ def largest(offset: Reals, slope: Reals, gamma: float) -> float:
 
 
 @wide
-def first_at(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
+def first_at(offset: Float64, slope: Float64, gamma: float, score: float) -> int:
     """Return the first hypothesis of a list with this score at γ."""
     found = offset.size
     for h in range(offset.size):
@@ -114,7 +114,7 @@ def first_at(offset: Reals, slope: Reals, gamma: float, score: float) -> int:
 
 
 @inner
-def outermost(offset: Reals, slope: Reals, sign: float) -> int:
+def outermost(offset: Float64, slope: Float64, sign: float) -> int:
     """Return the first line of the envelope (sign -1) or the last one (1)."""
     best = 0
     for h in range(1, offset.size):
@@ -126,13 +126,13 @@ def outermost(offset: Reals, slope: Reals, sign: float) -> int:
 
 @kernel
 def envelopes(
-    list_begin: Offsets,
-    offset: Reals,
-    slope: Reals,
-    stack: Offsets,
-    first: Offsets,
-    gamma: Reals,
-    change: Ids,
+    list_begin: Int64,
+    offset: Float64,
+    slope: Float64,
+    stack: Int64,
+    first: Int64,
+    gamma: Float64,
+    change: Int32,
 ) -> int:
     """Find the upper envelope of each list; return the number of thresholds.
 
@@ -181,7 +181,7 @@ def envelopes(
 
 
 @inner
-def bleu(total: Offsets) -> float:
+def bleu(total: Int64) -> float:
     """Return sacrebleu's corpus BLEU (0..1) of summed statistics, without smoothing.
 
     0 as soon as one order has no match.
@@ -197,7 +197,7 @@ def bleu(total: Offsets) -> float:
 
 
 @kernel
-def chosen_bleu(statistics: Ids, chosen: Offsets) -> float:
+def chosen_bleu(statistics: Int32, chosen: Int64) -> float:
     """Return corpus BLEU of some hypotheses."""
     total = np.zeros(statistics.shape[1], np.int64)
     for h in chosen:
@@ -207,7 +207,7 @@ def chosen_bleu(statistics: Ids, chosen: Offsets) -> float:
 
 
 @kernel
-def best(list_begin: Offsets, offset: Reals, chosen: Offsets) -> None:
+def best(list_begin: Int64, offset: Float64, chosen: Int64) -> None:
     """Write the first hypothesis of the largest score of each list."""
     for s in range(chosen.size):
         top = list_begin[s]
@@ -219,11 +219,11 @@ def best(list_begin: Offsets, offset: Reals, chosen: Offsets) -> None:
 
 @kernel
 def sweep(
-    first: Offsets,
-    gamma: Reals,
-    change: Ids,
-    order: Offsets,
-    statistics: Ids,
+    first: Int64,
+    gamma: Float64,
+    change: Int32,
+    order: Int64,
+    statistics: Int32,
     narrow: float,
     far: float,
 ) -> tuple[float, float]:

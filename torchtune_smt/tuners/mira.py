@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.batch import Fit, check_start
@@ -66,7 +66,7 @@ class KBestMira:
                 f"scale must be one of {', '.join(get_args(GainScale))}, not {self.scale!r}"
             )
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return averaged weights.
 
         Parameters
@@ -98,12 +98,12 @@ class KBestMira:
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)
-        usable: Offsets = np.flatnonzero(np.diff(lists.list_begin) > 1)
+        usable: Int64 = np.flatnonzero(np.diff(lists.list_begin) > 1)
         widest = int(np.diff(lists.row_begin).max(initial=0))
         x_feature, x_value = np.empty(2 * widest, np.int64), np.empty(2 * widest)
-        weights: Reals = start.astype(np.float64)
-        late: Reals = np.zeros(lists.dimension)
-        background: Reals = np.ones(lists.statistics.shape[1])
+        weights: Float64 = start.astype(np.float64)
+        late: Float64 = np.zeros(lists.dimension)
+        background: Float64 = np.ones(lists.statistics.shape[1])
         start_bleu = bleu_on(lists, start)
         best = Fit(weights, {"bleu": -1.0})
         for number in range(1, self.passes + 1):
@@ -138,8 +138,8 @@ class KBestMira:
         return best
 
 
-def bleu_on(lists: FlatLists, weights: Reals) -> float:
+def bleu_on(lists: FlatLists, weights: Float64) -> float:
     """Return corpus BLEU (0..1, as sacrebleu computes it) of the hypotheses that W ranks first."""
     totals = lists.statistics[lists.best(weights)].sum(axis=0, dtype=np.int64)
-    bleu: Reals = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
+    bleu: Float64 = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
     return float(bleu[0])

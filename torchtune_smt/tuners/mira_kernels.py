@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.compiled import inner
-from torchtune_smt.kernel_types import Ids, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inner
 from torchtune_smt.metrics.bleu_kernels import ORDER
 
 # The pseudo-document's statistics of long n-grams must not vanish where all hypotheses are short.
@@ -13,7 +13,7 @@ LEAST = 1e-60
 
 
 @inner
-def background_bleu(statistics: Ids, h: int, background: Reals, by_reference: bool) -> float:
+def background_bleu(statistics: Int32, h: int, background: Float64, by_reference: bool) -> float:
     """Return BLEU of a pseudo-document with hypothesis `h` added.
 
     Parameters
@@ -41,13 +41,13 @@ def background_bleu(statistics: Ids, h: int, background: Reals, by_reference: bo
 def hope_and_fear(
     first: int,
     last: int,
-    row_begin: Offsets,
-    feature: Ids,
-    value: Reals,
-    statistics: Ids,
-    background: Reals,
+    row_begin: Int64,
+    feature: Int32,
+    value: Float64,
+    statistics: Int32,
+    background: Float64,
     by_reference: bool,
-    weight: Reals,
+    weight: Float64,
 ) -> tuple[int, int, float, float]:
     """Return hope and fear of the list ``first .. last - 1``.
 
@@ -81,11 +81,11 @@ def hope_and_fear(
 def difference(
     a: int,
     b: int,
-    row_begin: Offsets,
-    feature: Ids,
-    value: Reals,
-    out_feature: Offsets,
-    out_value: Reals,
+    row_begin: Int64,
+    feature: Int32,
+    value: Float64,
+    out_feature: Int64,
+    out_value: Float64,
 ) -> tuple[int, float]:
     """Write row `a` minus row `b`, without zeros; return the number of values and ‖·‖².
 
@@ -116,21 +116,21 @@ def difference(
 
 @inner
 def one_pass(
-    order: Offsets,
-    list_begin: Offsets,
-    row_begin: Offsets,
-    feature: Ids,
-    value: Reals,
-    statistics: Ids,
-    background: Reals,
+    order: Int64,
+    list_begin: Int64,
+    row_begin: Int64,
+    feature: Int32,
+    value: Float64,
+    statistics: Int32,
+    background: Float64,
     decay: float,
     by_reference: bool,
     C: float,
-    weight: Reals,
-    late: Reals,
+    weight: Float64,
+    late: Float64,
     step: int,
-    x_feature: Offsets,
-    x_value: Reals,
+    x_feature: Int64,
+    x_value: Float64,
 ) -> tuple[int, float]:
     """Take a step for each list in this order.
 

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.errors import InputError
-from torchtune_smt.kbest import KBest
-from torchtune_smt.kernel_types import Features, Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.scoring import SparseRows, bring_up_to_date
+from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.core.weights import Readable
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.pairs import finite_gains
-from torchtune_smt.scoring import SparseRows, bring_up_to_date
-from torchtune_smt.shortcuts import declared
-from torchtune_smt.weights import Readable
+from torchtune_smt.samplers.pairs import finite_gains
 
 
 def take_step(
@@ -26,7 +26,7 @@ def take_step(
     optimizer: LazyOptimizer,
     loss: Loss,
     kbests: Sequence[KBest],
-    sample: Callable[[KBest], Offsets],
+    sample: Callable[[KBest], Int64],
 ) -> tuple[float, int]:
     """Take a step on k-best lists with gains, with a loss of either kind.
 
@@ -68,7 +68,7 @@ def pairwise_step(
     optimizer: LazyOptimizer,
     loss: PairwiseLoss,
     kbests: Sequence[KBest],
-    pairs: Sequence[Offsets],
+    pairs: Sequence[Int64],
 ) -> tuple[float, int]:
     """Take the step, or with reduction "each" the steps, of a pairwise loss.
 
@@ -104,8 +104,8 @@ def rows_step(
     weights: Readable,
     optimizer: LazyOptimizer,
     loss: PairwiseLoss,
-    rows: tuple[Offsets, Features, Reals],
-    chosen: Offsets,
+    rows: tuple[Int64, Integers, Float64],
+    chosen: Int64,
 ) -> float:
     """Take the step, or with reduction "each" the steps, of a pairwise loss on some pairs.
 
@@ -148,7 +148,7 @@ def _step_on_all(
     return float(losses.detach().mean())
 
 
-def _gathered(rows: tuple[Offsets, Features, Reals], chosen: Offsets) -> SparseRows:
+def _gathered(rows: tuple[Int64, Integers, Float64], chosen: Int64) -> SparseRows:
     """Return some rows in CSR form."""
     row_begin, feature, value = rows
     lengths = row_begin[chosen + 1] - row_begin[chosen]
@@ -221,7 +221,7 @@ def list_losses(weights: Readable, loss: ListwiseLoss, kbests: Sequence[KBest]) 
     )
 
 
-def _by_length(scores: Tensor, gains: list[Reals]) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_length(scores: Tensor, gains: list[Float64]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the scores and gains of lists of equal length as matrices."""
     first, begin = 0, 0
     while first < len(gains):

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest import KBest
+from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
-from torchtune_smt.pairs import PairSampler
+from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.objective import take_step
 from torchtune_smt.tuners.sentences import Sentences
-from torchtune_smt.weights import Weights
 
 
 @dataclass(frozen=True)

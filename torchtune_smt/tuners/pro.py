@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.kernel_types import Reals
-from torchtune_smt.pairs import PairSampler
-from torchtune_smt.scoring import SparseRows
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.scoring import SparseRows
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import Fit
-from torchtune_smt.tuners.devices import check_device
 from torchtune_smt.tuners.objective import check_pairs
 
 
@@ -72,11 +72,11 @@ class Pro:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
         check_device(self.device)
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights for pairs of the lists; see `fit_pairs`."""
         return self.fit_pairs(lists.pair_rows(self.sampler, seed), start, seed)
 
-    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
         """Return the weights with the least objective.
 
         Parameters

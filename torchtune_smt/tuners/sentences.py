@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest import KBest, Source
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.metrics.corpus import CorpusScore, corpus_bleu
-from torchtune_smt.weights import Weights
 
 
 @dataclass(frozen=True)

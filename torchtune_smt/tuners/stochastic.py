@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.accumulation.flat_lists import FlatLists
-from torchtune_smt.accumulation.pair_rows import PairRows
-from torchtune_smt.errors import InputError
-from torchtune_smt.kernel_types import Offsets, Reals
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
-from torchtune_smt.pairs import PairSampler
+from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import Fit
-from torchtune_smt.tuners.devices import check_device
 from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
 
 
@@ -72,7 +72,7 @@ class Stochastic:
         """Whether the loss is one of pairs."""
         return not is_listwise(self.loss)
 
-    def fit(self, lists: FlatLists, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights for the lists.
 
         Parameters
@@ -98,32 +98,32 @@ class Stochastic:
         loss = self.loss
         if not is_listwise(loss):
             return self.fit_pairs(lists.pair_rows(self.sampler, seed), start, seed)
-        usable: Offsets = np.flatnonzero(np.diff(lists.list_begin) > 1)
+        usable: Int64 = np.flatnonzero(np.diff(lists.list_begin) > 1)
         if usable.size == 0:
             raise InputError(
                 "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
             )
         weights, optimizer = self._begin(start)
 
-        def step(chosen: Offsets) -> float:
+        def step(chosen: Int64) -> float:
             kbests = [lists.kbest(s) for s in chosen.tolist()]
             return listwise_step(weights, optimizer, loss, kbests)[0]
 
         return self._passes(weights, optimizer, usable, step, seed, "lists")
 
-    def fit_pairs(self, pairs: PairRows, start: Reals, seed: Sequence[int]) -> Fit:
+    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
         """Return weights for pairs; else as `fit`."""
         check_pairs(len(pairs))
         weights, optimizer = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
         arrays = (pairs.row_begin, pairs.feature, pairs.value)
 
-        def step(chosen: Offsets) -> float:
+        def step(chosen: Int64) -> float:
             return rows_step(weights, optimizer, loss, arrays, chosen)
 
         return self._passes(weights, optimizer, np.arange(len(pairs)), step, seed, "pairs")
 
-    def _begin(self, start: Reals) -> tuple[_FixedWeights, LazyOptimizer]:
+    def _begin(self, start: Float64) -> tuple[_FixedWeights, LazyOptimizer]:
         """Return weights and a new optimizer of these."""
         parameter = torch.nn.Parameter(torch.from_numpy(start.copy()).to(self.device))
         optimizer = adapted(self.optimizer([parameter]))
@@ -133,8 +133,8 @@ class Stochastic:
         self,
         weights: _FixedWeights,
         optimizer: LazyOptimizer,
-        items: Offsets,
-        step: Callable[[Offsets], float],
+        items: Int64,
+        step: Callable[[Int64], float],
         seed: Sequence[int],
         name: str,
     ) -> Fit:

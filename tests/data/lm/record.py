@@ -14,8 +14,8 @@ from pathlib import Path
 
 import kenlm
 
+from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.lm import estimate, write_arpa
-from torchtune_smt.textio import atomic_writer, read_lines
 
 HERE = Path(__file__).parent
 

@@ -1,0 +1,191 @@
+"""The cache of compiled kernels: a folder for each state of their sources, a file for each kernel.
+
+numba's own cache is not used. It knows a function by its own file alone, so that a caller keeps the
+old code of a function that has changed in another file. It trusts what it reads, and machine code
+with a flipped bit runs. And of two processes that write its index at once, one may leave the code
+of one signature under another.
+
+Like ``__pycache__``, the folder holds code: it lies where only the user writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import shutil
+import stat
+import sys
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import compiler
+from numba.core.serialize import dumps
+
+from torchtune_smt.core.resources import PACKAGE
+
+# numba's types are not for others to check.
+_config: Final[Any] = numba.config
+_CompileResult: Final[Any] = compiler.CompileResult
+_dumps: Final[Any] = dumps
+
+# Folders that stay when a new one is made, the last used ones: of other versions and environments.
+KEPT: Final = 8
+
+# What else of numba's settings changes the code; the processor stands in the key of each file.
+_SETTINGS: Final = (
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "EXTEND_VARIABLE_LIFETIMES",
+    "LLVM_REFPRUNE_FLAGS",
+    "LLVM_REFPRUNE_PASS",
+    "LOOP_VECTORIZE",
+    "OPT",
+    "SLP_VECTORIZE",
+)
+_DIGEST: Final = 16
+
+
+def kernel_sources() -> list[Path]:
+    """Return the files with compiled functions, and those that decide how they are compiled."""
+    names = [PACKAGE / "core" / f"{name}.py" for name in ("compiled", "arrays", "machine_code")]
+    return [*names, *sorted(PACKAGE.rglob("*kernels.py"))]
+
+
+def state() -> str:
+    """Return a hash of all that machine code depends on: sources, versions, settings of numba."""
+    versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)
+    settings = [(name, repr(getattr(_config, name, None))) for name in _SETTINGS]
+    digest = hashlib.blake2b(repr((versions, settings)).encode(), digest_size=_DIGEST)
+    for path in kernel_sources():
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE)} {len(source)}\n".encode())
+        digest.update(source)
+    return digest.hexdigest()
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """Return the folder of the machine code of this state, made if need be; None if none can be.
+
+    It lies below ``NUMBA_CACHE_DIR`` if that is set, else below the user's folder of caches, else
+    below a folder of the user's own among the temporary ones.
+    """
+    name = state()
+    for base in _bases():
+        folder = base / name
+        try:
+            new = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
+            # One that can only be read serves if somebody has filled it.
+            if not os.access(folder, os.W_OK) and not any(folder.iterdir()):
+                continue
+        except OSError:
+            continue
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+        if new:
+            _remove_old(base)
+        return folder
+    warnings.warn(
+        "no folder for compiled kernels can be written, so they are compiled at every start, which "
+        "takes a minute or two: set NUMBA_CACHE_DIR to a folder that you may write to",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+class MachineCode:
+    """What numba asks for the code of one function, in the place of its own cache.
+
+    Parameters
+    ----------
+    function : function
+        A function of one of the `kernel_sources`.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self.cache_path = cache_folder()
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return the compiled function for a signature, or None; a damaged file is deleted."""
+        target.refresh()
+        path = self._path(signature, target.codegen())
+        if path is None:
+            return None
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        digest, payload = content[:_DIGEST], content[_DIGEST:]
+        if _digest(payload) != digest:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        return _CompileResult._rebuild(target, *pickle.loads(payload))
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep the code for a signature; what cannot be written is compiled again next time."""
+        path = self._path(signature, compiled.codegen)
+        if path is None or compiled.library.has_dynamic_globals:
+            return
+        payload = _dumps(compiled._reduce())
+        beside = path.with_suffix(f".{uuid.uuid4().hex}")
+        try:
+            # Another process may have taken the folder for an old one.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(_digest(payload) + payload)
+            beside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+    def flush(self) -> None:
+        """Leave files as they are: what numba compiles again replaces them."""
+
+    def _path(self, signature: Any, codegen: Any) -> Path | None:
+        if self.cache_path is None:
+            return None
+        key = repr((self._name, signature, codegen.magic_tuple()))
+        name = hashlib.blake2b(key.encode(), digest_size=_DIGEST).hexdigest()
+        return self.cache_path / f"{self._name.rpartition('.')[2]}-{name}.code"
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=_DIGEST).digest()
+
+
+def _bases() -> Iterator[Path]:
+    """Yield the folders that may hold those of all states, best first."""
+    if _config.CACHE_DIR:
+        yield Path(_config.CACHE_DIR) / "torchtune_smt"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(caches):
+        yield Path(caches) / "torchtune_smt"
+    # Everybody may write to the folder above: what another user has put there is not run.
+    own = Path(tempfile.gettempdir()) / f"torchtune_smt-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        own.mkdir(mode=0o700, exist_ok=True)
+        status = own.lstat()
+        private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+        if private and status.st_uid == os.getuid():
+            yield own
+
+
+def _remove_old(base: Path) -> None:
+    """Remove the folders that were not used for longest; a process that uses one compiles anew."""
+    with contextlib.suppress(OSError):
+        folders = [path for path in base.iterdir() if len(path.name) == 2 * _DIGEST]
+        for path in sorted(folders, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            shutil.rmtree(path, ignore_errors=True)

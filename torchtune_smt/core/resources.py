@@ -1,0 +1,20 @@
+"""Where the files lie that come with the package: configurations and the example corpus."""
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def config_folder() -> Path:
+    """Return the folder of Hydra's configurations.
+
+    It is ``conf`` inside an installed package, and ``conf`` at the top of the repository where
+    the package is run from there (installed editable, or not at all).
+    """
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def example_folder() -> Path:
+    """Return the folder of the bundled example corpus."""
+    return PACKAGE / "example"

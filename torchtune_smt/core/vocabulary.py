@@ -1,0 +1,168 @@
+"""Strings and their dense integer ids: words and feature names alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.core import vocabulary_kernels as kernels
+from torchtune_smt.core.arrays import Int32, Int64, UInt8
+from torchtune_smt.core.container import are_offsets
+
+T = TypeVar("T", bound=np.generic)
+
+
+class Vocabulary:
+    """A growing set of strings, each with an id: 0, 1, 2, ... in the order of first sight.
+
+    Names lie packed in one array of UTF-8 bytes, behind a hash table of int32 ids, so that ten
+    million names cost their letters and some 20 bytes each.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Interned at once, in this order.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._count = 0
+        self._arena: UInt8 = np.empty(64, np.uint8)
+        self._begin: Int64 = np.zeros(17, np.int64)
+        self._table: Int32 = np.full(32, -1, np.int32)
+        self.intern(list(names))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self.lookup([name])[0] >= 0)
+
+    def __getitem__(self, id: int) -> str:
+        if not 0 <= id < self._count:
+            raise IndexError(f"id {id} is not in 0..{self._count - 1}")
+        return self._arena[self._begin[id] : self._begin[id + 1]].tobytes().decode("utf-8")
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        """Return the strings of some ids."""
+        return [self[int(id)] for id in ids]
+
+    def id(self, name: str) -> int:
+        """Return the id of a string.
+
+        Raises
+        ------
+        KeyError
+            The string is unknown.
+        """
+        id = int(self.lookup([name])[0])
+        if id < 0:
+            raise KeyError(name)
+        return id
+
+    def intern(self, names: Sequence[str]) -> Int32:
+        """Return the ids (int32, one a string), adding the strings that are new."""
+        return self.intern_spans(*_pack(names))
+
+    def lookup(self, names: Sequence[str]) -> Int32:
+        """Return the ids (int32, one a string), -1 where a string is unknown."""
+        return self.lookup_spans(*_pack(names))
+
+    def intern_spans(self, buffer: UInt8, begin: Int64, end: Int64) -> Int32:
+        """Return the ids of the strings ``buffer[begin[i]:end[i]]``, adding those that are new.
+
+        Parameters
+        ----------
+        buffer : uint8 array
+            UTF-8 text; its validity is the caller's business.
+        begin, end : int64 arrays
+            Of one length.
+        """
+        ids: Int32 = np.empty(begin.size, np.int32)
+        position = 0
+        while True:
+            self._count, position = kernels.intern(
+                self._table,
+                self._arena,
+                self._begin,
+                self._count,
+                buffer,
+                begin,
+                end,
+                ids,
+                position,
+            )
+            if position == begin.size:
+                return ids
+            self._make_room(int(end[position] - begin[position]))
+
+    def lookup_spans(self, buffer: UInt8, begin: Int64, end: Int64) -> Int32:
+        """Return the ids of the strings ``buffer[begin[i]:end[i]]``, -1 where unknown."""
+        ids: Int32 = np.empty(begin.size, np.int32)
+        kernels.lookup(self._table, self._arena, self._begin, buffer, begin, end, ids)
+        return ids
+
+    def to_arrays(self) -> dict[str, UInt8 | Int64]:
+        """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer)."""
+        begin = self._begin[: self._count + 1]
+        return {"letters": self._arena[: begin[-1]].copy(), "begin": begin.copy()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Vocabulary:
+        """Return the vocabulary that `to_arrays` took apart.
+
+        Raises
+        ------
+        ValueError, KeyError
+            The arrays, which may come from a file, are no vocabulary.
+        """
+        letters, begin = arrays["letters"], arrays["begin"]
+        if not _are_names(letters, begin):
+            raise ValueError("the stored vocabulary has names that are none")
+        vocabulary = cls()
+        vocabulary.intern_spans(letters, begin[:-1], begin[1:])
+        if len(vocabulary) != begin.size - 1:
+            raise ValueError("the stored vocabulary holds a name twice")
+        return vocabulary
+
+    def _make_room(self, length: int) -> None:
+        """Enlarge whatever is too small for one more string of `length` bytes."""
+        used = int(self._begin[self._count])
+        if used + length > self._arena.size:
+            self._arena = _enlarged(self._arena, used + length)
+        if self._count + 2 > self._begin.size:
+            self._begin = _enlarged(self._begin, self._count + 2)
+        if 2 * (self._count + 1) > self._table.size:
+            self._table = np.empty(2 * self._table.size, np.int32)
+            kernels.rebuild(self._table, self._arena, self._begin, self._count)
+
+
+def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
+    """Return whether arrays are strings of UTF-8, one behind the other."""
+    if letters.dtype != np.uint8 or letters.ndim != 1 or not are_offsets(begin, letters.size):
+        return False
+    try:
+        str(letters.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    # No name begins with a byte that goes on with a letter.
+    return bool((letters[begin[begin < letters.size]] & 0xC0 != 0x80).all())
+
+
+def _enlarged(array: NDArray[T], needed: int) -> NDArray[T]:
+    """Return a copy with at least `needed` places; room grows by a quarter, to keep memory low."""
+    larger = np.zeros(max(needed, array.size + array.size // 4 + 16), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+def _pack(names: Sequence[str]) -> tuple[UInt8, Int64, Int64]:
+    """Return strings as one UTF-8 buffer with the spans' begins and ends."""
+    encoded = [name.encode("utf-8") for name in names]
+    bounds: Int64 = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=bounds[1:])
+    # A bytearray, since numba compiles anew for arrays that are read-only.
+    buffer = np.frombuffer(bytearray().join(encoded), np.uint8)
+    return buffer, bounds[:-1], bounds[1:]

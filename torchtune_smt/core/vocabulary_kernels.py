@@ -1,0 +1,100 @@
+"""Kernels of `Vocabulary`: a hash table over packed bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int32, Int64, UInt8
+from torchtune_smt.core.compiled import kernel
+
+
+@kernel
+def hash_bytes(data: UInt8, begin: int, end: int) -> np.uint64:
+    """Return a 64-bit hash of ``data[begin:end]`` (multiply-xor over bytes, finished by a mix)."""
+    h = np.uint64(0xCBF29CE484222325)
+    for i in range(begin, end):
+        h = (h ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    h ^= h >> np.uint64(32)
+    h *= np.uint64(0xD6E8FEB86659FD93)
+    h ^= h >> np.uint64(32)
+    return h
+
+
+@kernel
+def find(
+    table: Int32, arena: UInt8, begin: Int64, data: UInt8, first: int, last: int
+) -> tuple[np.uint64, int]:
+    """Return (slot, id) of the string ``data[first:last]``; id is -1 where the slot is free."""
+    mask = np.uint64(table.size - 1)
+    slot = hash_bytes(data, first, last) & mask
+    length = last - first
+    while True:
+        id = table[slot]
+        if id < 0:
+            return slot, -1
+        offset = begin[id]
+        if begin[id + 1] - offset == length:
+            same = True
+            for k in range(length):
+                if arena[offset + k] != data[first + k]:
+                    same = False
+                    break
+            if same:
+                return slot, id
+        slot = (slot + np.uint64(1)) & mask
+
+
+@kernel
+def rebuild(table: Int32, arena: UInt8, begin: Int64, count: int) -> None:
+    """Fill the emptied `table` (a power of two long) with strings 0..count-1."""
+    table[:] = -1
+    mask = np.uint64(table.size - 1)
+    for id in range(count):
+        slot = hash_bytes(arena, begin[id], begin[id + 1]) & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = id
+
+
+@kernel
+def intern(
+    table: Int32,
+    arena: UInt8,
+    begin: Int64,
+    count: int,
+    data: UInt8,
+    first: Int64,
+    last: Int64,
+    ids: Int32,
+    start: int,
+) -> tuple[int, int]:
+    """Intern spans of `data` from number `start` on, until done or until room runs out.
+
+    Returns (count, next): when ``next < first.size``, more room is needed (twice the table, or
+    more arena) before the call is repeated from there.
+    """
+    for i in range(start, first.size):
+        slot, id = find(table, arena, begin, data, first[i], last[i])
+        if id < 0:
+            length = last[i] - first[i]
+            offset = begin[count]
+            full = 2 * (count + 1) > table.size or count + 2 > begin.size
+            if full or offset + length > arena.size:
+                return count, i
+            for k in range(length):
+                arena[offset + k] = data[first[i] + k]
+            begin[count + 1] = offset + length
+            table[slot] = count
+            id = count
+            count += 1
+        ids[i] = id
+    return count, first.size
+
+
+@kernel
+def lookup(
+    table: Int32, arena: UInt8, begin: Int64, data: UInt8, first: Int64, last: Int64, ids: Int32
+) -> None:
+    """Write the ids of spans of `data` to `ids`, -1 for what is unknown."""
+    for i in range(first.size):
+        ids[i] = find(table, arena, begin, data, first[i], last[i])[1]

@@ -1,0 +1,193 @@
+"""Weights files: text that people, cdec and this package read, exact to the last bit.
+
+One ``name value`` a line; lines that begin with ``#`` are comments. Features that are not named
+have weight 0. Comments at the top may say what the weights belong to (`torchtune_smt.core.origin`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from itertools import takewhile
+
+import numpy as np
+import torch
+
+from torchtune_smt.core import weights_io_kernels as kernels
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Origin
+from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.textio import (
+    atomic_writer,
+    check_plain,
+    check_utf8,
+    iterate_lines,
+    read_text,
+)
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+
+# Coordinates that are read at a time, which bounds the memory of bringing them up to date.
+CHUNK = 1 << 20
+
+_WRITABLE = re.compile(r"(?![#\ \t])[^\n\r]*[^\n\r\ \t]")
+
+_PROBLEMS = {
+    kernels.NO_VALUE: "has no value; write `name value`",
+    kernels.NO_NAME: "has no name; write `name value`",
+    kernels.NO_NUMBER: "has a value that is no finite number; write `name value`",
+}
+
+
+def save_weights(
+    path: str | os.PathLike[str], weights: Weights, origin: Origin | None = None
+) -> int:
+    """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
+
+    They are brought up to date first. Values have as many digits as it takes to read the same
+    numbers back.
+
+    Parameters
+    ----------
+    path : path
+        Packed with gzip if it ends in ``.gz``.
+    weights : Weights
+    origin : Origin, optional
+        What they belong to, which comments at the top say.
+
+    Returns
+    -------
+    int
+        The number of weights written.
+
+    Raises
+    ------
+    ValueError
+        A weight is NaN or infinite, or a name cannot be written: it is empty, begins with
+        ``#``, or has a line break, or a blank at its begin or end.
+    InputError
+        The folder cannot be written to.
+    """
+    chosen_ids, chosen_values = [], []
+    for begin in range(0, len(weights), CHUNK):
+        ids = np.arange(begin, min(begin + CHUNK, len(weights)))
+        values = weights.read(ids)
+        active = values != 0
+        chosen_ids.append(ids[active])
+        chosen_values.append(values[active])
+    ids = np.concatenate(chosen_ids) if chosen_ids else np.zeros(0, np.int64)
+    numbers = np.concatenate(chosen_values) if chosen_values else np.zeros(0)
+    names = weights.features.names(ids)
+    for p in np.flatnonzero(~np.isfinite(numbers)):
+        raise ValueError(
+            f"the weight of {names[p]!r} is {numbers[p]} and cannot be saved: lower the learning "
+            "rate, or check the feature values"
+        )
+    for name in names:
+        if not _WRITABLE.fullmatch(name):
+            raise ValueError(f"the feature name {name!r} cannot be written to a weights file")
+    entries = list(zip(names, numbers.tolist(), strict=True))
+    dense = int(np.searchsorted(ids, weights.n_dense))
+    with atomic_writer(path) as file:
+        if origin is not None:
+            file.writelines(f"# {comment}\n" for comment in origin.comments())
+        file.writelines(f"{name} {value!r}\n" for name, value in entries[:dense])
+        file.writelines(f"{name} {value!r}\n" for name, value in sorted(entries[dense:]))
+    return len(entries)
+
+
+def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
+    """Read a weights file.
+
+    The last blank, tab or ``=`` of a line separates name and value, as in cdec.
+
+    Returns
+    -------
+    names : Vocabulary
+        In the order of the file: names[i] has the weight values[i].
+    values : float64 array
+
+    Raises
+    ------
+    InputError
+        The file is missing or not UTF-8; a line lacks its name or value, has a value that is
+        no finite number, or names a feature again.
+    """
+    text = read_text(path)
+    check_utf8(text, path)
+    letters = np.frombuffer(text, np.uint8)
+    spans, problem, line = kernels.split_weights(letters, min(count_lines(letters)))
+    values = _numbers(path, text, spans)
+    if problem:
+        raise InputError(_PROBLEMS[problem], path=path, line=line)
+    names = Vocabulary()
+    ids = names.intern_spans(letters, spans[:, 0].copy(), spans[:, 1].copy())
+    if len(names) < ids.size:
+        again = int(np.flatnonzero(ids != np.arange(ids.size))[0])
+        first = int(spans[ids[again], 4])
+        raise InputError(
+            f"{names[ids[again]]!r} has a weight already, in line {first}; remove one of them",
+            path=path,
+            line=int(spans[again, 4]),
+        )
+    return names, values
+
+
+def read_origin(path: str | os.PathLike[str]) -> Origin | None:
+    """Return what a weights file says that it belongs to; None if it says nothing, as others do.
+
+    Raises
+    ------
+    InputError
+        The file is missing, no plain file, or not UTF-8; or what it says is not whole.
+    """
+    check_plain(path)
+    top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))
+    return Origin.parse([line[1:].strip() for line in top], path)
+
+
+def load_weights(path: str | os.PathLike[str], weights: Weights) -> None:
+    """Set all weights as a weights file says.
+
+    Names that are new become sparse features; features that the file does not name get 0.
+    `weights` stays as it was when the file is bad.
+
+    Raises
+    ------
+    InputError
+        As `read_weights`.
+    """
+    names, values = read_weights(path)
+    arrays = names.to_arrays()
+    begin = arrays["begin"].astype(np.int64, copy=False)
+    letters = arrays["letters"].astype(np.uint8, copy=False)
+    ids = weights.features.intern_spans(letters, begin[:-1], begin[1:])
+    weights.grow()
+    parameter = weights.parameter.data
+    parameter.zero_()
+    parameter[torch.from_numpy(ids).long().to(parameter.device)] = torch.from_numpy(values).to(
+        parameter.device, parameter.dtype
+    )
+
+
+def _numbers(path: str | os.PathLike[str], text: bytearray, spans: Int64) -> Float64:
+    """Return the numbers that stand in the value spans (columns 2 and 3)."""
+    # Python's float rounds correctly, so that what was written is read back exactly.
+    bounds = zip(spans[:, 2].tolist(), spans[:, 3].tolist(), strict=True)
+    try:
+        values: Float64 = np.array([float(text[begin:end]) for begin, end in bounds], np.float64)
+        bad = np.flatnonzero(~np.isfinite(values))
+    except ValueError:
+        bad = np.array([i for i, span in enumerate(spans) if not _is_number(text, span)])
+    if bad.size:
+        raise InputError(_PROBLEMS[kernels.NO_NUMBER], path=path, line=int(spans[bad[0], 4]))
+    return values
+
+
+def _is_number(text: bytearray, span: Int64) -> bool:
+    try:
+        return math.isfinite(float(text[span[2] : span[3]]))
+    except ValueError:
+        return False

@@ -1,0 +1,79 @@
+"""The kernel that finds names and values in a weights file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64, UInt8
+from torchtune_smt.core.compiled import kernel
+
+NEWLINE, TAB, BLANK, HASH, EQUALS = 10, 9, 32, 35, 61
+NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
+
+
+@kernel
+def is_number_letter(letter: int) -> bool:
+    """Say whether a byte may stand in a decimal number: 0-9, +, -, ., e, E."""
+    return (48 <= letter <= 57) or letter in (43, 45, 46, 69, 101)
+
+
+@kernel
+def split_weights(text: UInt8, room: int) -> tuple[Int64, int, int]:
+    r"""Return where names and values lie.
+
+    The last blank, tab or ``=`` of a line separates them. Lines that are blank or begin with
+    ``#`` are left out.
+
+    Parameters
+    ----------
+    text : uint8
+        Ends with ``\n``.
+    room : int
+        No fewer than there are lines with words.
+
+    Returns
+    -------
+    spans : int64 [lines, 5]
+        Name begin and end, value begin and end, number of the line (from 1).
+    error : int
+        0, or what is wrong with the line at which it stopped.
+    line : int
+        The number of that line.
+    """
+    spans = np.empty((room, 5), np.int64)
+    found = 0
+    line = 0
+    position = 0
+    while position < text.size:
+        begin = position
+        while position < text.size and text[position] != NEWLINE:
+            position += 1
+        end = position
+        position += 1
+        line += 1
+        while end > begin and text[end - 1] in (BLANK, TAB):
+            end -= 1
+        while begin < end and text[begin] in (BLANK, TAB):
+            begin += 1
+        if begin == end or text[begin] == HASH:
+            continue
+        value = end
+        while value > begin and text[value - 1] not in (BLANK, TAB, EQUALS):
+            value -= 1
+        if value == begin:
+            return spans[:found], NO_VALUE, line
+        name_end = value - 1
+        while name_end > begin and text[name_end - 1] in (BLANK, TAB):
+            name_end -= 1
+        if name_end == begin:
+            return spans[:found], NO_NAME, line
+        if value == end:
+            return spans[:found], NO_VALUE, line
+        for p in range(value, end):
+            if not is_number_letter(text[p]):
+                return spans[:found], NO_NUMBER, line
+        spans[found, 0], spans[found, 1] = begin, name_end
+        spans[found, 2], spans[found, 3] = value, end
+        spans[found, 4] = line
+        found += 1
+    return spans[:found], 0, 0

@@ -1,0 +1,1 @@
+"""k-best lists: in memory, on disk, and as other tools write them."""

@@ -1,0 +1,468 @@
+"""Readers of files of k-best lists: Moses's and cdec's n-best lists."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import POWERS
+from torchtune_smt.core.text import split_fields, split_words
+from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.textio import read_text
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest import formats_kernels as kernels
+from torchtune_smt.kbest.formats_kernels import Piece
+from torchtune_smt.kbest.stored_lists import (
+    StoredLists,
+    concatenated,
+    concatenated_begins,
+    lists_of,
+)
+from torchtune_smt.kbest.stored_lists_kernels import gather_features, gather_items
+
+Format = Literal["cdec", "moses"]
+OnError = Literal["error", "skip"]
+
+PIECE: Final = 1 << 22
+"""Bytes that are parsed at a time."""
+
+MAX_DENSE: Final = 200
+"""cdec's lists do not say which features are dense; more than these cannot be meant."""
+
+_TUNING_FILES: Final = dict.fromkeys(
+    (b"FEATURES_", b"SCORES_"),
+    "is one of Moses's tuning files, no n-best list; give features.dat as lists and scores.dat as "
+    "scores",
+)
+
+# For each fault: its name in counts, and the message.
+FAULTS: Final = {
+    kernels.MISSING_FIELD: (
+        "with a field missing",
+        "a field is missing: `sentence ||| words ||| features ||| score` is needed",
+    ),
+    kernels.BAD_SENTENCE: (
+        "with a bad sentence number",
+        "{token!r} is no sentence number; lines begin with the number of the sentence, from 0",
+    ),
+    kernels.EMPTY_HYPOTHESIS: (
+        "with an empty hypothesis",
+        "the hypothesis is empty; remove the line, or leave such lines out with on_error=skip",
+    ),
+    kernels.NO_LABEL: (
+        "with a nameless value",
+        "{token!r} stands where `{example}` is expected: a value needs a feature name, and a name "
+        "has no blanks in it",
+    ),
+    kernels.NO_NAME: (
+        "with a nameless value",
+        "there is no feature name before the = of {token!r}",
+    ),
+    kernels.NO_VALUE: (
+        "with a feature without a value",
+        "the feature {token!r} has no value; write `{example}`",
+    ),
+    kernels.NO_NUMBER: (
+        "with a bad value",
+        "the feature value {token!r} is no finite number; write `{example}`",
+    ),
+    kernels.NO_TOTAL: (
+        "with a bad score",
+        "{token!r} is not the score that the fourth field must hold, one finite number",
+    ),
+    kernels.NEW_DENSE: (
+        "with other dense features",
+        "{token!r} is a dense feature that the first line does not have; every line needs the same "
+        "ones (a label with an underscore and one value is sparse)",
+    ),
+    kernels.OTHER_WIDTH: (
+        "with other dense features",
+        "{token!r} has another number of values than in the first line; every line needs the same",
+    ),
+    kernels.LACKS_DENSE: (
+        "with other dense features",
+        "the dense feature {token!r} of the first line is missing; every line needs the same ones",
+    ),
+    kernels.TWICE: ("with a feature twice", "the feature {token!r} is given twice"),
+    kernels.TOO_FEW_VALUES: (
+        "with other dense features",
+        "has fewer values than the block's head names",
+    ),
+    kernels.NOT_UTF8: ("not in UTF-8", "is not valid UTF-8; convert the file to UTF-8"),
+    kernels.OUT_OF_ORDER: (
+        "out of order",
+        "the number of the sentence is smaller than on a line before; sort the lists by sentence",
+    ),
+    kernels.NO_STATISTICS: (
+        "with bad statistics",
+        "BLEU's statistics must be whole numbers, 0 or more",
+    ),
+}
+
+
+def read_lists(
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+    *,
+    words: Vocabulary | None = None,
+    features: Vocabulary | None = None,
+    dense: Sequence[str] | None = None,
+    on_error: OnError = "error",
+) -> StoredLists:
+    """Read a file of n-best lists, plain or ``.gz``.
+
+    Fields are separated by ``|||``: sentence number, words, features, score; further ones are not
+    used.
+
+    - ``moses``: ``Label= v v Label= v``. A label is sparse if it has an underscore and one value,
+      as in Moses's tuner. Values of the others are called ``Label_0``, ``Label_1``, ... (``LM0_0``,
+      too: Moses's own features.dat has it so); every line must have the same ones.
+    - ``cdec``: ``name=v name=v``, where the last ``=`` counts, and features that a line does not
+      mention are 0. The format does not say which ones are dense: here those without a colon.
+
+    Parameters
+    ----------
+    path : path
+    format : {"moses", "cdec"}, optional
+        Told from the first line by default.
+    words, features : Vocabulary, optional
+        Taken and added to, so that several files share their ids.
+    dense : sequence of str, optional
+        Names of the dense features, where they are not those told above.
+    on_error : {"error", "skip"}
+        Whether a line with a fault is an error, or is left out and counted. Numbers of sentences
+        that are missing are errors, or counted, too.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, has a fault, or nothing is left of it.
+    """
+    path = Path(path)
+    if format not in (None, *get_args(Format)):
+        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
+    data = read_text(path, refused=_TUNING_FILES)
+    if re.search(rb"[^ \t\n]", data) is None:
+        raise InputError("is empty; k-best lists are expected", path=path)
+    if format is None:
+        format = _detect(data)
+    text: UInt8 = np.frombuffer(data, np.uint8)
+    moses = format == "moses"
+    collector = Collector(
+        text, path, words, features, on_error, "Label= 0.5" if moses else "name=0.5"
+    )
+    labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
+    seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
+    n_labels, line = -1, 1
+    collector.label_names = labels
+    for start, stop in _pieces(text):
+        lines, tokens = count_lines(text[start:stop])
+        piece = Piece.empty(lines, tokens)
+        broken = collector.blank_invalid(start, stop)
+        sizes, n_labels = kernels.parse_lines(
+            text, start, stop, moses, POWERS, labels, n_labels, seen, piece
+        )
+        if n_labels >= 0 and not collector.dense_names:
+            collector.set_dense(_dense_names(text, labels[:n_labels]))
+        collector.read_long(piece, sizes[-1])
+        piece.fault[broken] = kernels.NOT_UTF8
+        collector.add(piece, sizes, np.arange(line, line + lines))
+        line += lines
+    lists = collector.lists()
+    if not moses:
+        lists.same_dense = False
+        lists.dense_names = _without_colon(lists) if dense is None else []
+        if len(lists.dense_names) > MAX_DENSE:
+            raise InputError(
+                f"has {len(lists.dense_names):,} features without a colon in their names, which "
+                "would all be dense; say which ones are, with dense=[NAME,...]",
+                path=path,
+            )
+    if dense is not None:
+        lists.dense_names = list(dense)
+    return lists
+
+
+class Collector:
+    """Puts the parsed pieces of a file together, and deals with their faults.
+
+    Parameters
+    ----------
+    text : uint8
+        The file.
+    path : path
+        What errors call it.
+    words, features : Vocabulary, optional
+    on_error : {"error", "skip"}
+    example : str
+        How a feature is written.
+    """
+
+    def __init__(
+        self,
+        text: UInt8,
+        path: Path,
+        words: Vocabulary | None,
+        features: Vocabulary | None,
+        on_error: OnError,
+        example: str,
+    ) -> None:
+        if on_error not in get_args(OnError):
+            raise ValueError(f"on_error must be error or skip, not {on_error!r}")
+        self.words = Vocabulary() if words is None else words
+        self.features = Vocabulary() if features is None else features
+        self.dense_names: list[str] = []
+        self.label_names: Int64 = np.empty((0, 4), np.int64)
+        self.skipped: Counter[str] = Counter()
+        self._text = text
+        self._path = path
+        self._strict = on_error == "error"
+        self._example = example
+        self._dense: Int32 = np.empty(0, np.int32)
+        self._order: Int32 = np.empty(0, np.int32)
+        self._last = -1  # the largest sentence number so far
+        self._owner: list[Int64] = []
+        self._line: list[Int64] = []
+        self._tokens: list[tuple[Int64, Int32]] = []
+        self._rows: list[tuple[Int64, Int32, Float64]] = []
+        self._total: list[Float64] = []
+
+    def blank_invalid(self, start: int, stop: int) -> list[int]:
+        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece."""
+        data = self._text[start:stop].tobytes()
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError:
+            lines = data.split(b"\n")[:-1]
+            broken = [slot for slot, line in enumerate(lines) if not _is_utf8(line)]
+            begins = np.cumsum([start] + [len(line) + 1 for line in lines])
+            for slot in broken:
+                self._text[begins[slot] : begins[slot + 1] - 1] = ord(" ")
+            return broken
+        return []
+
+    def read_long(self, piece: Piece, n_long: int) -> None:
+        """Read the numbers that the parser left alone; mark lines where one is not finite."""
+        for slot, index, begin, end in piece.long[:n_long].tolist():
+            number = float(self._text[begin:end].tobytes())
+            if not math.isfinite(number):
+                piece.fault[slot] = kernels.NO_TOTAL if index < 0 else kernels.NO_NUMBER
+                piece.place[slot] = begin
+            elif index < 0:
+                piece.total[slot] = number
+            else:
+                piece.value[index] = number
+
+    def set_dense(self, names: list[str]) -> None:
+        """Say what the dense columns are called."""
+        self.dense_names = names
+        self._dense = self.features.intern(names)
+
+    def add(
+        self,
+        piece: Piece,
+        sizes: tuple[int, int, int, int, int],
+        line: Int64,
+    ) -> Int64:
+        """Add a piece; return the slots that were kept.
+
+        Parameters
+        ----------
+        sizes : five int
+            How much of `piece` is used: lines, words, values, names, long numbers.
+        line : int64 [lines]
+            Their numbers in the file, from 1.
+
+        Raises
+        ------
+        InputError
+            There is a fault, and it is not to be skipped.
+        """
+        lines, n_words, n_values, n_names, _ = sizes
+        names = self.features.intern_spans(
+            self._text, piece.name_begin[:n_names], piece.name_end[:n_names]
+        )
+        row_begin: Int64 = np.empty(lines + 1, np.int64)
+        feature: Int32 = np.empty(n_values, np.int32)
+        value: Float64 = np.empty(n_values)
+        if self._order.size < len(self.features):
+            self._order = np.arange(2 * len(self.features), dtype=np.int32)
+        kernels.tidy_rows(lines, piece, self._dense, names, self._order, row_begin, feature, value)
+        kept = self._check(piece, lines, line)
+        tokens = self.words.intern_spans(
+            self._text, piece.word_begin[:n_words], piece.word_end[:n_words]
+        )
+        token_begin = piece.token_begin[: lines + 1]
+        used = int(row_begin[-1])
+        total = piece.total[:lines]
+        if kept.size < lines:
+            token_begin, tokens = gather_items(token_begin, tokens, kept)
+            row_begin, feature, value = gather_features(row_begin, feature, value, kept)
+            used = value.size
+        self._owner.append(piece.sentence[kept])
+        self._line.append(line[kept])
+        self._tokens.append((token_begin.copy(), tokens))
+        self._rows.append((row_begin, feature[:used].copy(), value[:used].copy()))
+        self._total.append(total[kept])
+        return kept
+
+    def lists(self) -> StoredLists:
+        """Return all that was added.
+
+        Raises
+        ------
+        InputError
+            Nothing is left.
+        """
+        owner = concatenated(self._owner, np.int64)
+        if owner.size == 0:
+            raise InputError(
+                f"no hypothesis is left ({_counts(self.skipped)}); check the format",
+                path=self._path,
+            )
+        line = np.concatenate(self._line)
+        row_begin = concatenated_begins([begin for begin, _, _ in self._rows])
+        feature = np.concatenate([feature for _, feature, _ in self._rows])
+        self._check_names(line, row_begin, feature)
+        sentence, list_begin = lists_of(owner)
+        missing = int(sentence[-1]) + 1 - sentence.size
+        if missing:
+            self.skipped["sentences without a list"] += missing
+        return StoredLists(
+            sentence,
+            list_begin,
+            line,
+            concatenated_begins([begin for begin, _ in self._tokens]),
+            np.concatenate([tokens for _, tokens in self._tokens]),
+            row_begin,
+            feature,
+            np.concatenate([value for _, _, value in self._rows]),
+            np.concatenate(self._total),
+            np.empty((owner.size, 0), np.int32),
+            self.words,
+            self.features,
+            self.dense_names,
+            True,
+            self.skipped,
+        )
+
+    def _check(self, piece: Piece, lines: int, line: Int64) -> Int64:
+        """Return the slots without a fault; raise, or count, the others."""
+        fault = piece.fault[:lines]
+        good = fault == kernels.FINE
+        numbers = np.where(good, piece.sentence[:lines], -1)
+        before = np.maximum.accumulate(np.concatenate([[self._last], numbers]))
+        disorder = good & (numbers < before[:-1])
+        fault[disorder] = kernels.OUT_OF_ORDER
+        self._last = int(before[-1])
+        bad = np.flatnonzero(fault != kernels.FINE)
+        if self._strict:
+            gap = np.flatnonzero(good & (numbers > before[:-1] + 1))
+            if bad.size and not (gap.size and gap[0] < bad[0]):
+                slot = int(bad[0])
+                message = FAULTS[int(fault[slot])][1].format(
+                    token=self._token(int(fault[slot]), int(piece.place[slot])),
+                    example=self._example,
+                )
+                raise InputError(message, path=self._path, line=int(line[slot]))
+            if gap.size:
+                slot = int(gap[0])
+                raise InputError(
+                    f"this list is of sentence {numbers[slot]}, and sentence "
+                    f"{before[slot] + 1} has none; sentences are numbered from 0 without gaps "
+                    "(on_error=skip leaves sentences without a list out)",
+                    path=self._path,
+                    line=int(line[slot]),
+                )
+        for code, count in Counter(fault[bad].tolist()).items():
+            self.skipped[f"lines {FAULTS[code][0]}"] += count
+        return np.flatnonzero(fault == kernels.FINE)
+
+    def _check_names(self, line: Int64, row_begin: Int64, feature: Int32) -> None:
+        """Refuse names that a weights file could not hold: it would fail after all the tuning."""
+        arrays = self.features.to_arrays()
+        first = np.asarray(arrays["letters"])[np.asarray(arrays["begin"][:-1], np.int64)]
+        comments = first == ord("#")
+        if comments.any():
+            at = np.flatnonzero(comments[feature])
+            row = np.searchsorted(row_begin, at[:1], side="right") - 1
+            raise InputError(
+                f"the feature {self.features[int(np.flatnonzero(comments)[0])]!r} begins with #, "
+                "which weights files take for a comment; call it something else",
+                path=self._path,
+                line=int(line[row[0]]) if row.size else None,
+            )
+
+    def _token(self, fault: int, place: int) -> str:
+        """Return what a message is about."""
+        if fault == kernels.TWICE and place >= 0:
+            return self.features[place]
+        if fault in (kernels.TWICE, kernels.LACKS_DENSE):
+            row = place if place >= 0 else -1 - place
+            begin, end = self.label_names[row, :2]
+            return _decoded(self._text[begin:end])
+        rest = _decoded(self._text[place : place + 1000].tobytes().split(b"\n", 1)[0])
+        return next(iter(split_words(rest)), "the end of the line")
+
+
+def _pieces(text: UInt8) -> list[tuple[int, int]]:
+    """Return (begin, end) of pieces that end with a line."""
+    bounds = [0]
+    while bounds[-1] < text.size:
+        stop = min(bounds[-1] + PIECE, text.size)
+        while text[stop - 1] != ord("\n"):
+            stop += 1
+        bounds.append(stop)
+    return list(pairwise(bounds))
+
+
+def _detect(data: bytearray) -> Format:
+    """Return the format that the first line with features is in."""
+    for line in data[:PIECE].decode("utf-8", "replace").split("\n")[:1000]:
+        fields = split_fields(line)
+        tokens = split_words(fields[2]) if len(fields) > 2 else []
+        if any(token.endswith("=") for token in tokens):
+            return "moses"
+        if any("=" in token for token in tokens):
+            return "cdec"
+    return "cdec"
+
+
+def _dense_names(text: UInt8, labels: Int64) -> list[str]:
+    names = []
+    for begin, end, width, _ in labels.tolist():
+        label = _decoded(text[begin:end])
+        names += [f"{label}_{i}" for i in range(width)]
+    return names
+
+
+def _without_colon(lists: StoredLists) -> list[str]:
+    """Return the names of the features that occur and have no colon."""
+    used = np.flatnonzero(np.bincount(lists.feature))
+    return [name for name in lists.features.names(used) if ":" not in name]
+
+
+def _is_utf8(letters: bytes) -> bool:
+    try:
+        letters.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(letters: bytes | UInt8) -> str:
+    return bytes(letters).decode("utf-8", "replace")
+
+
+def _counts(skipped: Counter[str]) -> str:
+    return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items())) or "no lines"

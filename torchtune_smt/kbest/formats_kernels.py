@@ -1,0 +1,551 @@
+"""The parsers of k-best lists: from bytes to words, features and values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
+from torchtune_smt.core.compiled import inner
+from torchtune_smt.core.numerals_kernels import LONG, NONE, number
+
+# What can be wrong with a line. The kernels here find the first ones.
+(
+    FINE,
+    MISSING_FIELD,
+    BAD_SENTENCE,
+    EMPTY_HYPOTHESIS,
+    NO_LABEL,
+    NO_NAME,
+    NO_VALUE,
+    NO_NUMBER,
+    NO_TOTAL,
+    NEW_DENSE,
+    OTHER_WIDTH,
+    LACKS_DENSE,
+    TWICE,
+    TOO_FEW_VALUES,
+    NOT_UTF8,
+    OUT_OF_ORDER,
+    NO_STATISTICS,
+) = range(17)
+
+MAX_LABELS = 1000
+
+_SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _UNDERSCORE = 32, 9, 10, 124, 61, 95
+_ZERO, _NINE = 48, 57
+
+
+class Piece(NamedTuple):
+    """What a piece of a file holds, a slot for each of its lines.
+
+    Attributes
+    ----------
+    sentence : int64 [lines]
+    fault : int32 [lines]
+        `FINE`, or what is wrong with the line; its words and features are then left out.
+    place : int64 [lines]
+        Where in the text the fault is; for `LACKS_DENSE` the row of the labels, for `TWICE` the
+        feature.
+    total : float64 [lines]
+    token_begin : int64 [lines + 1]
+    word_begin, word_end : int64 [words]
+        Spans in the text.
+    row_begin : int64 [lines + 1]
+    column : int32 [values]
+        Of a dense feature its number; -1 - i of the sparse feature with name i.
+    value : float64 [values]
+    name_begin, name_end : int64 [names]
+        Spans in the text, an entry for each occurrence.
+    long : int64 [long numbers, 4]
+        (line, number of the value or -1 for the total, begin, end): numbers yet to be read.
+    """
+
+    sentence: Int64
+    fault: Int32
+    place: Int64
+    total: Float64
+    token_begin: Int64
+    word_begin: Int64
+    word_end: Int64
+    row_begin: Int64
+    column: Int32
+    value: Float64
+    name_begin: Int64
+    name_end: Int64
+    long: Int64
+
+    @classmethod
+    def empty(cls, lines: int, tokens: int) -> Piece:
+        """Return room for so many lines and tokens; what is not written to takes no memory."""
+        return cls(
+            np.empty(lines, np.int64),
+            np.empty(lines, np.int32),
+            np.empty(lines, np.int64),
+            np.empty(lines),
+            np.empty(lines + 1, np.int64),
+            np.empty(tokens, np.int64),
+            np.empty(tokens, np.int64),
+            np.empty(lines + 1, np.int64),
+            np.empty(tokens, np.int32),
+            np.empty(tokens),
+            np.empty(tokens, np.int64),
+            np.empty(tokens, np.int64),
+            np.empty((tokens, 4), np.int64),
+        )
+
+
+@inner
+def _same(text: UInt8, a: int, a_end: int, b: int, b_end: int) -> bool:
+    """Say whether two spans hold the same bytes."""
+    if a_end - a != b_end - b:
+        return False
+    for i in range(a_end - a):
+        if text[a + i] != text[b + i]:
+            return False
+    return True
+
+
+@inner
+def _close_label(
+    text: UInt8,
+    label: int,
+    label_end: int,
+    first: int,
+    last: int,
+    line: int,
+    labels: Int64,
+    n_labels: int,
+    known: bool,
+    guess: int,
+    seen: Int64,
+    column: Int32,
+    n_names: int,
+) -> tuple[int, int, int]:
+    """Give the values ``first .. last - 1`` of one of Moses's labels their columns.
+
+    A label is sparse if it has an underscore and one value, as Moses's tuner has it.
+
+    Parameters
+    ----------
+    labels : int64 [MAX_LABELS, 4]
+        Dense labels: begin and end of the name, number of values, first column.
+    known : bool
+        They are all known; else those of this line are added.
+    guess : int
+        Row of the labels to be looked at first.
+    seen : int64 [MAX_LABELS]
+        The line in which each was met last.
+
+    Returns
+    -------
+    code, n_labels, row : int
+        `FINE` or a fault; the row is -1 for a sparse label.
+    """
+    width = last - first
+    if width == 0:
+        return NO_VALUE, n_labels, -1
+    if width == 1:
+        for i in range(label, label_end):
+            if text[i] == _UNDERSCORE:
+                column[first] = -1 - n_names
+                return FINE, n_labels, -1
+    row = -1
+    for attempt in range(-1, n_labels):
+        k = guess if attempt < 0 else attempt
+        if k < n_labels and _same(text, labels[k, 0], labels[k, 1], label, label_end):
+            row = k
+            break
+    if row < 0:
+        if known or n_labels == MAX_LABELS:
+            return NEW_DENSE, n_labels, -1
+        row = n_labels
+        before = 0 if row == 0 else labels[row - 1, 3] + labels[row - 1, 2]
+        labels[row, 0], labels[row, 1] = label, label_end
+        labels[row, 2], labels[row, 3] = width, before
+        n_labels += 1
+    elif seen[row] == line:
+        return TWICE, n_labels, row
+    if labels[row, 2] != width:
+        return OTHER_WIDTH, n_labels, row
+    seen[row] = line
+    for j in range(width):
+        column[first + j] = labels[row, 3] + j
+    return FINE, n_labels, row
+
+
+@inner
+def parse_lines(
+    text: UInt8,
+    start: int,
+    stop: int,
+    moses: bool,
+    powers: Float64,
+    labels: Int64,
+    n_labels: int,
+    seen: Int64,
+    piece: Piece,
+) -> tuple[tuple[int, int, int, int, int], int]:
+    r"""Parse lines ``sentence ||| words ||| features ||| total [||| ...]``.
+
+    Parameters
+    ----------
+    text : uint8
+    start, stop : int
+        The lines to parse; the last one ends with ``\n``.
+    moses : bool
+        Features are ``Label= v v Label= v``; else ``name=v name=v``.
+    labels, seen
+        See `_close_label`; the first line without a fault decides which dense labels there are.
+    n_labels : int
+        Their number, -1 before they are known.
+    piece : Piece
+        Written to.
+
+    Returns
+    -------
+    sizes : five int
+        Lines, words, values, names and long numbers in `piece`.
+    n_labels : int
+    """
+    line, n_words, n_values, n_names, n_long = 0, 0, 0, 0, 0
+    i = start
+    for k in range(labels.shape[0]):
+        seen[k] = -1
+    piece.token_begin[0] = 0
+    piece.row_begin[0] = 0
+    while i < stop:
+        field, place = 0, 0
+        sentence, total = 0, 0.0
+        known = n_labels >= 0
+        line_labels = max(n_labels, 0)
+        met, guess = 0, 0
+        label, label_end, first = -1, -1, 0
+        word0, value0, name0, long0 = n_words, n_values, n_names, n_long
+        code, at = FINE, i
+        while True:
+            c = text[i]
+            if c == _SPACE or c == _TAB:
+                i += 1
+                continue
+            if c == _NEWLINE:
+                at = i
+                if field < 3 or (place == 0 and field == 3):
+                    code = MISSING_FIELD
+                elif moses:
+                    if not known:
+                        n_labels = line_labels
+                    elif met < n_labels:
+                        code = LACKS_DENSE
+                        for k in range(n_labels):
+                            if seen[k] != line:
+                                at = k
+                                break
+                break
+            begin, split = i, -1
+            while c != _SPACE and c != _NEWLINE and c != _TAB:
+                if c == _EQUALS:
+                    split = i
+                i += 1
+                c = text[i]
+            at = begin
+            if (
+                text[begin] == _BAR
+                and i == begin + 3
+                and text[begin + 1] == text[begin + 2] == _BAR
+            ):
+                if place == 0 and field != 2:
+                    code = EMPTY_HYPOTHESIS if field == 1 else MISSING_FIELD
+                    break
+                if field == 2 and label >= 0:
+                    at = label
+                    code, line_labels, row = _close_label(
+                        text, label, label_end, first, n_values, line, labels, line_labels, known,
+                        guess, seen, piece.column, n_names,
+                    )  # fmt: skip
+                    if code != FINE:
+                        if code == TWICE:
+                            at = -1 - row
+                        break
+                    if row >= 0:
+                        met += 1
+                    else:
+                        piece.name_begin[n_names], piece.name_end[n_names] = label, label_end
+                        n_names += 1
+                field += 1
+                place = 0
+                if field > 3:
+                    while text[i] != _NEWLINE:
+                        i += 1
+                continue
+            if field == 1:
+                piece.word_begin[n_words], piece.word_end[n_words] = begin, i
+                n_words += 1
+            elif field == 2:
+                number_begin = begin
+                if moses:
+                    if split == i - 1:
+                        if split == begin:
+                            code = NO_NAME
+                            break
+                        if label >= 0:
+                            at = label
+                            code, line_labels, row = _close_label(
+                                text, label, label_end, first, n_values, line, labels, line_labels,
+                                known, guess, seen, piece.column, n_names,
+                            )  # fmt: skip
+                            if code != FINE:
+                                if code == TWICE:
+                                    at = -1 - row
+                                break
+                            if row >= 0:
+                                met += 1
+                                guess = row + 1
+                            else:
+                                piece.name_begin[n_names], piece.name_end[n_names] = (
+                                    label,
+                                    label_end,
+                                )
+                                n_names += 1
+                        label, label_end, first = begin, split, n_values
+                        place += 1
+                        continue
+                    if label < 0:
+                        code = NO_LABEL
+                        break
+                else:
+                    if split < 0:
+                        code = NO_LABEL
+                        break
+                    if split == begin:
+                        code = NO_NAME
+                        break
+                    if split == i - 1:
+                        code = NO_VALUE
+                        break
+                    piece.column[n_values] = -1 - n_names
+                    piece.name_begin[n_names], piece.name_end[n_names] = begin, split
+                    n_names += 1
+                    number_begin = split + 1
+                kind, value = number(text, number_begin, i, powers)
+                if kind == NONE:
+                    code = NO_NUMBER
+                    at = number_begin
+                    break
+                if kind == LONG:
+                    piece.long[n_long, 0], piece.long[n_long, 1] = line, n_values
+                    piece.long[n_long, 2], piece.long[n_long, 3] = number_begin, i
+                    n_long += 1
+                piece.value[n_values] = value
+                n_values += 1
+            elif field == 0:
+                if place > 0 or i - begin > 9:
+                    code = BAD_SENTENCE
+                    break
+                for k in range(begin, i):
+                    if text[k] < _ZERO or text[k] > _NINE:
+                        code = BAD_SENTENCE
+                        break
+                    sentence = 10 * sentence + (int(text[k]) - _ZERO)
+                if code != FINE:
+                    break
+            else:
+                kind, total = number(text, begin, i, powers)
+                if kind == NONE or place > 0:
+                    code = NO_TOTAL
+                    break
+                if kind == LONG:
+                    piece.long[n_long, 0], piece.long[n_long, 1] = line, -1
+                    piece.long[n_long, 2], piece.long[n_long, 3] = begin, i
+                    n_long += 1
+            place += 1
+        if code != FINE:
+            n_words, n_values, n_names, n_long = word0, value0, name0, long0
+            while text[i] != _NEWLINE:
+                i += 1
+        i += 1
+        piece.sentence[line] = sentence
+        piece.total[line] = total
+        piece.fault[line] = code
+        piece.place[line] = at
+        line += 1
+        piece.token_begin[line] = n_words
+        piece.row_begin[line] = n_values
+    return (line, n_words, n_values, n_names, n_long), n_labels
+
+
+@inner
+def parse_values(
+    text: UInt8,
+    start: int,
+    stop: int,
+    width: int,
+    powers: Float64,
+    line: int,
+    n_values: int,
+    n_names: int,
+    n_long: int,
+    piece: Piece,
+) -> tuple[int, int, int, int]:
+    r"""Parse lines of `width` numbers and any number of ``name=v``.
+
+    Parameters
+    ----------
+    text : uint8
+    start, stop : int
+        The lines to parse; the last one ends with ``\n``.
+    line, n_values, n_names, n_long : int
+        How much `piece` holds already.
+    piece : Piece
+        Written to, but for sentences, totals and words.
+
+    Returns
+    -------
+    line, n_values, n_names, n_long : int
+    """
+    i = start
+    piece.row_begin[line] = n_values
+    while i < stop:
+        value0, name0, long0 = n_values, n_names, n_long
+        code, at = FINE, i
+        place = 0
+        while True:
+            c = text[i]
+            if c == _SPACE or c == _TAB:
+                i += 1
+                continue
+            if c == _NEWLINE:
+                if place < width:
+                    code, at = TOO_FEW_VALUES, i
+                break
+            begin, split = i, -1
+            while c != _SPACE and c != _NEWLINE and c != _TAB:
+                if c == _EQUALS:
+                    split = i
+                i += 1
+                c = text[i]
+            at = begin
+            number_begin = begin
+            piece.column[n_values] = place
+            if place >= width:
+                if split <= begin:
+                    code = NO_LABEL if split < 0 else NO_NAME
+                    break
+                piece.column[n_values] = -1 - n_names
+                piece.name_begin[n_names], piece.name_end[n_names] = begin, split
+                n_names += 1
+                number_begin = split + 1
+            kind, value = number(text, number_begin, i, powers)
+            if kind == NONE:
+                code = NO_VALUE
+                if number_begin < i:
+                    code, at = NO_NUMBER, number_begin
+                break
+            if kind == LONG:
+                piece.long[n_long, 0], piece.long[n_long, 1] = line, n_values
+                piece.long[n_long, 2], piece.long[n_long, 3] = number_begin, i
+                n_long += 1
+            piece.value[n_values] = value
+            n_values += 1
+            place += 1
+        if code != FINE:
+            n_values, n_names, n_long = value0, name0, long0
+            while text[i] != _NEWLINE:
+                i += 1
+        i += 1
+        piece.fault[line] = code
+        piece.place[line] = at
+        line += 1
+        piece.row_begin[line] = n_values
+    return line, n_values, n_names, n_long
+
+
+@inner
+def parse_blocks(
+    text: UInt8, begin: Int64, end: Int64, width: int, powers: Float64, piece: Piece
+) -> tuple[int, int, int, int, int]:
+    """Parse several runs of lines as `parse_values` does.
+
+    Parameters
+    ----------
+    begin, end : int64 [runs]
+
+    Returns
+    -------
+    sizes : five int
+        Lines, words, values, names and long numbers in `piece`.
+    """
+    lines, n_values, n_names, n_long = 0, 0, 0, 0
+    for k in range(begin.size):
+        lines, n_values, n_names, n_long = parse_values(
+            text, begin[k], end[k], width, powers, lines, n_values, n_names, n_long, piece
+        )
+    return lines, 0, n_values, n_names, n_long
+
+
+@inner
+def tidy_rows(
+    lines: int,
+    piece: Piece,
+    dense: Int32,
+    names: Int32,
+    order: Int32,
+    out_begin: Int64,
+    out_feature: Int32,
+    out_value: Float64,
+) -> None:
+    """Write the rows with feature ids for columns, ascending, and without the zeros.
+
+    A feature that a line has twice is the fault `TWICE`.
+
+    Parameters
+    ----------
+    dense : int32
+        Feature ids of the dense columns.
+    names : int32
+        Feature ids of the names.
+    order : int32
+        0, 1, 2, ...: ids stand for themselves in `sort_row`.
+    out_begin, out_feature, out_value : int64 [lines + 1], int32, float64
+        As large as the piece's.
+    """
+    n = 0
+    out_begin[0] = 0
+    for line in range(lines):
+        first = n
+        for p in range(piece.row_begin[line], piece.row_begin[line + 1]):
+            c = piece.column[p]
+            out_feature[n] = dense[c] if c >= 0 else names[-1 - c]
+            out_value[n] = piece.value[p]
+            n += 1
+        sort_row(first, n, out_feature, out_value, order)
+        last, n = n, first
+        for p in range(first, last):
+            if p > first and out_feature[p] == out_feature[p - 1] and piece.fault[line] == FINE:
+                piece.fault[line] = TWICE
+                piece.place[line] = out_feature[p]
+        for p in range(first, last):
+            if out_value[p] != 0.0:
+                out_feature[n], out_value[n] = out_feature[p], out_value[p]
+                n += 1
+        out_begin[line + 1] = n
+
+
+@inner
+def sort_row(first: int, last: int, feature: Int32, value: Float64, rank: Int32) -> None:
+    """Sort ``first .. last - 1`` by the rank of the features, in place (Shell's sort)."""
+    length = last - first
+    gap = 1
+    while 9 * gap < 4 * length:
+        gap = (9 * gap + 4) // 4  # Tokuda's gaps, about: each 2.25 times the one before
+    while gap > 0:
+        for p in range(first + gap, last):
+            f, v = feature[p], value[p]
+            r = rank[f]
+            q = p
+            while q >= first + gap and rank[feature[q - gap]] > r:
+                feature[q], value[q] = feature[q - gap], value[q - gap]
+                q -= gap
+            feature[q], value[q] = f, v
+        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)

@@ -1,0 +1,295 @@
+"""The reader of Moses's tuning files: features.dat with its scores.dat."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int32, Int64, UInt8
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import POWERS
+from torchtune_smt.core.text import split_words, whole_number
+from torchtune_smt.core.text_kernels import count_lines
+from torchtune_smt.core.textio import not_utf8, read_text
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest import formats_kernels as kernels
+from torchtune_smt.kbest.formats import PIECE, Collector, OnError
+from torchtune_smt.kbest.formats_kernels import Piece
+from torchtune_smt.kbest.stored_lists import StoredLists
+
+_STATISTICS = 9
+
+
+class _Block(NamedTuple):
+    """The lines of one sentence.
+
+    Attributes
+    ----------
+    sentence, size : int
+        As the head of the block says.
+    width : int
+        Numbers a line begins with.
+    names : list of str
+        The rest of the head.
+    line : int
+        Number of the head in the file, from 1.
+    begin, end : int
+        Bytes of the lines between head and foot.
+    """
+
+    sentence: int
+    size: int
+    width: int
+    names: list[str]
+    line: int
+    begin: int
+    end: int
+
+
+def read_tuning_files(
+    features_path: str | os.PathLike[str],
+    scores_path: str | os.PathLike[str],
+    *,
+    words: Vocabulary | None = None,
+    features: Vocabulary | None = None,
+    dense: Sequence[str] | None = None,
+    on_error: OnError = "error",
+) -> StoredLists:
+    """Read k-best lists from Moses's features.dat and scores.dat, plain or ``.gz``.
+
+    They hold no words: the statistics of BLEU (``m1 l1 m2 l2 m3 l3 m4 l4 r``) stand for them.
+    `number_hypotheses` gives each hypothesis a word of its own in their place.
+
+    Parameters
+    ----------
+    features_path, scores_path : path
+        Line by line of the same hypotheses.
+    words, features, dense, on_error
+        As for `read_lists`. Damaged heads of blocks are errors in any case.
+
+    Raises
+    ------
+    InputError
+        As for `read_lists`; or the files do not belong together.
+    """
+    features_path, scores_path = Path(features_path), Path(scores_path)
+    text, blocks = _read_blocks(features_path, "FEATURES")
+    score_text, score_blocks = _read_blocks(scores_path, "SCORES")
+    _check_pair(features_path, blocks, scores_path, score_blocks)
+    names = blocks[0].names
+    for block in blocks:
+        if block.names != names:
+            raise InputError(
+                f"names other dense features than line {blocks[0].line} does; every block needs "
+                "the same ones",
+                path=features_path,
+                line=block.line,
+            )
+    for block in score_blocks:
+        if block.names != ["BLEU"] or block.width != _STATISTICS:
+            raise InputError(
+                f"holds {block.width} statistics of {' '.join(block.names)}; only BLEU's "
+                f"{_STATISTICS} are read, so let the extractor write those",
+                path=scores_path,
+                line=block.line,
+            )
+    example = "name=0.5 after the dense values"
+    collector = Collector(text, features_path, words, features, on_error, example)
+    collector.set_dense(names)
+    scores = Collector(score_text, scores_path, None, None, on_error, "1")
+    scores.set_dense([str(i) for i in range(_STATISTICS)])
+    statistics: list[Int32] = []
+    for first, last in _groups(blocks):
+        piece, sizes, line = _parse(text, collector, blocks[first:last])
+        other, other_sizes, other_line = _parse(score_text, scores, score_blocks[first:last])
+        numbers = _statistics(other, other_sizes[0])
+        if on_error == "skip":
+            # What one file lacks is left out of the other.
+            lost = other.fault[: other_sizes[0]] != kernels.FINE
+            fault = piece.fault[: sizes[0]]
+            fault[lost & (fault == kernels.FINE)] = kernels.NO_STATISTICS
+        else:
+            scores.add(other, other_sizes, other_line)
+        statistics.append(numbers[collector.add(piece, sizes, line)])
+    lists = collector.lists()
+    lists.statistics = np.concatenate(statistics)
+    lists.total[:] = np.nan
+    if dense is not None:
+        lists.dense_names = list(dense)
+    return lists
+
+
+def number_hypotheses(lists: StoredLists) -> None:
+    """Let each hypothesis consist of one word, which tells its number in its list.
+
+    The words are ``hypothesis 0``, ``hypothesis 1``, ...: no word of a text has a blank in it.
+    """
+    sizes = np.diff(lists.list_begin)
+    ids = lists.words.intern([f"hypothesis {i}" for i in range(int(sizes.max(initial=0)))])
+    number = np.arange(lists.n_entries) - np.repeat(lists.list_begin[:-1], sizes)
+    lists.token_begin = np.arange(lists.n_entries + 1, dtype=np.int64)
+    lists.tokens = ids[number]
+
+
+def _read_blocks(path: Path, kind: str) -> tuple[UInt8, list[_Block]]:
+    """Return the text of a file and its blocks."""
+    data = read_text(path, refused={kind.encode() + b"_BIN": _binary(kind)})
+    blocks = list(_blocks(data, path, kind))
+    if not blocks:
+        raise InputError(
+            f"has no line {kind}_TXT_BEGIN_0; it must be {kind.lower()}.dat, as Moses's extractor "
+            "writes it (text, not binary)",
+            path=path,
+        )
+    return np.frombuffer(data, np.uint8), blocks
+
+
+def _binary(kind: str) -> str:
+    """Return what is said about a file that is none of text."""
+    return (
+        f"is not the text form of {kind.lower()}.dat; let Moses's extractor write that, without "
+        "--binary"
+    )
+
+
+def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
+    """Yield the blocks; raise InputError where heads, feet and lines do not fit together."""
+    head: bytes | None = None
+    line, at, begin = 1, 0, 0
+    head_line = 0
+    # A match begins with the newline before its line: that is searched for faster than ``^``.
+    # With one put in front, it is where the line begins in `data`.
+    pattern = rb"\n(?:FEATURES|SCORES)_[A-Z]*_(BEGIN|END)_0\b(.*)$"
+    for match in re.finditer(pattern, b"\n" + data, re.M):
+        between = data.count(b"\n", at, match.start())
+        line, at = line + between, match.start()
+        if not match.group()[1:].startswith(f"{kind}_TXT_".encode()):
+            raise InputError(_binary(kind), path=path, line=line)
+        if match.group(1) == b"BEGIN":
+            if head is not None or (line > 1 and data[begin : match.start()].strip(b" \t\n")):
+                raise InputError(
+                    f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected; the file is damaged",
+                    path=path,
+                    line=line,
+                )
+            head, head_line = match.group(2), line
+        else:
+            if head is None or match.group(2).strip(b" \t"):
+                raise InputError(
+                    f"{kind}_TXT_END_0 without a {kind}_TXT_BEGIN_0, or with something behind it; "
+                    "the file is damaged",
+                    path=path,
+                    line=line,
+                )
+            yield _block(head, head_line, line, begin, match.start(), path, kind)
+            head = None
+        begin = match.end()
+    if head is not None:
+        raise InputError(
+            f"{kind}_TXT_END_0 is missing; the file is cut off", path=path, line=head_line
+        )
+    if data[begin:].strip(b" \t\n"):
+        raise InputError(
+            f"is no line of a block between {kind}_TXT_BEGIN_0 and {kind}_TXT_END_0; is this "
+            f"{kind.lower()}.dat, as Moses's extractor writes it (text, not binary)?",
+            path=path,
+            line=data.count(b"\n", 0, begin) + 1,
+        )
+
+
+def _block(
+    head: bytes, head_line: int, line: int, begin: int, end: int, path: Path, kind: str
+) -> _Block:
+    try:
+        words = split_words(head.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise not_utf8(path, head_line) from None
+    numbers = [n for word in words[:3] if (n := whole_number(word)) is not None]
+    names = words[3:]
+    if len(numbers) < 3 or (kind == "FEATURES" and len(names) != numbers[2]):
+        raise InputError(
+            f"write `{kind}_TXT_BEGIN_0 sentence lines values "
+            f"{'names' if kind == 'FEATURES' else 'BLEU'}`, as many names as values",
+            path=path,
+            line=head_line,
+        )
+    sentence, size, width = numbers
+    if size != line - head_line - 1:
+        raise InputError(
+            f"announces {size} lines, and {line - head_line - 1} follow; the file is damaged",
+            path=path,
+            line=head_line,
+        )
+    return _Block(sentence, size, width, names, head_line, begin, end)
+
+
+def _check_pair(
+    path: Path, blocks: list[_Block], scores_path: Path, score_blocks: list[_Block]
+) -> None:
+    """Raise InputError unless two files have the same sentences with as many hypotheses."""
+    for block, scores in zip(blocks, score_blocks, strict=False):
+        if (block.sentence, block.size) != (scores.sentence, scores.size):
+            raise InputError(
+                f"has {scores.size} lines of sentence {scores.sentence}, and line {block.line} of "
+                f"{path} has {block.size} of sentence {block.sentence}; do the files belong "
+                "together?",
+                path=scores_path,
+                line=scores.line,
+            )
+    if len(blocks) != len(score_blocks):
+        raise InputError(
+            f"has {len(score_blocks)} blocks, and {path} has {len(blocks)}; do the files belong "
+            "together?",
+            path=scores_path,
+        )
+
+
+def _groups(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of runs of blocks that are parsed at a time."""
+    first = 0
+    for last, block in enumerate(blocks, start=1):
+        if last == len(blocks) or block.end - blocks[first].begin >= PIECE:
+            yield first, last
+            first = last
+
+
+def _parse(
+    text: UInt8, collector: Collector, blocks: list[_Block]
+) -> tuple[Piece, tuple[int, int, int, int, int], Int64]:
+    """Return a parsed run of blocks, how much it holds, and its lines' numbers."""
+    begin: Int64 = np.array([block.begin for block in blocks], np.int64)
+    end: Int64 = np.array([block.end for block in blocks], np.int64)
+    size = np.array([block.size for block in blocks], np.int64)
+    _, tokens = count_lines(text[begin[0] : end[-1]])
+    piece = Piece.empty(int(size.sum()), tokens)
+    first_line = blocks[0].line + 1
+    broken = collector.blank_invalid(int(begin[0]), int(end[-1]))
+    sizes = kernels.parse_blocks(text, begin, end, blocks[0].width, POWERS, piece)
+    collector.read_long(piece, sizes[-1])
+    before = np.cumsum(size) - size
+    shift = np.array([block.line + 1 for block in blocks], np.int64) - before
+    numbers: Int64 = np.arange(size.sum()) + np.repeat(shift, size)
+    piece.fault[np.isin(numbers, first_line + np.array(broken, np.int64))] = kernels.NOT_UTF8
+    piece.sentence[:] = np.repeat([block.sentence for block in blocks], size)
+    piece.total[:] = 0.0
+    piece.token_begin[:] = 0
+    return piece, sizes, numbers
+
+
+def _statistics(piece: Piece, lines: int) -> Int32:
+    """Return int32 [lines, 10]: m_1..m_4, l_1..l_4, c, r; lines that have none get a fault."""
+    piece.fault[:lines][np.diff(piece.row_begin[: lines + 1]) > _STATISTICS] = kernels.NO_STATISTICS
+    good = piece.fault[:lines] == kernels.FINE
+    numbers = np.zeros((lines, _STATISTICS))
+    at = piece.row_begin[:lines][good]
+    numbers[good] = piece.value[at[:, None] + np.arange(_STATISTICS)]
+    whole = (numbers >= 0) & (numbers < 1 << 30) & (numbers == np.floor(numbers))
+    piece.fault[:lines][good & ~whole.all(axis=1)] = kernels.NO_STATISTICS
+    numbers[~whole] = 0
+    m, length, r = numbers[:, 0:8:2], numbers[:, 1:8:2], numbers[:, 8:]
+    return np.concatenate([m, length, length[:, :1], r], axis=1).astype(np.int32)

@@ -1,0 +1,299 @@
+"""The hypotheses that one iteration has brought, kept compactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
+from torchtune_smt.core.container import are_offsets, read_container, write_container
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest import segment_kernels as kernels
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.stored_lists import concatenated, lists_of
+from torchtune_smt.metrics.bleu import Counts
+
+# The first type that holds all numbers exactly is taken, or else float64.
+_TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
+# Of hypotheses, before those of dense features.
+_FIELDS: Final = ("hash", "gain", "length", "statistics")
+_KIND: Final = "file of k-best lists"
+_VERSION: Final = 1
+_CURE: Final = "start the run anew"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some hypotheses of some sentences; narrow once they are `joined`.
+
+    Attributes
+    ----------
+    sentence : int64 [S]
+        Ascending.
+    list_begin : int64 [S + 1]
+        Hypotheses of list s are ``list_begin[s] .. list_begin[s + 1] - 1``.
+    sparse_begin : int64 [S + 1]
+        Where in `feature` and `value` those of a list begin.
+    hypotheses : record [n]
+        ``hash``, ``gain``, ``length`` (number of sparse features), ``statistics`` (10 numbers, or
+        none), and a field for each dense feature. All fields are as narrow as their numbers allow
+        without rounding.
+    feature : int32 [non-zeros]
+    value : [non-zeros]
+        The sparse features, of a type as narrow.
+    """
+
+    sentence: Int64
+    list_begin: Int64
+    sparse_begin: Int64
+    hypotheses: Records
+    feature: Int32
+    value: NDArray[Any]
+
+    @classmethod
+    def of_list(
+        cls,
+        kbest: KBest,
+        chosen: Int64,
+        hashes: UInt64,
+        statistics: Counts | None,
+        n_dense: int,
+    ) -> Segment:
+        """Return some hypotheses of one k-best list with gains.
+
+        Parameters
+        ----------
+        chosen : int64 [n]
+            Their numbers.
+        hashes : uint64 [k]
+        statistics : int64 [k, 10], optional
+        n_dense : int
+        """
+        assert kbest.gain is not None
+        dense, length, feature, value = kernels.split_rows(
+            kbest.row_begin, kbest.feature, kbest.value, chosen, n_dense
+        )
+        counts = np.empty((chosen.size, 0)) if statistics is None else statistics[chosen]
+        columns = {
+            "hash": hashes[chosen],
+            "gain": kbest.gain[chosen],
+            "length": length,
+            "statistics": counts,
+            **{_dense(f): dense[:, f] for f in range(n_dense)},
+        }
+        any_at_all = chosen.size > 0
+        return cls(
+            np.full(int(any_at_all), kbest.index, np.int64),
+            np.array([0, chosen.size][: 1 + any_at_all]),
+            np.array([0, feature.size][: 1 + any_at_all]),
+            _records(columns),
+            feature,
+            value,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Segment]) -> Segment:
+        """Return the hypotheses of several segments (one at least), by sentence.
+
+        Raises
+        ------
+        ValueError
+            Some have statistics and some have none.
+        """
+        owner = np.concatenate([np.repeat(p.sentence, np.diff(p.list_begin)) for p in parts])
+        filled = [part for part in parts if len(part)] or list(parts[:1])
+        names = filled[0].hypotheses.dtype.names
+        assert names is not None
+        if len({part.has_statistics for part in filled}) > 1:
+            raise ValueError("statistics must be given for all lists, or for none")
+        columns = {name: np.concatenate([p.hypotheses[name] for p in filled]) for name in names}
+        feature = np.concatenate([part.feature for part in parts])
+        value = concatenated([part.value for part in parts if part.value.size], np.uint8)
+        length = columns["length"].astype(np.int64)
+        if (np.diff(owner) < 0).any():
+            order = np.argsort(owner, kind="stable")
+            old = _begins(length)
+            owner, length = owner[order], length[order]
+            columns = {name: column[order] for name, column in columns.items()}
+            places = np.repeat(old[order] - _begins(length)[:-1], length)
+            places += np.arange(feature.size)
+            feature, value = feature[places], value[places]
+        sentence, list_begin = lists_of(owner)
+        begin = _begins(length)
+        narrow = {
+            name: column if name == "hash" else _narrow(column) for name, column in columns.items()
+        }
+        return cls(
+            sentence, list_begin, begin[list_begin], _records(narrow), feature, _narrow(value)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of hypotheses."""
+        return self.hypotheses.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays."""
+        return sum(array.nbytes for array in self._arrays().values())
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether hypotheses have BLEU's statistics."""
+        return bool(self.hypotheses["statistics"].shape[1])
+
+    @property
+    def n_dense(self) -> int:
+        """The number of dense features."""
+        return len(self.hypotheses.dtype.names or ()) - len(_FIELDS)
+
+    def between(self, first: int, last: int) -> Segment:
+        """Return the lists of the sentences ``first .. last - 1``; nothing is copied."""
+        a, b = np.searchsorted(self.sentence, [first, last]).tolist()
+        h, p = self.list_begin[a], self.sparse_begin[a]
+        return Segment(
+            self.sentence[a:b],
+            self.list_begin[a : b + 1] - h,
+            self.sparse_begin[a : b + 1] - p,
+            self.hypotheses[h : self.list_begin[b]],
+            self.feature[p : self.sparse_begin[b]],
+            self.value[p : self.sparse_begin[b]],
+        )
+
+    def hashes(self, sentence: int) -> UInt64:
+        """Return the hashes of the hypotheses of a sentence."""
+        s = int(np.searchsorted(self.sentence, sentence))
+        if s == self.sentence.size or self.sentence[s] != sentence:
+            return np.empty(0, np.uint64)
+        found: UInt64 = self.hypotheses["hash"][self.list_begin[s] : self.list_begin[s + 1]]
+        return found
+
+    def dense(self) -> Float64:
+        """Return the dense features, float64 [n, n_dense]."""
+        matrix = np.empty((len(self), self.n_dense))
+        for f in range(self.n_dense):
+            matrix[:, f] = self.hypotheses[_dense(f)]
+        return matrix
+
+    def save(self, path: Path, number: int) -> str:
+        """Write everything to a file, whole or not at all; return its checksum.
+
+        Parameters
+        ----------
+        path : path
+        number : int
+            Of the iteration.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        return write_container(path, _KIND, _VERSION, {"iteration": number}, self._arrays())
+
+    @classmethod
+    def open(cls, path: Path, number: int) -> tuple[Segment, str]:
+        """Return a saved segment, mapped into memory rather than read, and its checksum.
+
+        Raises
+        ------
+        InputError
+            The file is missing, damaged, or of another iteration.
+        """
+        stored = read_container(path, _KIND, _VERSION, cure=_CURE)
+        if stored.content != {"iteration": number}:
+            raise InputError(f"is not of iteration {number}; {_CURE}", path=path)
+        try:
+            segment = cls(**stored.arrays)
+            segment._check()
+        except (ValueError, TypeError):
+            raise InputError(f"is damaged: it holds no lists; {_CURE}", path=path) from None
+        return segment, stored.checksum
+
+    def _check(self) -> None:
+        """Raise ValueError unless the arrays are of the types they should be, and fit together."""
+        _check_types(self._arrays(), self.hypotheses.dtype)
+        if not are_offsets(self.list_begin, len(self)) or not are_offsets(
+            self.sparse_begin, self.feature.size
+        ):
+            raise ValueError
+        lists = self.sentence.size
+        if (
+            self.list_begin.size != lists + 1
+            or self.sparse_begin.size != lists + 1
+            or self.feature.size != self.value.size
+            or (lists and self.sentence[0] < 0)
+            or (self.sentence[1:] <= self.sentence[:-1]).any()
+        ):
+            raise ValueError
+        length = self.hypotheses["length"]
+        # In float64, no sum of so few numbers of 32 bits wraps around.
+        if (length < 0).any() or length.sum(dtype=np.float64) != self.feature.size:
+            raise ValueError
+        if not np.array_equal(_begins(length)[self.list_begin], self.sparse_begin):
+            raise ValueError
+        if self.feature.size and self.feature.min() < self.n_dense:
+            raise ValueError
+        numbers = [self.value, *(self.hypotheses[n] for n in self.hypotheses.dtype.names or ())]
+        if not all(np.isfinite(column).all() for column in numbers):
+            raise ValueError
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def _check_types(arrays: dict[str, NDArray[Any]], records: np.dtype[Any]) -> None:
+    """Raise ValueError unless arrays, and the fields of hypotheses, are as `Segment` has them."""
+    names = records.names or ()
+    if names != (*_FIELDS, *(_dense(f) for f in range(len(names) - len(_FIELDS)))):
+        raise ValueError
+    narrow = [np.dtype(kind) for kind in (*_TYPES, np.float64)]
+    statistics = records["statistics"]
+    fits = (
+        arrays["sentence"].dtype == np.int64
+        and arrays["feature"].dtype == np.int32
+        and arrays["value"].dtype in narrow
+        and all(array.ndim == 1 for array in arrays.values())
+        and records["hash"] == np.uint64
+        and records["length"].kind in "iu"
+        and statistics.base.kind in "iu"
+        and statistics.shape in ((0,), (10,))
+        and all(records[name] in narrow for name in names if name not in ("hash", "statistics"))
+    )
+    if not fits:
+        raise ValueError
+
+
+def _dense(number: int) -> str:
+    """Return the name of the field of a dense feature."""
+    return f"dense {number}"
+
+
+def _records(columns: dict[str, NDArray[Any]]) -> Records:
+    """Return columns of equal length as records."""
+    kinds = [(name, column.dtype, column.shape[1:]) for name, column in columns.items()]
+    records: Records = np.empty(columns["hash"].size, np.dtype(kinds))
+    for name, column in columns.items():
+        records[name] = column
+    return records
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in the narrowest type that holds them exactly."""
+    if numbers.size == 0:
+        return numbers.astype(np.uint8)
+    for kind in _TYPES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow = numbers.astype(kind)
+            if np.array_equal(narrow.astype(np.float64), numbers):
+                return narrow
+    return numbers.astype(np.float64)
+
+
+def _begins(lengths: Int64) -> Int64:
+    """Return where each of consecutive pieces begins, and where the last one ends."""
+    return np.append(np.int64(0), np.cumsum(lengths, dtype=np.int64))

@@ -1,0 +1,1 @@
+"""A run: rounds, evaluation, what is recorded and taken up again."""

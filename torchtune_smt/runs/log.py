@@ -1,0 +1,159 @@
+"""What a run writes down while it goes on: TensorBoard events and a file of metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.tensorboard import SummaryWriter
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.features.template import template_of
+from torchtune_smt.runs.epochs import Progress
+
+_METRICS = "metrics.jsonl"
+
+
+class RunLog:
+    """TensorBoard events and ``metrics.jsonl`` of one run folder.
+
+    A line of the file is a JSON object: ``{"step": ..., "name": value, ...}``, the step in
+    sentences tuned on.
+
+    Parameters
+    ----------
+    folder : path
+    resumed : Progress, optional
+        Where a stopped run is taken up again; later records are forgotten. Without it, all that
+        the folder has are.
+
+    Attributes
+    ----------
+    records : int
+        Lines in ``metrics.jsonl``.
+    """
+
+    def __init__(self, folder: Path, resumed: Progress | None = None) -> None:
+        path, events = folder / _METRICS, folder / "tensorboard"
+        purge = None
+        self.records = 0
+        if resumed is not None:
+            # What the stopped run recorded after its checkpoint is done, and recorded, again.
+            kept = _whole_lines(path)[: resumed.records]
+            with atomic_writer(path) as file:
+                file.writelines(kept)
+            self.records = len(kept)
+            purge = resumed.sentences + 1
+        else:
+            # Of a run that did not come as far as its first checkpoint.
+            path.unlink(missing_ok=True)
+            shutil.rmtree(events, ignore_errors=True)
+        self._writer = SummaryWriter(str(events), purge_step=purge)
+        self._file = path.open("a", encoding="utf-8")
+
+    @staticmethod
+    def first_line(folder: Path) -> dict[str, float]:
+        """Return the first record of a run.
+
+        Raises
+        ------
+        InputError
+            There is none, or it is no record of numbers.
+        """
+        path = folder / _METRICS
+        try:
+            first: dict[str, float] = json.loads(_whole_lines(path)[0])
+            if not all(math.isfinite(value) for value in first.values()):
+                raise ValueError
+        except (
+            OSError,
+            ArithmeticError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
+            raise InputError("is missing or damaged; start the run anew", path=path) from None
+        return first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Record numbers at a step; a tag's part before ``/`` groups it in TensorBoard."""
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        self.records += 1
+
+    def text(self, tag: str, text: str) -> None:
+        """Record a text (Markdown)."""
+        self._writer.add_text(tag, text)
+
+    def hparams(self, settings: dict[str, str | float], scores: dict[str, float]) -> None:
+        """Record settings and final scores, for TensorBoard's table that compares runs."""
+        self._writer.add_hparams(
+            settings, {f"hparam/{k}": v for k, v in scores.items()}, run_name="."
+        )
+
+    def weights(self, step: int, weights: Weights) -> None:
+        """Record each dense weight, and a histogram of the active weights of each template."""
+        values = weights.parameter.detach().cpu().double().numpy()
+        dense = {f"weight/{weights.features[i]}": values[i] for i in range(weights.n_dense)}
+        counts = active_features(weights)
+        self.scalars(
+            step,
+            {name: float(value) for name, value in dense.items()}
+            | {f"active/{name}": float(count) for name, count in counts.items()},
+        )
+        active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
+        by_template: dict[str, list[float]] = {}
+        for i in active.tolist():
+            by_template.setdefault(template_of(weights.features[i]), []).append(values[i])
+        for template, chosen in by_template.items():
+            self.histogram(f"weights/{template}", np.array(chosen), step)
+
+    def histogram(self, tag: str, values: Float64, step: int) -> None:
+        """Record a histogram, if there are values."""
+        # TensorBoard has no bins beyond; such weights are about to overflow.
+        if values.size and np.abs(values).max() < 1e20:
+            self._writer.add_histogram(tag, values, step)
+
+    def image(self, tag: str, image: NDArray[np.uint8], step: int) -> None:
+        """Record a picture (height, width, colours)."""
+        self._writer.add_image(tag, image, step, dataformats="HWC")
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file; a last one that was cut off is left out."""
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
+
+
+def active_features(weights: Weights) -> dict[str, int]:
+    """Return the number of weights that are not 0, by template (``dense`` for dense features)."""
+    active = np.flatnonzero(weights.parameter.detach().cpu().numpy())
+    dense = int(np.searchsorted(active, weights.n_dense))
+    counts = Counter(template_of(name) for name in weights.features.names(active[dense:]))
+    return {"dense": dense, **counts}

@@ -1,0 +1,1 @@
+"""Which hypotheses of a list are compared."""
