@@ -24,7 +24,7 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, ElasticNet
 from torchtune_smt.runs.epochs import Progress
 from torchtune_smt.samplers.pairs import AllPairs, ProSampler
-from torchtune_smt.tuners.batch import Fit, IterationSettings, fit_lists, tune_batch
+from torchtune_smt.tuners.batch import IterationSettings, Solution, solve_lists, tune_batch
 from torchtune_smt.tuners.collect import Collector, Judge
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, words_of
@@ -72,14 +72,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Shift:
-    """A fitter that can be followed by hand."""
+    """A solver that can be followed by hand."""
 
     size: float = 1.0
 
-    def fit(self, lists, start, seed):
+    def solve(self, lists, start, seed):
         gain = lists.gain - lists.gain.mean()
         weights = lists.dense_matrix(lists.dimension).T @ gain
-        return Fit(start + self.size * weights + seed[1], {"n": lists.n_hypotheses})
+        return Solution(start + self.size * weights + seed[1], {"n": lists.n_hypotheses})
 
 
 def collector_of(pool, weights, folder=None):
@@ -130,7 +130,7 @@ def test_lists_of_one_hypothesis():
     assert collector.collect().new <= 4
 
 
-def by_hand(pool, fitter, options, first):
+def by_hand(pool, solver, options, first):
     """Return scores and weights of each iteration, and the numbers of hypotheses.
 
     `first` are scores that count for patience before the first iteration: the start's, or none.
@@ -158,7 +158,7 @@ def by_hand(pool, fitter, options, first):
             for f, v in seen[key][0].items():
                 matrix[i, f] = v
         gain = np.array([seen[key][1] for key in ordered])
-        new = start + fitter.size * (matrix.T @ (gain - gain.mean())) + iteration
+        new = start + solver.size * (matrix.T @ (gain - gain.mean())) + iteration
         mixed = options.interpolation * new + (1 - options.interpolation) * start
         weights.set(["x", "y", "s2", "s3", "s4"], mixed)
         moved = np.abs(mixed - start).max() / np.abs(mixed).max()
@@ -180,12 +180,12 @@ def by_hand(pool, fitter, options, first):
     st.booleans(),
 )
 def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, noted):
-    pool, weights, fitter = Pool(seed=seed), fresh(), Shift()
+    pool, weights, solver = Pool(seed=seed), fresh(), Shift()
     options = IterationSettings(5, patience, interpolation, tolerance, result)
     before = bleu_of(pool, weights)
     # Where lists are of dev, the first ones tell the score of the start.
     first = [before] if noted or same_set else []
-    expected = by_hand(pool, fitter, options, first)
+    expected = by_hand(pool, solver, options, first)
     start = None
     if noted:
         start = Progress()
@@ -194,7 +194,7 @@ def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, no
     pool.decoded = 0
     progress = tune_batch(
         collector_of(pool, weights),
-        fitter,
+        solver,
         options,
         None if same_set else lambda: bleu_of(pool, weights),
         seed=9,
@@ -286,16 +286,16 @@ def test_settings_out_of_range(option, message):
         IterationSettings(**option)
 
 
-def test_pairs_are_all_that_some_fitters_need():
+def test_pairs_are_all_that_some_solvers_need():
     collector = collector_of(Pool(), fresh())
     collector.collect()
     lists, start = collector.lists, np.zeros(5)
     sampler = ProSampler(candidates=20, pairs=4, threshold=0.01)
-    for fitter in (Pro(sampler), Stochastic(sampler, Hinge(), partial(SGD, lr=0.1))):
-        short = fit_lists(fitter, lists, start, (1, 2))
-        assert np.array_equal(short.weights, fitter.fit(lists.flat(5), start, (1, 2)).weights)
+    for solver in (Pro(sampler), Stochastic(sampler, Hinge(), partial(SGD, lr=0.1))):
+        short = solve_lists(solver, lists, start, (1, 2))
+        assert np.array_equal(short.weights, solver.solve(lists.flat(5), start, (1, 2)).weights)
     listwise = Stochastic(sampler, Softmax(), partial(SGD, lr=0.1))
-    assert fit_lists(listwise, lists, start, (1,)).report["lists"] == 4
+    assert solve_lists(listwise, lists, start, (1,)).report["lists"] == 4
 
 
 # Stochastic tuning.
@@ -335,8 +335,8 @@ def twin_of(optimizer, kind, start):
 def test_passes_over_pairs(loss, optimizer, kind, reduction):
     matrix, pairs = pairs_of(4)
     start = np.linspace(-0.3, 0.3, 7)
-    fitter = Stochastic(AllPairs(), loss(reduction), optimizer, passes=3, batch_size=8)
-    fit = fitter.fit_pairs(pairs, start, (5, 6))
+    solver = Stochastic(AllPairs(), loss(reduction), optimizer, passes=3, batch_size=8)
+    solution = solver.solve_pairs(pairs, start, (5, 6))
     twin = twin_of(optimizer, kind, start)
     generator, losses = np.random.default_rng((5, 6)), []
     size = 1 if reduction == "each" else 8
@@ -352,8 +352,8 @@ def test_passes_over_pairs(loss, optimizer, kind, reduction):
                 gradient = gradient / len(part)
             touched = np.flatnonzero(part.any(0))
             twin.step([(i, gradient[i]) for i in touched])
-    np.testing.assert_allclose(fit.weights, twin.w, rtol=1e-9, atol=1e-12)
-    assert fit.report == {"loss": pytest.approx(np.mean(losses)), "pairs": 30}
+    np.testing.assert_allclose(solution.weights, twin.w, rtol=1e-9, atol=1e-12)
+    assert solution.report == {"loss": pytest.approx(np.mean(losses)), "pairs": 30}
 
 
 def test_a_loss_without_compiled_steps():
@@ -362,7 +362,7 @@ def test_a_loss_without_compiled_steps():
 
     _, pairs = pairs_of(1)
     fits = [
-        Stochastic(AllPairs(), loss, partial(FOBOS, lr=0.1, regularizer=L1(0.1)), 2).fit_pairs(
+        Stochastic(AllPairs(), loss, partial(FOBOS, lr=0.1, regularizer=L1(0.1)), 2).solve_pairs(
             pairs, np.ones(7), (3,)
         )
         for loss in (Hinge("each"), Mine("each"))
@@ -374,7 +374,7 @@ def test_a_loss_without_compiled_steps():
 def test_averaged_weights():
     matrix, pairs = pairs_of(2)
     optimizer = partial(SGD, lr=0.1, average="step")
-    fit = Stochastic(AllPairs(), Perceptron(), optimizer, 2, average=True).fit_pairs(
+    solution = Stochastic(AllPairs(), Perceptron(), optimizer, 2, average=True).solve_pairs(
         pairs, np.zeros(7), (1,)
     )
     w, total, generator = np.zeros(7), np.zeros(7), np.random.default_rng((1,))
@@ -382,7 +382,7 @@ def test_averaged_weights():
         for i in generator.permutation(30):
             w = w + 0.1 * matrix[i] * (matrix[i] @ w <= 0)
             total += w
-    np.testing.assert_allclose(fit.weights, total / 60, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(solution.weights, total / 60, rtol=1e-9, atol=1e-12)
 
 
 def flat_of(gains, seed=0):
@@ -409,7 +409,7 @@ def flat_of(gains, seed=0):
 @pytest.mark.parametrize("loss", [Softmax("sum"), ExpectedGain(reduction="mean"), Softmax("each")])
 def test_passes_over_lists(loss):
     lists = flat_of([[0.1, 0.5, 0.3], [0.4], [0.2, 0.2, 0.9], [0.7, 0.1], [0.3, 0.6, 0.5]])
-    fit = Stochastic(AllPairs(), loss, partial(SGD, lr=0.1), 2, batch_size=2).fit(
+    solution = Stochastic(AllPairs(), loss, partial(SGD, lr=0.1), 2, batch_size=2).solve(
         lists, np.full(4, 0.1), (8,)
     )
     w = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
@@ -429,17 +429,17 @@ def test_passes_over_lists(loss):
             (gradient,) = torch.autograd.grad(total, w)
             with torch.no_grad():
                 w -= 0.1 * gradient
-    np.testing.assert_allclose(fit.weights, w.detach().numpy(), rtol=1e-9, atol=1e-12)
-    assert fit.report["lists"] == 4
+    np.testing.assert_allclose(solution.weights, w.detach().numpy(), rtol=1e-9, atol=1e-12)
+    assert solution.report["lists"] == 4
 
 
 def test_nothing_to_learn_from():
-    fitter = Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1))
+    solver = Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1))
     with pytest.raises(InputError, match="no list has a pair"):
-        fitter.fit(flat_of([[0.1], [0.2, 0.2]]), np.zeros(4), (1,))
-    fitter = Stochastic(AllPairs(), Softmax(), partial(SGD, lr=0.1))
+        solver.solve(flat_of([[0.1], [0.2, 0.2]]), np.zeros(4), (1,))
+    solver = Stochastic(AllPairs(), Softmax(), partial(SGD, lr=0.1))
     with pytest.raises(InputError, match="no list has two hypotheses"):
-        fitter.fit(flat_of([[0.1], [0.2]]), np.zeros(4), (1,))
+        solver.solve(flat_of([[0.1], [0.2]]), np.zeros(4), (1,))
 
 
 def test_arguments_out_of_range():
@@ -455,7 +455,7 @@ def test_cuda():
     _, pairs = pairs_of(3)
     optimizer = partial(AdaGrad, lr=0.1, regularizer=L1(0.05), unregularized=2)
     here, there = (
-        Stochastic(AllPairs(), Logistic(), optimizer, 3, device=d).fit_pairs(
+        Stochastic(AllPairs(), Logistic(), optimizer, 3, device=d).solve_pairs(
             pairs, np.zeros(7), (1,)
         )
         for d in ("cpu", "cuda")

@@ -25,9 +25,9 @@ TUNERS = {
     "pro": ["tuner=pro", "tuner.interpolation=1"],
     "pro_dense": ["tuner=pro", "features=dense"],
     "mira": ["tuner=mira"],
-    "mert": ["tuner=mert", "features=dense", "tuner.fitter.restarts=2"],
+    "mert": ["tuner=mert", "features=dense", "tuner.solver.restarts=2"],
     "l1": ["tuner=stochastic", *L1],
-    "softmax": ["tuner=stochastic", "loss=softmax", "tuner.fitter.passes=5"],
+    "softmax": ["tuner=stochastic", "loss=softmax", "tuner.solver.passes=5"],
     "strings": ["tuner=pro", "tuner.unique=string", "tuner.interpolation=0.5"],
     "last": ["tuner=pro", "tuner.result=last", "tuner.keep_lists=true"],
     "train": ["tuner=pro", "tuner.tune_on=train", "tuner.sentences=60"],
@@ -136,8 +136,8 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
             "loss=softmax takes no sampler",
         ),
         (
-            ["tuner=stochastic", *L1, "tuner.fitter.batch_size=9"],
-            "takes a step after each pair or list .*, and tuner.fitter.batch_size=9 would change",
+            ["tuner=stochastic", *L1, "tuner.solver.batch_size=9"],
+            "takes a step after each pair or list .*, and tuner.solver.batch_size=9 would change",
         ),
         (["tuner=mira", "device=cuda"], "device=cuda: this tuner works on the CPU alone"),
         (["device=cuda"], "device=cuda: this tuner works on the CPU alone"),
@@ -150,14 +150,14 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         (["tuner=pro", "tuner.result=average"], "tuner: result must be best or last"),
         (["tuner=pro", "tuner.unique=words"], "tuner.unique must be derivation or string"),
         (["tuner=pro", "tuner.keep_lists=1"], "tuner.keep_lists must be true or false"),
-        (["tuner=pro", "tuner.fitter.sigma=0"], "tuner.fitter: sigma must be finite and above 0"),
-        (["tuner=pro", "tuner.fitter.sigma=a"], "tuner.fitter: .* of the wrong type.*sigma=a"),
-        (["tuner=mira", "tuner.fitter.C=0"], "tuner.fitter: C must be finite and above 0"),
-        (["tuner=mert", "tuner.fitter.spread=0"], "tuner.fitter: spread must be finite and above"),
-        (["tuner=stochastic", "tuner.fitter.passes=0"], "tuner.fitter: passes must be at least 1"),
+        (["tuner=pro", "tuner.solver.sigma=0"], "tuner.solver: sigma must be finite and above 0"),
+        (["tuner=pro", "tuner.solver.sigma=a"], "tuner.solver: .* of the wrong type.*sigma=a"),
+        (["tuner=mira", "tuner.solver.C=0"], "tuner.solver: C must be finite and above 0"),
+        (["tuner=mert", "tuner.solver.spread=0"], "tuner.solver: spread must be finite and above"),
+        (["tuner=stochastic", "tuner.solver.passes=0"], "tuner.solver: passes must be at least 1"),
         (["tuner=pro", "tuner.epochs=2"], "there is no option tuner.epochs"),
-        (["tuner=batch"], "tuner.fitter._target_ is missing"),
-        (["tuner=batch", "tuner.fitter._target_=no.Such"], "no.Such: there is no such class"),
+        (["tuner=batch"], "tuner.solver._target_ is missing"),
+        (["tuner=batch", "tuner.solver._target_=no.Such"], "no.Such: there is no such class"),
         (["tuner=mert"], "up to 50 features, and there are templates .*: set features=dense"),
         (
             ["tuner=mert", "features=rule_id"],
@@ -191,26 +191,26 @@ def test_no_cuda_device(place: Path) -> None:
     assert "torch finds no CUDA device; set device=cpu" in outcome.err
 
 
-FITTER = """
+SOLVER = """
 from dataclasses import dataclass
 import numpy as np
-from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.batch import Solution
 
 @dataclass(frozen=True)
 class Towards:
     goal: float
-    def fit(self, lists, start, seed):
-        return Fit(np.full_like(start, self.goal), {"n": lists.n_hypotheses})
+    def solve(self, lists, start, seed):
+        return Solution(np.full_like(start, self.goal), {"n": lists.n_hypotheses})
 """
 
 
-def test_a_fitter_of_the_users(place: Path) -> None:
-    (place / "my_fitter.py").write_text(FITTER)
+def test_a_solver_of_the_users(place: Path) -> None:
+    (place / "my_solver.py").write_text(SOLVER)
     tune(
         place,
         "tuner=batch",
-        "tuner.fitter._target_=my_fitter.Towards",
-        "+tuner.fitter.goal=0.25",
+        "tuner.solver._target_=my_solver.Towards",
+        "+tuner.solver.goal=0.25",
         "tuner.iterations=1",
         "tuner.result=last",
         "features=dense",
@@ -269,7 +269,7 @@ def tune_on_lists(lists: Path, *options: str) -> Outcome:
     [
         ["tuner=pro"],
         ["tuner=mira"],
-        ["tuner=mert", "tuner.fitter.restarts=2"],
+        ["tuner=mert", "tuner.solver.restarts=2"],
         ["tuner=stochastic", *L1],
         ["tuner=stochastic", "loss=softmax"],
     ],
@@ -293,7 +293,7 @@ def test_mert_is_refused_before_a_model_is_built(tmp_path: Path) -> None:
 
 
 def test_the_cure_that_mert_names_for_lists(lists: Path, tmp_path: Path) -> None:
-    mert = ["tuner=mert", "tuner.fitter.restarts=2", "tuner.fitter.max_features=4"]
+    mert = ["tuner=mert", "tuner.solver.restarts=2", "tuner.solver.max_features=4"]
     refused = tune_on_lists(lists, *mert, f"hydra.run.dir={tmp_path / 'bad'}")
     assert refused.code == 1
     assert "scoring" not in refused.out

@@ -46,7 +46,7 @@ TUNERS = {
     "dense_too": [*OSCAR, "optimizer.regularize_dense=true"],
     "pro": ["tuner=pro", *TRAIN, *BATCH],
     "mira": ["tuner=mira", *TRAIN, *BATCH],
-    "mert": ["tuner=mert", "features=dense", "tuner.fitter.restarts=2", *TRAIN, *BATCH],
+    "mert": ["tuner=mert", "features=dense", "tuner.solver.restarts=2", *TRAIN, *BATCH],
     "stochastic": ["tuner=stochastic", *TRAIN, *BATCH],
     "stochastic_oscar": ["tuner=stochastic", *TRAIN, *OSCAR[:3], "loss=hinge", *BATCH],
     "stochastic_charts": ["tuner=stochastic", *OSCAR[:3], "regularizer.dimension=charts", *BATCH],

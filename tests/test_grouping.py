@@ -28,7 +28,7 @@ from torchtune_smt.tuners.pro import Pro
 
 SAMPLER = ProSampler(candidates=60, pairs=8)
 LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)
-FITTER = Pro(SAMPLER, tolerance=1e-11)
+SOLVER = Pro(SAMPLER, tolerance=1e-11)
 INNER = IterationSettings(iterations=3, patience=2, interpolation=0.5)
 K = 6
 
@@ -94,7 +94,7 @@ class Data:
             self.collector("dev", decoder, weights, folder, resumed),
             SAMPLER,
             learning,
-            FITTER,
+            SOLVER,
             settings or GroupingSettings(iterations=3, patience=None),
             INNER,
             seed=5,
@@ -177,7 +177,7 @@ def matrix(rows, names):
     return np.array([[row.get(name, 0.0) for name in names] for row in rows])
 
 
-def reference(data, settings, learning, inner, fitter, seed):
+def reference(data, settings, learning, inner, solver, seed):
     """Return the weights of each iteration, its score, and its groups as sets of names."""
     train, dev = Pool(data.train), Pool(data.dev)
     weights, known, outcome = dict(START), [*DENSE], []
@@ -216,7 +216,7 @@ def reference(data, settings, learning, inner, fitter, seed):
                 for row in dev.pairs(SAMPLER, (seed, earlier + j))
             ]
             old = np.array([weights[names[0]] for names in groups])
-            found = fit_matrix(fitter, matrix(rows, [str(g) for g in range(len(groups))]), old)
+            found = solve_matrix(solver, matrix(rows, [str(g) for g in range(len(groups))]), old)
             mixed = inner.interpolation * found + (1 - inner.interpolation) * old
             moved = np.abs(mixed - old).max() / np.abs(mixed).max()
             weights = {n: w for w, g in zip(mixed, groups, strict=True) for n in g}
@@ -229,11 +229,11 @@ def reference(data, settings, learning, inner, fitter, seed):
     return outcome
 
 
-def fit_matrix(fitter, x, start):
+def solve_matrix(solver, x, start):
     rows, columns = np.nonzero(x)
     begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
     pairs = PairRows(begin, columns.astype(np.int32), x[rows, columns])
-    return fitter.fit_pairs(pairs, start, ()).weights
+    return solver.solve_pairs(pairs, start, ()).weights
 
 
 @pytest.mark.parametrize("zero_group", ["drop", "keep"])
@@ -250,7 +250,7 @@ def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
         weights.append(named(tuner.weights))
 
     progress = tuner.tune(on_iteration=note)
-    expected = reference(data, settings, LEARNING, INNER, FITTER, 5)
+    expected = reference(data, settings, LEARNING, INNER, SOLVER, 5)
     scores = [score for score, _, _ in expected]
     assert [report.score for report in reports] == pytest.approx(scores)
     features = tuner.weights.features

@@ -173,8 +173,8 @@ def test_options_of_the_algorithm(place: Path) -> None:
         assert found.setdefault(weights, option) == option
 
 
-def test_groups_tuned_by_another_fitter(place: Path) -> None:
-    options = ["tuner.fitter._target_=torchtune_smt.tuners.mira.KBestMira", "tuner.iterations=1"]
+def test_groups_tuned_by_another_solver(place: Path) -> None:
+    options = ["tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", "tuner.iterations=1"]
     tune(place, "grouping_mira", *options, "tuner.dev.interpolation=1")
     assert (place / "grouping_mira" / "groups.tsv.gz").exists()
 

@@ -177,11 +177,11 @@ def test_never_worse_than_the_start(seed, whole):
     generator = np.random.default_rng(seed)
     lists = make_lists(generator, generator.integers(1, 9, 5), 4, whole)
     start = generator.normal(size=4)
-    fit = Mert(restarts=2, random_directions=3).fit(lists, start, [seed])
-    assert fit.report["start_bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(start)))
-    assert fit.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(fit.weights)))
-    assert fit.report["bleu"] >= fit.report["start_bleu"]
-    assert np.abs(fit.weights).sum() == pytest.approx(np.abs(start).sum())
+    found = Mert(restarts=2, random_directions=3).solve(lists, start, [seed])
+    assert found.report["start_bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(start)))
+    assert found.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(found.weights)))
+    assert found.report["bleu"] >= found.report["start_bleu"]
+    assert np.abs(found.weights).sum() == pytest.approx(np.abs(start).sum())
 
 
 def test_finds_the_weights_that_made_the_lists():
@@ -194,8 +194,8 @@ def test_finds_the_weights_that_made_the_lists():
     lists.statistics[:, 8:] = 10
     lists.statistics[:, 4:8] = [10, 9, 8, 7]
     lists.statistics[best, :4] = [10, 9, 8, 7]
-    fit = Mert().fit(lists, np.full(5, 0.1), [1])
-    assert fit.report["bleu"] > 0.9 > 0.4 > fit.report["start_bleu"]
+    found = Mert().solve(lists, np.full(5, 0.1), [1])
+    assert found.report["bleu"] > 0.9 > 0.4 > found.report["start_bleu"]
 
 
 def test_more_search_is_no_worse_and_each_option_counts():
@@ -203,7 +203,7 @@ def test_more_search_is_no_worse_and_each_option_counts():
     lists = make_lists(generator, [15] * 30, 6)
     start = np.ones(6)
     reports = [
-        Mert(**options).fit(lists, start, [7]).report
+        Mert(**options).solve(lists, start, [7]).report
         for options in (
             {"restarts": 0, "random_directions": 0},
             {"restarts": 0},
@@ -221,15 +221,15 @@ def test_more_search_is_no_worse_and_each_option_counts():
 def test_equal_seeds_give_equal_weights():
     lists = make_lists(np.random.default_rng(5), [10] * 20, 5)
     mert = Mert(restarts=3)
-    one, same, other = (mert.fit(lists, np.ones(5), seed).weights for seed in ([1], [1], [1, 2]))
+    one, same, other = (mert.solve(lists, np.ones(5), seed).weights for seed in ([1], [1], [1, 2]))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
 def test_start_of_zeros():
     lists = make_lists(np.random.default_rng(6), [10] * 20, 5)
-    fit = Mert(restarts=1).fit(lists, np.zeros(5), [1])
-    assert fit.report["bleu"] > fit.report["start_bleu"]
-    assert np.abs(fit.weights).sum() == pytest.approx(1)
+    found = Mert(restarts=1).solve(lists, np.zeros(5), [1])
+    assert found.report["bleu"] > found.report["start_bleu"]
+    assert np.abs(found.weights).sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("restarts", [0, 3])
@@ -239,13 +239,13 @@ def test_zeros_are_left_even_where_the_order_of_the_lists_is_better(restarts):
     statistics = np.tile(np.array([5, 3, 2, 1, 10, 9, 8, 7, 10, 10], np.int32), (100, 1))
     statistics[::10] = [10, 9, 8, 7, 10, 9, 8, 7, 10, 10]
     lists = make_lists(generator, [10] * 10, 2, statistics=statistics)
-    fit = Mert(restarts=restarts).fit(lists, np.zeros(2), [1])
-    assert fit.report["start_bleu"] == 1 > fit.report["bleu"] > 0
-    assert fit.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(fit.weights)))
-    assert np.abs(fit.weights).sum() == pytest.approx(1)
+    found = Mert(restarts=restarts).solve(lists, np.zeros(2), [1])
+    assert found.report["start_bleu"] == 1 > found.report["bleu"] > 0
+    assert found.report["bleu"] == pytest.approx(sacrebleu_of(lists, lists.best(found.weights)))
+    assert np.abs(found.weights).sum() == pytest.approx(1)
     # Weights that are worse than others that are not 0 are no result.
     axes = [sacrebleu_of(lists, lists.best(s * np.eye(2)[j])) for j in (0, 1) for s in (-1, 1)]
-    assert restarts == 0 or fit.report["bleu"] >= max(axes)
+    assert restarts == 0 or found.report["bleu"] >= max(axes)
 
 
 @pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [4, 4]])
@@ -254,16 +254,16 @@ def test_nothing_to_choose_from(sizes):
     generator = np.random.default_rng(7)
     lists = make_lists(generator, sizes, 3)
     lists.value[:] = 0.1
-    fit = Mert().fit(lists, np.array([0.3, 0.1, -0.2]), [0])
-    assert fit.weights.tolist() == [0.3, 0.1, -0.2]
-    assert fit.report["line_searches"] <= 21 * 20
+    found = Mert().solve(lists, np.array([0.3, 0.1, -0.2]), [0])
+    assert found.weights.tolist() == [0.3, 0.1, -0.2]
+    assert found.report["line_searches"] <= 21 * 20
 
 
 def test_equal_statistics_leave_the_start():
     lists = make_lists(np.random.default_rng(8), [5] * 4, 3)
     lists.statistics[:] = lists.statistics[0]
-    fit = Mert(restarts=2).fit(lists, np.array([0.3, 0.1, -0.2]), [0])
-    assert fit.weights.tolist() == [0.3, 0.1, -0.2]
+    found = Mert(restarts=2).solve(lists, np.array([0.3, 0.1, -0.2]), [0])
+    assert found.weights.tolist() == [0.3, 0.1, -0.2]
 
 
 def test_features_that_make_no_difference_keep_their_weights():
@@ -272,10 +272,10 @@ def test_features_that_make_no_difference_keep_their_weights():
     lists = make_lists(generator, [10] * 20, 4)
     lists.value[lists.feature == 1] = np.repeat(generator.normal(size=20), 10)
     rename = np.array([0, 1, 2, 4])
-    fit = Mert(restarts=1).fit(lists.projected(rename, 5), np.ones(5), [0])
-    assert fit.report["bleu"] > fit.report["start_bleu"]
-    assert fit.weights[[1, 3]].tolist() == [1, 1] and fit.weights[0] != 1
-    assert np.abs(fit.weights).sum() == pytest.approx(5)
+    found = Mert(restarts=1).solve(lists.projected(rename, 5), np.ones(5), [0])
+    assert found.report["bleu"] > found.report["start_bleu"]
+    assert found.weights[[1, 3]].tolist() == [1, 1] and found.weights[0] != 1
+    assert np.abs(found.weights).sum() == pytest.approx(5)
 
 
 def test_refused_input():
@@ -283,16 +283,16 @@ def test_refused_input():
     lists = make_lists(generator, [3, 4], 3)
     none = make_lists(generator, [3, 4], 3, statistics=np.empty((7, 0), np.int32))
     with pytest.raises(InputError, match="without its statistics; give lists with words"):
-        Mert().fit(none, np.ones(3), [0])
+        Mert().solve(none, np.ones(3), [0])
     with pytest.raises(InputError, match=r"3 features, and MERT takes up to 2 .*features=dense"):
-        Mert(max_features=2).fit(lists, np.ones(3), [0])
+        Mert(max_features=2).solve(lists, np.ones(3), [0])
     with pytest.raises(ValueError, match="3 start weights, not 2"):
-        Mert().fit(lists, np.ones(2), [0])
+        Mert().solve(lists, np.ones(2), [0])
     with pytest.raises(ValueError, match="start weight is not finite"):
-        Mert().fit(lists, np.array([0, 1, np.nan]), [0])
+        Mert().solve(lists, np.array([0, 1, np.nan]), [0])
     lists.value[4] = np.inf
     with pytest.raises(InputError, match="value of the lists is not finite"):
-        Mert().fit(lists, np.ones(3), [0])
+        Mert().solve(lists, np.ones(3), [0])
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,6 @@ def test_at_least_as_good_as_moses(shared):
         [folder / f"run{i}.scores.dat.gz" for i in range(1, 5)],
     )
     start = np.array((folder / "run4.init.opt").read_text().splitlines()[0].split(), float)
-    fit = Mert().fit(flat_of_stored(stored), start, [0])
-    assert fit.report["start_bleu"] == pytest.approx(0.40466, abs=1e-5)
-    assert fit.report["bleu"] >= 0.41055
+    found = Mert().solve(flat_of_stored(stored), start, [0])
+    assert found.report["start_bleu"] == pytest.approx(0.40466, abs=1e-5)
+    assert found.report["bleu"] >= 0.41055

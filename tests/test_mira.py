@@ -150,18 +150,18 @@ def random_lists(seed, n_lists=20, k=10, dimension=30, nonzeros=8):
 def test_equals_the_reference(case, seed, C, decay, scale):
     lists, dimension, start = case
     options = {"C": C, "passes": 4, "decay": decay, "scale": scale}
-    fit = KBestMira(**options).fit(flat(lists, dimension), start, (3, seed))
+    found = KBestMira(**options).solve(flat(lists, dimension), start, (3, seed))
     passes = reference(lists, start, (3, seed), **options)
-    weights, violations, losses = passes[fit.report["pass"] - 1]
-    assert fit.weights == pytest.approx(weights, abs=1e-9)
-    assert fit.report["violations"] == violations
-    assert fit.report["loss"] == pytest.approx(losses / max(violations, 1), abs=1e-9)
+    weights, violations, losses = passes[found.report["pass"] - 1]
+    assert found.weights == pytest.approx(weights, abs=1e-9)
+    assert found.report["violations"] == violations
+    assert found.report["loss"] == pytest.approx(losses / max(violations, 1), abs=1e-9)
     scores = [corpus_bleu(lists, weights) for weights, _, _ in passes]
     assume(not any(close for _, close in scores))
     bleus = [bleu for bleu, _ in scores]
-    assert fit.report["bleu"] == pytest.approx(max(bleus), abs=1e-12)
-    assert all(bleu < fit.report["bleu"] + 1e-12 for bleu in bleus[: fit.report["pass"] - 1])
-    assert fit.report["bleu"] == pytest.approx(bleus[fit.report["pass"] - 1], abs=1e-12)
+    assert found.report["bleu"] == pytest.approx(max(bleus), abs=1e-12)
+    assert all(bleu < found.report["bleu"] + 1e-12 for bleu in bleus[: found.report["pass"] - 1])
+    assert found.report["bleu"] == pytest.approx(bleus[found.report["pass"] - 1], abs=1e-12)
 
 
 def one_step(one, dimension, start, C):
@@ -172,7 +172,7 @@ def one_step(one, dimension, start, C):
         True, start,
     )  # fmt: skip
     x = lists.dense_matrix(dimension)[hope] - lists.dense_matrix(dimension)[fear]
-    return KBestMira(C=C, passes=1).fit(lists, start, (0,)).weights, x, gap, margin
+    return KBestMira(C=C, passes=1).solve(lists, start, (0,)).weights, x, gap, margin
 
 
 @settings(deadline=None)
@@ -247,9 +247,9 @@ def test_differences_hold_no_zeros(a, b):
 def test_equal_seeds_give_equal_weights():
     _, lists = random_lists(1)
     start = np.zeros(30)
-    first = KBestMira(passes=5).fit(lists, start, (7, 1))
-    again = KBestMira(passes=5).fit(lists, start, (7, 1))
-    other = KBestMira(passes=5).fit(lists, start, (7, 2))
+    first = KBestMira(passes=5).solve(lists, start, (7, 1))
+    again = KBestMira(passes=5).solve(lists, start, (7, 1))
+    other = KBestMira(passes=5).solve(lists, start, (7, 2))
     assert first.weights.tobytes() == again.weights.tobytes()
     assert first.report == again.report
     assert first.weights.tobytes() != other.weights.tobytes()
@@ -263,33 +263,33 @@ def test_learns_what_can_be_learned():
         for row, counts in one:
             row[30] = sum(counts[:4])
     together = flat(lists, 31)
-    fit = KBestMira().fit(together, np.zeros(31), (0,))
+    found = KBestMira().solve(together, np.zeros(31), (0,))
     oracle = np.zeros(31)
     oracle[30] = 1.0
-    assert fit.report["bleu"] > bleu_on(together, np.zeros(31)) + 0.1
-    assert fit.report["bleu"] > 0.97 * bleu_on(together, oracle)
-    assert fit.weights.argmax() == 30
+    assert found.report["bleu"] > bleu_on(together, np.zeros(31)) + 0.1
+    assert found.report["bleu"] > 0.97 * bleu_on(together, oracle)
+    assert found.weights.argmax() == 30
 
 
 def test_copies_change_nothing():
     lists, _ = random_lists(3)
-    fit = KBestMira(passes=5).fit(flat(lists, 30), np.zeros(30), (0,))
-    doubled = KBestMira(passes=5).fit(flat([one + one for one in lists], 30), np.zeros(30), (0,))
-    assert fit.weights.tobytes() == doubled.weights.tobytes()
-    assert fit.report == doubled.report
+    found = KBestMira(passes=5).solve(flat(lists, 30), np.zeros(30), (0,))
+    doubled = KBestMira(passes=5).solve(flat([one + one for one in lists], 30), np.zeros(30), (0,))
+    assert found.weights.tobytes() == doubled.weights.tobytes()
+    assert found.report == doubled.report
 
 
 def test_lists_of_one_hypothesis_are_skipped():
     lists, together = random_lists(4)
     single = lists[0][:1]
-    fit = KBestMira(passes=1).fit(together, np.zeros(30), (0,))
-    more = KBestMira(passes=1).fit(flat([*lists, single, single], 30), np.zeros(30), (0,))
-    assert fit.weights.tobytes() == more.weights.tobytes()
+    found = KBestMira(passes=1).solve(together, np.zeros(30), (0,))
+    more = KBestMira(passes=1).solve(flat([*lists, single, single], 30), np.zeros(30), (0,))
+    assert found.weights.tobytes() == more.weights.tobytes()
     start = np.arange(30.0)
-    alone = KBestMira(passes=2).fit(flat([single, single], 30), start, (0,))
+    alone = KBestMira(passes=2).solve(flat([single, single], 30), start, (0,))
     assert alone.weights.tolist() == start.tolist()
     assert (alone.report["violations"], alone.report["loss"]) == (0, 0.0)
-    nothing = KBestMira(passes=2).fit(flat([], 30), start, (0,))
+    nothing = KBestMira(passes=2).solve(flat([], 30), start, (0,))
     assert nothing.weights.tolist() == start.tolist()
 
 
@@ -297,12 +297,12 @@ def test_equal_gains_and_equal_rows_move_nothing():
     good, bad = [5, 4, 3, 2, 6, 5, 4, 3, 6, 6], [1, 0, 0, 0, 6, 5, 4, 3, 6, 6]
     start = np.array([0.5, -0.5])
     ties = [[({0: 1.0}, good), ({1: 1.0}, good)]]
-    assert KBestMira().fit(flat(ties, 2), start, (0,)).weights.tolist() == start.tolist()
+    assert KBestMira().solve(flat(ties, 2), start, (0,)).weights.tolist() == start.tolist()
     equal = [[({0: 1.0}, bad), ({0: 1.0}, good)]]
-    fit = KBestMira(passes=3).fit(flat(equal, 2), start, (0,))
-    assert fit.weights.tolist() == start.tolist()
-    assert fit.report["violations"] == 1
-    assert fit.report["loss"] > 0
+    found = KBestMira(passes=3).solve(flat(equal, 2), start, (0,))
+    assert found.weights.tolist() == start.tolist()
+    assert found.report["violations"] == 1
+    assert found.report["loss"] > 0
 
 
 def test_short_hypotheses_do_not_make_the_background_vanish():
@@ -310,9 +310,9 @@ def test_short_hypotheses_do_not_make_the_background_vanish():
     one += [({0: -1.0, 2: 1.0}, [0, 0, 0, 0, 1, 0, 0, 0, 1, 1])]
     lists = flat([one] * 30, 3)
     with np.errstate(all="raise"):
-        fit = KBestMira(decay=0.01).fit(lists, np.zeros(3), (0,))
-    assert np.isfinite(fit.weights).all()
-    assert fit.weights[0] > 0
+        found = KBestMira(decay=0.01).solve(lists, np.zeros(3), (0,))
+    assert np.isfinite(found.weights).all()
+    assert found.weights[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_short_hypotheses_do_not_make_the_background_vanish():
 )
 def test_options_change_the_result(options):
     _, lists = random_lists(5)
-    default = KBestMira(passes=20).fit(lists, np.zeros(30), (0,))
-    other = replace(KBestMira(passes=20), **options).fit(lists, np.zeros(30), (0,))
+    default = KBestMira(passes=20).solve(lists, np.zeros(30), (0,))
+    other = replace(KBestMira(passes=20), **options).solve(lists, np.zeros(30), (0,))
     assert other.weights.tolist() != default.weights.tolist()
 
 
@@ -343,11 +343,11 @@ def test_what_it_cannot_work_on():
     _, lists = random_lists(6)
     without = replace(lists, statistics=np.empty((lists.n_hypotheses, 0), np.int32))
     with pytest.raises(InputError, match="no statistics of it; give references"):
-        KBestMira().fit(without, np.zeros(30), (0,))
+        KBestMira().solve(without, np.zeros(30), (0,))
     with pytest.raises(ValueError, match="there must be 30 start weights, not 31"):
-        KBestMira().fit(lists, np.zeros(31), (0,))
+        KBestMira().solve(lists, np.zeros(31), (0,))
     with pytest.raises(ValueError, match="a start weight is not finite"):
-        KBestMira().fit(lists, np.full(30, math.nan), (0,))
+        KBestMira().solve(lists, np.full(30, math.nan), (0,))
 
 
 def test_stored_lists_come_as_they_are(tmp_path):
@@ -400,6 +400,6 @@ def test_at_least_as_good_as_kbmira():
         names.append(label)
         start[stored.features.id(f"{label}_{names.count(label) - 1}")] = float(value)
     assert bleu_on(lists, start) == pytest.approx(0.406683, abs=1e-6)  # as in its log
-    fit = KBestMira().fit(lists, start, (0,))
-    assert fit.report["bleu"] >= 0.4063
-    assert fit.report["bleu"] == bleu_on(lists, fit.weights)
+    found = KBestMira().solve(lists, start, (0,))
+    assert found.report["bleu"] >= 0.4063
+    assert found.report["bleu"] == bleu_on(lists, found.weights)

@@ -358,8 +358,8 @@ def test_online_tuning_goes_on_where_it_was_saved(kind: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", TORCHS)
 def test_stochastic_tuning(kind: str, reduction: str) -> None:
     matrix, pairs = pairs_of(4)
-    fitter = Stochastic(AllPairs(), Logistic(reduction), RUNS[kind], 2, 8)  # type: ignore[arg-type]
-    fit = fitter.fit_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
+    solver = Stochastic(AllPairs(), Logistic(reduction), RUNS[kind], 2, 8)  # type: ignore[arg-type]
+    solution = solver.solve_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
     weights = parameter_of(np.linspace(-0.3, 0.3, 7).tolist())
     optimizer = TORCHS[kind]([weights])
     generator, size = np.random.default_rng((5,)), 1 if reduction == "each" else 8
@@ -371,7 +371,7 @@ def test_stochastic_tuning(kind: str, reduction: str) -> None:
             entries = [(i, gradient[i]) for i in np.flatnonzero(part.any(0))]
             set_gradient(weights, entries)
             optimizer.step()
-    np.testing.assert_allclose(fit.weights, weights.detach().numpy(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(solution.weights, weights.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
 def test_an_unknown_class_of_saved_state(tmp_path: Path) -> None:

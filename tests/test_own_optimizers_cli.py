@@ -96,7 +96,7 @@ def own_module(run: Run) -> Iterator[None]:
 
 
 CONFIG = ["--config-dir", "settings"]
-BATCH = ["tuner.iterations=2", "tuner.fitter.passes=2", "decoder.k=20", "decoder.pop_limit=10"]
+BATCH = ["tuner.iterations=2", "tuner.solver.passes=2", "decoder.k=20", "decoder.pop_limit=10"]
 RUNS = {
     "by_the_book": ["optimizer=by_the_book", "regularizer=none"],
     "average": ["optimizer=by_the_book", "tuner.result=average"],

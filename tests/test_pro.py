@@ -42,27 +42,27 @@ def test_regression(seed, n, sigma):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-2, 3, (n, 6)) * rng.integers(0, 2, (n, 6)) + 0.0
     matrix[:, :2] += rng.normal(size=(n, 2))
-    fit = Pro(AllPairs(), sigma=sigma, tolerance=1e-9).fit_pairs(
+    found = Pro(AllPairs(), sigma=sigma, tolerance=1e-9).solve_pairs(
         pairs_of(matrix), rng.normal(size=6), ()
     )
     expected = sklearn_weights(matrix, sigma)
-    np.testing.assert_allclose(fit.weights, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.weights, expected, rtol=1e-4, atol=1e-5)
     least = objective(matrix, expected, sigma)
-    assert objective(matrix, fit.weights, sigma) <= least * (1 + 1e-9) + 1e-9
-    assert fit.report["pairs"] == n
-    assert fit.report["loss"] == pytest.approx(np.logaddexp(0, -matrix @ fit.weights).mean())
-    assert fit.report["derivative"] <= 1e-6
+    assert objective(matrix, found.weights, sigma) <= least * (1 + 1e-9) + 1e-9
+    assert found.report["pairs"] == n
+    assert found.report["loss"] == pytest.approx(np.logaddexp(0, -matrix @ found.weights).mean())
+    assert found.report["derivative"] <= 1e-6
 
 
 def test_features_in_no_pair_get_weight_zero():
-    fit = Pro(AllPairs()).fit_pairs(pairs_of(np.array([[0.0, 1.0, 0.0]])), np.full(3, 5.0), ())
-    assert fit.weights[[0, 2]].tolist() == [0, 0]
-    assert fit.weights[1] > 0
+    found = Pro(AllPairs()).solve_pairs(pairs_of(np.array([[0.0, 1.0, 0.0]])), np.full(3, 5.0), ())
+    assert found.weights[[0, 2]].tolist() == [0, 0]
+    assert found.weights[1] > 0
 
 
 def test_copies_of_a_pair_count():
     one, three = (
-        Pro(AllPairs()).fit_pairs(pairs_of(np.ones((n, 1))), np.zeros(1), ()).weights[0]
+        Pro(AllPairs()).solve_pairs(pairs_of(np.ones((n, 1))), np.zeros(1), ()).weights[0]
         for n in (1, 3)
     )
     assert three > one > 0
@@ -70,9 +70,9 @@ def test_copies_of_a_pair_count():
 
 def test_a_pair_without_a_difference():
     """Two strings of one feature vector: nothing to learn, and nothing to fall over."""
-    fit = Pro(AllPairs()).fit_pairs(pairs_of(np.zeros((2, 3))), np.ones(3), ())
-    assert fit.weights.tolist() == [0, 0, 0]
-    assert fit.report["loss"] == pytest.approx(np.log(2))
+    found = Pro(AllPairs()).solve_pairs(pairs_of(np.zeros((2, 3))), np.ones(3), ())
+    assert found.weights.tolist() == [0, 0, 0]
+    assert found.report["loss"] == pytest.approx(np.log(2))
 
 
 def lists_of(*gains):
@@ -94,16 +94,16 @@ def lists_of(*gains):
 def test_lists():
     sampler = AllPairs(threshold=0.1)
     lists = lists_of(0.1, 0.5, 0.3)
-    fit = Pro(sampler).fit(lists, np.zeros(3), (1, 2))
-    same = Pro(sampler).fit_pairs(lists.pair_rows(sampler, (1, 2)), np.zeros(3), ())
-    assert fit.weights.tolist() == same.weights.tolist()
-    assert fit.weights.argsort().tolist() == [0, 2, 1]
+    found = Pro(sampler).solve(lists, np.zeros(3), (1, 2))
+    same = Pro(sampler).solve_pairs(lists.pair_rows(sampler, (1, 2)), np.zeros(3), ())
+    assert found.weights.tolist() == same.weights.tolist()
+    assert found.weights.argsort().tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize("gains", [[0.5], [0.5, 0.5], [0.5, 0.51]])
 def test_no_pairs(gains):
     with pytest.raises(InputError, match="no list has a pair .* sampler.threshold"):
-        Pro(ProSampler()).fit(lists_of(*gains), np.zeros(len(gains)), (1,))
+        Pro(ProSampler()).solve(lists_of(*gains), np.zeros(len(gains)), (1,))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_cuda():
     rng = np.random.default_rng(0)
     pairs = pairs_of(rng.normal(size=(500, 20)))
     here, there = (
-        Pro(AllPairs(), device=d, tolerance=1e-9).fit_pairs(pairs, np.zeros(20), ()).weights
+        Pro(AllPairs(), device=d, tolerance=1e-9).solve_pairs(pairs, np.zeros(20), ()).weights
         for d in ("cpu", "cuda")
     )
     np.testing.assert_allclose(here, there, rtol=1e-6, atol=1e-8)

@@ -27,9 +27,9 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, S
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
 from torchtune_smt.samplers.pairs import AllPairs
-from torchtune_smt.tuners.batch import Fit, fit_lists
+from torchtune_smt.tuners.batch import Solution, solve_lists
 from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.grouping import GroupedFitter
+from torchtune_smt.tuners.grouping import GroupedSolver
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
 from torchtune_smt.tuners.objective import rows_step
 from torchtune_smt.tuners.pro import Pro
@@ -151,10 +151,10 @@ OPTIMIZERS = {
 }
 
 
-def fitted(loss: Any, optimizer: Any) -> Fit:
+def fitted(loss: Any, optimizer: Any) -> Solution:
     _, pairs = pairs_of(4)
-    fitter = Stochastic(AllPairs(), loss, optimizer, passes=2)
-    return fitter.fit_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
+    solver = Stochastic(AllPairs(), loss, optimizer, passes=2)
+    return solver.solve_pairs(pairs, np.linspace(-0.3, 0.3, 7), (5,))
 
 
 @pytest.fixture
@@ -189,9 +189,9 @@ def test_the_loss_of_a_subclass_is_minimised(
 def test_a_loss_that_overrides_nothing_keeps_the_compiled_steps(
     optimizer: Any, compiled_steps: list[int]
 ) -> None:
-    fit = fitted(SameHinge(), optimizer)
+    solution = fitted(SameHinge(), optimizer)
     assert sum(compiled_steps) == 60
-    np.testing.assert_array_equal(fit.weights, fitted(Hinge(), optimizer).weights)
+    np.testing.assert_array_equal(solution.weights, fitted(Hinge(), optimizer).weights)
 
 
 def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
@@ -362,10 +362,10 @@ def test_the_steps_of_an_optimizers_subclass_are_taken(
 ) -> None:
     kind = optimizer.func
     own = type("Own", (kind,), STEPPING[method](kind))
-    fit = fitted(Hinge(), partial(own, **optimizer.keywords))
+    solution = fitted(Hinge(), partial(own, **optimizer.keywords))
     assert not compiled_steps
     expected = fitted(TwoHinges(), optimizer)
-    np.testing.assert_allclose(fit.weights, expected.weights, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(solution.weights, expected.weights, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -475,23 +475,23 @@ def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
     assert KBestFiles().metric(OwnScore(), []) is not None
 
 
-# Fitters: pairs in the place of lists.
+# Solvers: pairs in the place of lists.
 
 
 class OwnFit(Pro):
-    def fit(self, lists: Any, start: Any, seed: Any) -> Fit:
-        return Fit(np.full_like(start, 3.0), {"lists": float(len(lists))})
+    def solve(self, lists: Any, start: Any, seed: Any) -> Solution:
+        return Solution(np.full_like(start, 3.0), {"lists": float(len(lists))})
 
 
 class OwnFitPairs(Pro):
-    def fit_pairs(self, pairs: Any, start: Any, seed: Any) -> Fit:
-        return Fit(np.full_like(start, 4.0), {"pairs": float(len(pairs))})
+    def solve_pairs(self, pairs: Any, start: Any, seed: Any) -> Solution:
+        return Solution(np.full_like(start, 4.0), {"pairs": float(len(pairs))})
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "name"), [(OwnFit, 3.0, "lists"), (OwnFitPairs, 4.0, "pairs")]
 )
-def test_the_fit_of_a_fitters_subclass_is_called(kind: Any, value: float, name: str) -> None:
+def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name: str) -> None:
     lists = AccumulatedLists(n_dense=2)
     kbest = KBest(
         0,
@@ -505,8 +505,8 @@ def test_the_fit_of_a_fitters_subclass_is_called(kind: Any, value: float, name: 
     kbest.gain = np.array([0.5, 0.0])
     lists.add([kbest])
     lists.end_iteration()
-    fitter = kind(AllPairs())
-    for some in (fitter, GroupedFitter(fitter, FeatureGroups(np.arange(2), 2))):
-        fit = fit_lists(some, lists, np.zeros(2), (1,))
-        assert fit.weights.tolist() == [value, value]
-        assert fit.report == {name: 1.0}
+    solver = kind(AllPairs())
+    for some in (solver, GroupedSolver(solver, FeatureGroups(np.arange(2), 2))):
+        solution = solve_lists(some, lists, np.zeros(2), (1,))
+        assert solution.weights.tolist() == [value, value]
+        assert solution.report == {name: 1.0}

@@ -23,7 +23,7 @@ OPTIONS = {
     "online": ["tuner.epochs=3"],
     "pro": ["tuner=pro"],
     "mira": ["tuner=mira"],
-    "mert": ["tuner=mert", "tuner.fitter.restarts=3"],
+    "mert": ["tuner=mert", "tuner.solver.restarts=3"],
     "stochastic": ["tuner=stochastic"],
     "grouping": ["tuner=grouping", "tuner.tune_on=dev", "tuner.iterations=2", "tuner.passes=2"],
 }

@@ -151,11 +151,11 @@ effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_m
 effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists")
 effect(anywhere, "tuner.passes tuner.zero_group tuner.dev.iterations tuner.dev.patience")
 effect(anywhere, "tuner.dev.interpolation tuner.dev.tolerance tuner.batch_size")
-effect(anywhere, "tuner.fitter._target_ tuner.fitter.sigma tuner.fitter.tolerance")
-effect(anywhere, "tuner.fitter.steps tuner.fitter.C tuner.fitter.passes tuner.fitter.decay")
-effect(anywhere, "tuner.fitter.scale tuner.fitter.restarts tuner.fitter.random_directions")
-effect(anywhere, "tuner.fitter.spread tuner.fitter.max_features")
-effect(lambda c: c.loss != "hinge", "tuner.fitter.batch_size")
+effect(anywhere, "tuner.solver._target_ tuner.solver.sigma tuner.solver.tolerance")
+effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.solver.decay")
+effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
+effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
+effect(lambda c: c.loss != "hinge", "tuner.solver.batch_size")
 
 
 def leaves(prefix: str, value: object) -> Iterator[str]:
@@ -250,7 +250,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         # Options of an experiment may be of no use, but not those on the command line.
         (["experiment=simianer2012", "loss=softmax", "sampler=all"], "loss=softmax takes no"),
         (
-            ["tuner=stochastic", "loss=hinge", "optimizer=fobos", "tuner.fitter={batch_size:9}"],
+            ["tuner=stochastic", "loss=hinge", "optimizer=fobos", "tuner.solver={batch_size:9}"],
             "loss=hinge takes a step after each pair or list (loss.reduction=sum does not), and",
         ),
     ],

@@ -62,11 +62,11 @@ def child(folder: Path, tuner: str, seed: int) -> None:
     if tuner == "mira":
         from torchtune_smt.tuners.mira import KBestMira
 
-        fitter = KBestMira()
+        solver = KBestMira()
     else:
         from torchtune_smt.tuners.mert import Mert
 
-        fitter = Mert(restarts=20)
+        solver = Mert(restarts=20)
     stages = {"start": user_seconds()}
     runs = range(1, ITERATIONS[tuner] + 1)
     stored = KBestFiles().read(
@@ -81,12 +81,12 @@ def child(folder: Path, tuner: str, seed: int) -> None:
     for name, value in start_weights(folder, tuner).items():
         start[stored.features.id(name)] = value
     began = time.perf_counter()
-    fit = fitter.fit(lists, start, (seed,))
+    solution = solver.solve(lists, start, (seed,))
     stages["tuning"] = user_seconds()
     figures = {
         "stages": stages,
         "wall": time.perf_counter() - began,
-        "report": fit.report,
+        "report": solution.report,
         "entries": lists.n_hypotheses,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }

@@ -48,7 +48,7 @@ TUNERS: Final[dict[str, list[str]]] = {
     "pro": [*_BATCH, "features=rule_id"],
     "mira": [*_BATCH, "features=rule_id"],
     "mert": [*_BATCH, "features=dense"],
-    "stochastic": [*_BATCH, "features=rule_id", "tuner.fitter.passes=3"],
+    "stochastic": [*_BATCH, "features=rule_id", "tuner.solver.passes=3"],
     "grouping": [
         *["features=rule_id", "tuner.sentences=20", "tuner.passes=3", "tuner.iterations=3"],
         *["tuner.dev.iterations=2", "regularizer.lambda1=1e-4", "regularizer.lambda2=1e-7"],

@@ -10,12 +10,12 @@ import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.dimension import Dimension
-from torchtune_smt.cli.fitters import groups_taken, make_fitter
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.lists import has_statistics
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import BatchReporter
 from torchtune_smt.cli.run_files import LISTS, remove_lists
+from torchtune_smt.cli.solvers import groups_taken, make_solver
 from torchtune_smt.cli.task import Task, evaluate, has_stored_lists, make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
@@ -46,9 +46,9 @@ class BatchRun:
                 cfg.tuner.result,
             )
         self._dimension = Dimension(cfg, parts)
-        self._fitter = make_fitter(cfg, parts, self._dimension.arguments)
+        self._solver = make_solver(cfg, parts, self._dimension.arguments)
         # MERT has a limit.
-        self._max_features: int | None = getattr(self._fitter, "max_features", None)
+        self._max_features: int | None = getattr(self._solver, "max_features", None)
         if self._max_features and cfg.features.templates and not has_stored_lists(cfg):
             raise InputError(
                 f"this tuner takes up to {self._max_features} features, and there are templates "
@@ -87,7 +87,7 @@ class BatchRun:
 
             return tune_batch(
                 collector,
-                self._fitter,
+                self._solver,
                 self._settings,
                 None if task.tuning is task.sets["dev"] else score,
                 seed=self._cfg.seed,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.fitters import groups_taken
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.task import Task, has_stored_lists
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError

@@ -14,11 +14,11 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.batch import open_accumulated
 from torchtune_smt.cli.dimension import Dimension
-from torchtune_smt.cli.fitters import make_fitter
 from torchtune_smt.cli.grouping_reporter import GroupingReporter
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_files import LISTS, remove_lists
+from torchtune_smt.cli.solvers import make_solver
 from torchtune_smt.cli.task import Task, has_stored_lists, make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
@@ -92,7 +92,7 @@ class GroupingRun:
             )
         self._dimension = Dimension(cfg, parts)
         # It sees groups as features, all of which it may regularise.
-        self._fitter = make_fitter(cfg, parts, dict)
+        self._solver = make_solver(cfg, parts, dict)
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Stateful:
         """Open the lists, and make the tuner."""
@@ -124,7 +124,7 @@ class GroupingRun:
             collector("dev", task.sets["dev"]),
             parts.sampler,
             learning,
-            self._fitter,
+            self._solver,
             self._settings,
             self._inner,
             seed=cfg.seed,

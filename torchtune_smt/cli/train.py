@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.batch import BatchRun
 from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
-from torchtune_smt.cli.fitters import groups_taken
 from torchtune_smt.cli.grouping import GroupingRun, check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.online import OnlineRun
@@ -33,6 +32,7 @@ from torchtune_smt.cli.run_files import (
     remove_lists,
 )
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
+from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
 from torchtune_smt.cli.tuning_run import TuningRun

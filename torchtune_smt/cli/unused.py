@@ -9,8 +9,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.fitters import PART_GROUPS, groups_taken
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
@@ -178,7 +178,7 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
         if is_listwise(parts.loss) and cfg.tuner.kind != "grouping":
             unused["sampler"] = f"{loss} takes no sampler"
         if parts.loss.reduction == "each":
-            unused["tuner.fitter.batch_size"] = (
+            unused["tuner.solver.batch_size"] = (
                 f"{loss} takes a step after each pair or list (loss.reduction=sum does not)"
             )
     optimizer = parts.optimizer

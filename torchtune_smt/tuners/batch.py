@@ -25,7 +25,7 @@ Result = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
-class Fit:
+class Solution:
     """Weights that were found on k-best lists.
 
     Attributes
@@ -39,10 +39,10 @@ class Fit:
     report: dict[str, float]
 
 
-class Fitter(Protocol):
+class Solver(Protocol):
     """Finds weights on k-best lists."""
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists.
 
         Parameters
@@ -56,14 +56,14 @@ class Fitter(Protocol):
         Raises
         ------
         InputError
-            The lists are none that this fitter can work on.
+            The lists are none that this solver can work on.
         """
         ...
 
 
 @runtime_checkable
-class PairFitter(Protocol):
-    """A fitter that may need no more of the lists than pairs, which take less memory.
+class PairSolver(Protocol):
+    """A solver that may need no more of the lists than pairs, which take less memory.
 
     Attributes
     ----------
@@ -82,14 +82,14 @@ class PairFitter(Protocol):
         """What chooses the pairs."""
         ...
 
-    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
-        """Return weights for pairs; else as `Fitter.fit`."""
+    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights for pairs; else as `Solver.solve`."""
         ...
 
 
-def wants_pairs(fitter: Fitter) -> TypeGuard[PairFitter]:
-    """Say whether a fitter takes pairs alone; one with a `fit` of its own has to say so anew."""
-    return isinstance(fitter, PairFitter) and bool(declared(fitter, "takes_pairs", "fit"))
+def wants_pairs(solver: Solver) -> TypeGuard[PairSolver]:
+    """Say whether a solver takes pairs alone; one with a `solve` of its own has to say so anew."""
+    return isinstance(solver, PairSolver) and bool(declared(solver, "takes_pairs", "solve"))
 
 
 def check_start(lists: FlatLists, start: Float64) -> None:
@@ -100,12 +100,14 @@ def check_start(lists: FlatLists, start: Float64) -> None:
         raise ValueError("a start weight is not finite")
 
 
-def fit_lists(fitter: Fitter, lists: AccumulatedLists, start: Float64, seed: Sequence[int]) -> Fit:
-    """Return what a fitter finds on accumulated lists; see `Fitter.fit`."""
-    if wants_pairs(fitter):
+def solve_lists(
+    solver: Solver, lists: AccumulatedLists, start: Float64, seed: Sequence[int]
+) -> Solution:
+    """Return what a solver finds on accumulated lists; see `Solver.solve`."""
+    if wants_pairs(solver):
         lists.require(start.size)
-        return fitter.fit_pairs(lists.pair_rows(fitter.sampler, seed), start, seed)
-    return fitter.fit(lists.flat(start.size), start, seed)
+        return solver.solve_pairs(lists.pair_rows(solver.sampler, seed), start, seed)
+    return solver.solve(lists.flat(start.size), start, seed)
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class IterationReport:
     score : float
         Of the new weights.
     fit : dict of str to float
-        See `Fit.report`.
+        See `Solution.report`.
     seconds, fitting : float
         Wall-clock time of all, and of finding weights in it.
     """
@@ -178,7 +180,7 @@ class IterationReport:
 
 def tune_batch(
     collector: Collector,
-    fitter: Fitter,
+    solver: Solver,
     settings: IterationSettings,
     evaluate: Callable[[], float] | None,
     *,
@@ -197,7 +199,7 @@ def tune_batch(
     collector : Collector
         With lists that have `earlier` iterations, and one for each one done (and one more if
         `evaluate` is None).
-    fitter : Fitter
+    solver : Solver
     settings : IterationSettings
     evaluate : callable, optional
         Returns the score (larger is better) of the weights as they are. None: it is corpus BLEU of
@@ -232,15 +234,15 @@ def tune_batch(
             break
         start = _current(weights)
         decoded = time.perf_counter()
-        fit = fit_lists(fitter, lists, start, (seed, iteration))
+        solution = solve_lists(solver, lists, start, (seed, iteration))
         fitting = time.perf_counter() - decoded
-        progress.moved = _interpolate(weights, start, fit.weights, settings.interpolation)
+        progress.moved = _interpolate(weights, start, solution.weights, settings.interpolation)
         score = collector.collect().bleu if evaluate is None else evaluate()
         progress.compare(score, weights.parameter.detach()[: start.size])
         progress.sentences += len(collector.sentences)
         seconds = time.perf_counter() - begin
         report = IterationReport(
-            progress.epoch, sum(sizes), sizes[-1], score, fit.report, seconds, fitting
+            progress.epoch, sum(sizes), sizes[-1], score, solution.report, seconds, fitting
         )
         on_iteration(report, progress)
         progress.epoch += 1

@@ -19,12 +19,12 @@ from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.runs.epochs import Best, Progress, check_ending, check_progress, set_weights
 from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import (
-    Fit,
-    Fitter,
     IterationReport,
     IterationSettings,
-    PairFitter,
+    PairSolver,
     Result,
+    Solution,
+    Solver,
     tune_batch,
     wants_pairs,
 )
@@ -34,42 +34,42 @@ from torchtune_smt.tuners.learn_groups import GroupLearning, count_features, lea
 
 
 @dataclass(frozen=True)
-class GroupedFitter:
-    """Finds one weight for each group of features, with a fitter that sees groups as features.
+class GroupedSolver:
+    """Finds one weight for each group of features, with a solver that sees groups as features.
 
     Parameters
     ----------
-    fitter : Fitter
+    solver : Solver
     groups : FeatureGroups
         Features in none of them get weight 0.
     """
 
-    fitter: Fitter
+    solver: Solver
     groups: FeatureGroups
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether the fitter needs no more than pairs."""
-        return wants_pairs(self.fitter)
+        """Whether the solver needs no more than pairs."""
+        return wants_pairs(self.solver)
 
     @property
     def sampler(self) -> PairSampler:
-        """What chooses the pairs of such a fitter."""
-        return cast(PairFitter, self.fitter).sampler
+        """What chooses the pairs of such a solver."""
+        return cast(PairSolver, self.solver).sampler
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
-        """Return weights of single features; see `Fitter.fit`."""
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `Solver.solve`."""
         groups = self.groups
         projected = lists.projected(groups.rename(lists.dimension), len(groups))
-        fit = self.fitter.fit(projected, groups.mean(start), seed)
-        return Fit(groups.unpack(fit.weights, lists.dimension), fit.report)
+        solution = self.solver.solve(projected, groups.mean(start), seed)
+        return Solution(groups.unpack(solution.weights, lists.dimension), solution.report)
 
-    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
-        """Return weights of single features; see `PairFitter.fit_pairs`."""
+    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `PairSolver.solve_pairs`."""
         groups = self.groups
         projected = pairs.projected(groups.rename(start.size), len(groups))
-        fit = cast(PairFitter, self.fitter).fit_pairs(projected, groups.mean(start), seed)
-        return Fit(groups.unpack(fit.weights, start.size), fit.report)
+        solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
+        return Solution(groups.unpack(solution.weights, start.size), solution.report)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class GroupingTuner:
     learning : GroupLearning
         Without a dimension of its own, d is the number of sparse features that occur in the lists
         of the training sentences, or have a weight.
-    fitter : Fitter
+    solver : Solver
         Finds the weights of groups on dev; PRO in the paper.
     settings : GroupingSettings
     inner : IterationSettings
@@ -201,7 +201,7 @@ class GroupingTuner:
         dev: Collector,
         sampler: PairSampler,
         learning: GroupLearning,
-        fitter: Fitter,
+        solver: Solver,
         settings: GroupingSettings,
         inner: IterationSettings,
         *,
@@ -211,7 +211,7 @@ class GroupingTuner:
         self.dev = dev
         self.sampler = sampler
         self.learning = learning
-        self.fitter = fitter
+        self.solver = solver
         self.settings = settings
         self.inner = inner
         self.seed = seed
@@ -385,7 +385,7 @@ class GroupingTuner:
 
         self._tuned = tune_batch(
             self.dev,
-            GroupedFitter(self.fitter, groups),
+            GroupedSolver(self.solver, groups),
             self.inner,
             None,
             seed=self.seed,

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.tuners import mert_kernels as kernels
-from torchtune_smt.tuners.batch import Fit, check_start
+from torchtune_smt.tuners.batch import Solution, check_start
 
 GAIN = 1e-6  # a round that gains less BLEU (0..1) is the last one
 NARROW = 1e-7  # an interval as narrow as this part of the weights is rounding's, not theirs
@@ -67,7 +67,7 @@ class Mert:
         if self.max_features < 1:
             raise ValueError(f"max_features must be at least 1, not {self.max_features}")
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights of the best BLEU that was found.
 
         It is never worse than the start's, unless that has no weight that makes a difference.
@@ -82,7 +82,7 @@ class Mert:
 
         Returns
         -------
-        Fit
+        Solution
             Its report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, and
             the numbers of `restarts` and `line_searches`.
 
@@ -132,7 +132,7 @@ class Mert:
             "restarts": float(self.restarts),
             "line_searches": float(search.count),
         }
-        return Fit(weights, report)
+        return Solution(weights, report)
 
     def _climb(
         self, search: _Search, point: Float64, generator: np.random.Generator

@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
-from torchtune_smt.tuners.batch import Fit, check_start
+from torchtune_smt.tuners.batch import Solution, check_start
 
 GainScale = Literal["reference", "none"]
 
@@ -66,7 +66,7 @@ class KBestMira:
                 f"scale must be one of {', '.join(get_args(GainScale))}, not {self.scale!r}"
             )
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return averaged weights.
 
         Parameters
@@ -79,7 +79,7 @@ class KBestMira:
 
         Returns
         -------
-        Fit
+        Solution
             Its report has, of the pass that was chosen, its number (`pass`, from 1), corpus
             `bleu` on the lists (0..1), the lists with a loss (`violations`), and their mean
             `loss`; and the BLEU of the start, `start_bleu`.
@@ -105,7 +105,7 @@ class KBestMira:
         late: Float64 = np.zeros(lists.dimension)
         background: Float64 = np.ones(lists.statistics.shape[1])
         start_bleu = bleu_on(lists, start)
-        best = Fit(weights, {"bleu": -1.0})
+        best = Solution(weights, {"bleu": -1.0})
         for number in range(1, self.passes + 1):
             violations, loss = kernels.one_pass(
                 generator.permutation(usable),
@@ -134,7 +134,7 @@ class KBestMira:
                     "violations": violations,
                     "loss": loss / max(violations, 1),
                 }
-                best = Fit(average, report)
+                best = Solution(average, report)
         return best
 
 

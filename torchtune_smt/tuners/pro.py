@@ -17,7 +17,7 @@ from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.samplers.pairs import PairSampler
-from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.objective import check_pairs
 
 
@@ -72,11 +72,11 @@ class Pro:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
         check_device(self.device)
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
-        """Return weights for pairs of the lists; see `fit_pairs`."""
-        return self.fit_pairs(lists.pair_rows(self.sampler, seed), start, seed)
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights for pairs of the lists; see `solve_pairs`."""
+        return self.solve_pairs(lists.pair_rows(self.sampler, seed), start, seed)
 
-    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
+    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights with the least objective.
 
         Parameters
@@ -89,7 +89,7 @@ class Pro:
 
         Returns
         -------
-        Fit
+        Solution
             Its report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
             ``steps`` of the search, and the largest ``derivative`` at its end.
 
@@ -134,7 +134,7 @@ class Pro:
             "steps": search.state[w].get("n_iter", 0),
             "derivative": float(np.abs(w.grad.cpu().numpy()).max(initial=0.0)),
         }
-        return Fit(weights, report)
+        return Solution(weights, report)
 
 
 def _matrices(rows: SparseRows) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers.pairs import PairSampler
-from torchtune_smt.tuners.batch import Fit
+from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
 
 
@@ -27,7 +27,7 @@ from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
 class Stochastic:
     """Minimises a regularised loss by steps on pairs or lists in random order.
 
-    Each fit begins at the weights that decoded, with a new optimizer, and takes `passes` passes
+    Each call begins at the weights that decoded, with a new optimizer, and takes `passes` passes
     over all pairs, or all lists where the loss is listwise, each in a new random order. The L1
     baseline of Liu et al. (2013) is the hinge after each pair with `CumulativeL1`.
 
@@ -72,7 +72,7 @@ class Stochastic:
         """Whether the loss is one of pairs."""
         return not is_listwise(self.loss)
 
-    def fit(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Fit:
+    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists.
 
         Parameters
@@ -84,7 +84,7 @@ class Stochastic:
 
         Returns
         -------
-        Fit
+        Solution
             Its report has the mean ``loss`` in the last pass, and the number of ``pairs`` or
             ``lists`` of a pass.
 
@@ -97,7 +97,7 @@ class Stochastic:
         """
         loss = self.loss
         if not is_listwise(loss):
-            return self.fit_pairs(lists.pair_rows(self.sampler, seed), start, seed)
+            return self.solve_pairs(lists.pair_rows(self.sampler, seed), start, seed)
         usable: Int64 = np.flatnonzero(np.diff(lists.list_begin) > 1)
         if usable.size == 0:
             raise InputError(
@@ -111,8 +111,8 @@ class Stochastic:
 
         return self._passes(weights, optimizer, usable, step, seed, "lists")
 
-    def fit_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Fit:
-        """Return weights for pairs; else as `fit`."""
+    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights for pairs; else as `solve`."""
         check_pairs(len(pairs))
         weights, optimizer = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
@@ -137,7 +137,7 @@ class Stochastic:
         step: Callable[[Int64], float],
         seed: Sequence[int],
         name: str,
-    ) -> Fit:
+    ) -> Solution:
         """Take all passes; `step` returns the mean loss of some items."""
         generator = np.random.default_rng(seed)
         size = items.size if self.loss.reduction == "each" else self.batch_size
@@ -151,7 +151,7 @@ class Stochastic:
         result: Any = optimizer
         final = result.averaged() if self.average else weights.parameter
         values = final.detach().to("cpu", torch.float64).numpy()
-        return Fit(values, {"loss": mean, name: items.size})
+        return Solution(values, {"loss": mean, name: items.size})
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The fitter of a batch tuner, and the groups of the configuration that a tuner takes."""
+"""The solver of a batch tuner, and the groups of the configuration that a tuner takes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.setup import check_part
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.tuners.batch import Fitter
+from torchtune_smt.tuners.batch import Solver
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 
-# What an argument of a fitter's class stands for in the configuration.
+# What an argument of a solver's class stands for in the configuration.
 _GROUPS: Final = {
     "sampler": ("sampler", "metric"),
     "loss": ("loss", "metric"),
@@ -33,21 +33,21 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     Raises
     ------
     InputError
-        There is no such class of fitters.
+        There is no such class of solvers.
     """
     if cfg.tuner.kind == "online":
         return set(PART_GROUPS)
-    names = _parameters(_fitter_class(cfg))
+    names = _parameters(_solver_class(cfg))
     groups = {group for name in names for group in _GROUPS.get(name, ())}
     if cfg.tuner.kind == "grouping":
         groups |= {"metric", "sampler", "regularizer", "optimizer"}
     return groups
 
 
-def make_fitter(
+def make_solver(
     cfg: DictConfig, parts: Parts, arguments_now: Callable[[], dict[str, Any]]
-) -> Fitter:
-    """Return the fitter that ``tuner.fitter`` names.
+) -> Solver:
+    """Return the solver that ``tuner.solver`` names.
 
     Arguments of its class with the name of a group (sampler, loss, optimizer) get what that group
     describes, ``device`` the device, and ``average`` whether the optimizer averages.
@@ -62,9 +62,9 @@ def make_fitter(
     InputError
         An option is out of range, or there is no such class.
     """
-    given = arguments(cfg, "tuner.fitter")
+    given = arguments(cfg, "tuner.solver")
     del given["_target_"]
-    kind = _fitter_class(cfg)
+    kind = _solver_class(cfg)
     names = _parameters(kind)
 
     def optimizer(parameters: list[Tensor]) -> Any:
@@ -79,22 +79,22 @@ def make_fitter(
     }
     if "device" not in names:
         refuse_device(cfg)
-    with option_errors("tuner.fitter", given):
-        fitter = kind(**given, **{name: offered[name] for name in offered.keys() & names})
-    check_part("tuner.fitter", fitter, "fit")
-    made: Fitter = fitter
+    with option_errors("tuner.solver", given):
+        solver = kind(**given, **{name: offered[name] for name in offered.keys() & names})
+    check_part("tuner.solver", solver, "solve")
+    made: Solver = solver
     return made
 
 
-def _fitter_class(cfg: DictConfig) -> Any:
-    """Return the class that ``tuner.fitter`` names."""
-    target = cfg.tuner.fitter["_target_"]
+def _solver_class(cfg: DictConfig) -> Any:
+    """Return the class that ``tuner.solver`` names."""
+    target = cfg.tuner.solver["_target_"]
     try:
         kind = get_object(target)
         inspect.signature(kind)
     except (ImportError, TypeError, ValueError):
         raise InputError(
-            f"tuner.fitter._target_={target}: there is no such class; is its module in this folder?"
+            f"tuner.solver._target_={target}: there is no such class; is its module in this folder?"
         ) from None
     return kind
 
