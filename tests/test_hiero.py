@@ -28,6 +28,7 @@ from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import extract_grammar
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate
+from torchtune_smt.models import Model
 
 LM = NgramModel.from_ngrams(
     to_ngrams(DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0}))
@@ -125,8 +126,7 @@ def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
         assume(False)
     lm = NgramModel.from_ngrams(to_ngrams(model))
     decoder = HieroDecoder(
-        to_grammar(rules),
-        lm,
+        Model(to_grammar(rules), lm),
         templates=TEMPLATES,
         k=k,
         pop_limit=pop_limit,
@@ -179,7 +179,7 @@ def test_features_of_charts(given_rules, max_span, others):
     """Those of each rule that covers a span of a sentence, and of each word that is copied."""
     sentence, rules = given_rules
     sentences = [list(sentence), *map(list, others)]
-    decoder = HieroDecoder(to_grammar(rules), LM, templates=TEMPLATES, max_span=max_span)
+    decoder = HieroDecoder(Model(to_grammar(rules), LM), templates=TEMPLATES, max_span=max_span)
     weights = Weights(DENSE)
     weights.set(["rule_id:elsewhere~x"], [1.0])
     sources = [Source(i, words) for i, words in enumerate(sentences)]
@@ -201,7 +201,7 @@ def test_features_of_charts(given_rules, max_span, others):
 
 
 def test_charts_without_templates():
-    decoder = HieroDecoder(to_grammar([Rule(("u",), ("a",), (0.0, 0.0))]), LM)
+    decoder = HieroDecoder(Model(to_grammar([Rule(("u",), ("a",), (0.0, 0.0))]), LM))
     assert decoder.chart_features([Source(0, ["u", "v"])], Weights(DENSE)).size == 0
 
 
@@ -246,7 +246,7 @@ def toy(toy_rules, toy_model):
 
     def make(**options) -> HieroDecoder:
         options = {"templates": TEMPLATES, "k": 20, "pop_limit": 30} | options
-        return HieroDecoder(to_grammar(toy_rules), toy_model, **options)
+        return HieroDecoder(Model(to_grammar(toy_rules), toy_model), **options)
 
     return make
 
@@ -448,7 +448,7 @@ def test_training_sentences_are_left_out():
 
     folds = [model_of([t for i, t in enumerate(target) if i % 2 != f]) for f in range(2)]
     full = model_of(target)
-    decoder = HieroDecoder(grammar, full, folds=folds, templates=[RuleId()], k=10)
+    decoder = HieroDecoder(Model(grammar, full, folds), templates=[RuleId()], k=10)
     weights = Weights(decoder.dense_names)
     weights.set(["LanguageModel", "PassThrough"], [1.0, -1.0])
     for i, words in enumerate(source):

@@ -18,6 +18,7 @@ from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import FileGrammar
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.lm import NgramModel
+from torchtune_smt.models import Model
 
 SENTENCES = 100
 
@@ -57,7 +58,7 @@ def sources(shared: Path) -> list[Source]:
 @pytest.fixture(scope="module")
 def run(shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel) -> Run:
     """Our lists, as cdec was asked for its."""
-    decoder = HieroDecoder(cdec_grammar, multi30k_model, k=100, pop_limit=200, max_span=15)
+    decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=200, max_span=15)
     weights = Weights(decoder.dense_names)
     load_weights(shared / "oracles" / "cdec" / "weights", weights)
     return Run(decoder, weights, decoder.decode(sources(shared), weights))
@@ -141,10 +142,14 @@ def test_lists_are_those_of_cdec_or_better(run: Run, recorded: list[list[Entry]]
 
 
 def test_nothing_is_lost_with_little_pruning(
-    shared: Path, run: Run, recorded: list[list[Entry]]
+    shared: Path,
+    run: Run,
+    recorded: list[list[Entry]],
+    cdec_grammar: FileGrammar,
+    multi30k_model: NgramModel,
 ) -> None:
     some = 20
-    decoder = HieroDecoder(run.decoder.grammar, run.decoder.models[0], k=100, pop_limit=2000)
+    decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=2000)
     kbests = decoder.decode(sources(shared)[:some], run.weights)
     counts = compare(Run(decoder, run.weights, kbests), recorded[:some])
     assert counts["lost"] == counts["lower"] == 0
@@ -162,13 +167,14 @@ def test_rows_give_the_scores(run: Run, multi30k_model: NgramModel) -> None:
         assert np.abs(rows.to_dense().numpy()[:, column] - logp).max() < 1e-9
 
 
-def test_sparse_features_of_real_rules(shared: Path, run: Run, cdec_grammar: FileGrammar) -> None:
+def test_sparse_features_of_real_rules(
+    shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel
+) -> None:
     """With weights of 0 they change no list; with others W times the features is the score."""
     templates = [RuleId(), SourceNgram(), RuleShape()]
-    decoder = HieroDecoder(
-        cdec_grammar, run.decoder.models[0], templates=templates, k=10, pop_limit=30, threads=2
-    )
-    plain = HieroDecoder(cdec_grammar, run.decoder.models[0], k=10, pop_limit=30)
+    model = Model(cdec_grammar, multi30k_model)
+    decoder = HieroDecoder(model, templates=templates, k=10, pop_limit=30, threads=2)
+    plain = HieroDecoder(model, k=10, pop_limit=30)
     weights = Weights(decoder.dense_names)
     load_weights(shared / "oracles" / "cdec" / "weights", weights)
     some = sources(shared)[:20]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_origin, read_weights, save_weights
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import load_grammar, write_grammar
-from torchtune_smt.model_folder import ModelSettings, build_model, load_parts
+from torchtune_smt.models import BitextModel, load_model
 
 EXAMPLE = example_folder()
 DIGESTS = [f"{i:016x}" for i in range(4)]
@@ -138,14 +139,19 @@ def test_weights_that_are_no_file(tmp_path: Path) -> None:
 # Digests
 
 
+def model_digests(folder: Path) -> tuple[str, str]:
+    model = load_model(folder)
+    return model.grammar_part.digest, model.language_model_part.digest
+
+
 def test_digests_of_a_model_folder(tmp_path: Path) -> None:
     bitext = read_corpus(EXAMPLE / "dev.de", [EXAMPLE / "dev.en.0"])
-    first = ModelSettings(iterations=1, order=2, folds=0, discount_fallback=(0.5, 1.0, 1.5))
+    first = BitextModel("", iterations=1, order=2, folds=0, discount_fallback=(0.5, 1.0, 1.5))
 
     def digests(name: str, corpus=bitext, **changes: object) -> tuple[str, str]:
-        settings = ModelSettings(**{**vars(first), **changes})
-        build_model(tmp_path / name, corpus, settings, lambda step: None)
-        return load_parts(tmp_path / name)[3:]
+        given = replace(first, folder=str(tmp_path / name), **changes)
+        given.build(corpus, lambda step: None)
+        return model_digests(tmp_path / name)
 
     one = digests("one")
     assert digests("two") == one
@@ -217,7 +223,7 @@ def test_the_weights_of_a_run_say_what_they_belong_to(run: Run) -> None:
     origin = read_origin(run.weights)
     assert origin is not None and origin.is_model
     folder = run.place / "outputs" / "models" / "example"
-    assert tuple(origin.digests().values())[:2] == load_parts(folder)[3:]
+    assert tuple(origin.digests().values())[:2] == model_digests(folder)
     assert [part.name for part in origin.parts.values()] == [
         "outputs/models/example (de-en)",
         "outputs/models/example (de-en)",

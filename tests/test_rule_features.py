@@ -19,6 +19,7 @@ from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.features.template import escape, is_gap, template_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
+from torchtune_smt.models import Model
 
 TEMPLATES = [RuleId(), SourceNgram(), RuleShape()]
 
@@ -92,7 +93,7 @@ def uniform_model(names: str) -> NgramModel:
 
 def decoded(rule: Rule, sentence: list[str]) -> dict[str, float]:
     """Return the features of the derivation that uses a rule, on a sentence."""
-    decoder = HieroDecoder(to_grammar([rule]), uniform_model("a"), templates=TEMPLATES, k=1)
+    decoder = HieroDecoder(Model(to_grammar([rule]), uniform_model("a")), templates=TEMPLATES, k=1)
     weights = Weights(decoder.dense_names)
     weights.set(["F0"], [10.0])
     (kbest,) = decoder.decode([Source(0, sentence)], weights)

@@ -112,7 +112,9 @@ effect(
     "data.folders data.lowercase data.normalize data.tokenize data.empty",
 )
 effect(lambda c: c.builds, "data.max_length data.max_ratio")
-effect(lambda c: c.decodes, "model.kind model.folder model.alignment_file model.max_phrase_length")
+effect(
+    lambda c: c.decodes, "model._target_ model.folder model.alignment_file model.max_phrase_length"
+)
 effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
 effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
 effect(lambda c: c.decodes, "model.grammar model.format model.language_model")

@@ -8,7 +8,7 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.model_folder import load_model
+from torchtune_smt.models import load_model
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs.epochs import EpochSettings, tune
@@ -20,9 +20,9 @@ source, references = find_files(example_folder(), "dev", "de", "en")
 corpus = read_corpus(source, references)
 dev = Sentences.of(corpus.source, corpus.references)
 
-grammar, language_model, _ = load_model("outputs/models/example")
+model = load_model("outputs/models/example")
 templates = [RuleId(), SourceNgram(), RuleShape()]
-decoder = HieroDecoder(grammar, language_model, templates=templates, pop_limit=50)
+decoder = HieroDecoder(model, templates=templates, pop_limit=50)
 weights = Weights(decoder.dense_names)
 weights.set(decoder.dense_names, [0.1] * weights.n_dense)
 

@@ -50,6 +50,7 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
     from torchtune_smt.grammar import read_grammar
     from torchtune_smt.kbest.lists import Source
     from torchtune_smt.lm import NgramModel
+    from torchtune_smt.models import Model
 
     stages = {"start": user_seconds()}
     cdec = shared / "oracles" / "cdec"
@@ -57,7 +58,9 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
     stages["grammar"] = user_seconds()
     model = NgramModel.load(arpa)
     stages["language model"] = user_seconds()
-    decoder = HieroDecoder(grammar, model, k=k, pop_limit=pop_limit, max_span=15, threads=threads)
+    decoder = HieroDecoder(
+        Model(grammar, model), k=k, pop_limit=pop_limit, max_span=15, threads=threads
+    )
     weights = Weights(decoder.dense_names)
     load_weights(cdec / "weights", weights)
     lines = read_lines(shared / "data" / "multi30k-de-en" / "dev.de")

@@ -11,7 +11,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.options import check_options
-from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.cli.parts import make
+from torchtune_smt.cli.setup import make_decoder, make_templates, require_split
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights import Weights
@@ -67,8 +68,8 @@ class Corpus:
     def __init__(self, overrides: Sequence[str], splits: dict[str, str]) -> None:
         cfg = configuration(overrides)
         train = require_split(cfg.data, "train", training=True)
-        self._model = open_model(
-            cfg.model, lambda: train, folds=False, report=lambda line: print(line, flush=True)
+        self._model = make(cfg, "model", "open").open(
+            lambda: train, report=lambda line: print(line, flush=True)
         )
         self.sizes = {"train": len(train.source), "dev": len(require_split(cfg.data, "dev").source)}
         self._sets: dict[str, Sentences] = {}
@@ -136,13 +137,7 @@ class Corpus:
 
     def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
         cfg = configuration(overrides)
-        decoder = make_decoder(
-            cfg,
-            self._model.grammar,
-            self._model.language_model,
-            [],
-            make_templates(cfg.features),
-        )
+        decoder = make_decoder(cfg, self._model, make_templates(cfg.features))
         weights = Weights(decoder.dense_names)
         load_weights(folder / "weights.txt.gz", weights)
         return decoder, weights

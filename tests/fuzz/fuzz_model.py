@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape
 from torchtune_smt.grammar import ExtractedGrammar, load_grammar, save_grammar, store
 from torchtune_smt.kbest.lists import Source
-from torchtune_smt.lm import NgramModel
-from torchtune_smt.model_folder import ModelSettings, build_model, load_model
+from torchtune_smt.models import BitextModel, Model, load_model
 
 _GERMAN = """der hund sieht die katze
 ein vogel schläft
@@ -37,28 +37,27 @@ TRANSLATIONS = [line.split() for line in _ENGLISH.split("\n")]
 
 
 def _build(folder: Path) -> None:
-    settings = ModelSettings(order=2, discount_fallback=(0.5, 1.0, 1.5), folds=2, iterations=2)
     corpus = Corpus(SOURCES, [[words] for words in TRANSLATIONS], list(range(1, len(SOURCES) + 1)))
-    build_model(folder, corpus, settings, lambda step: None)
+    fallback = (0.5, 1.0, 1.5)
+    model = BitextModel(str(folder), order=2, discount_fallback=fallback, folds=2, iterations=2)
+    model.build(corpus, lambda step: None)
     load_model(folder, folds=True)
 
 
-def _translations(
-    grammar: ExtractedGrammar, model: NgramModel, folds: list[NgramModel]
-) -> list[object]:
+def _translations(model: Model) -> list[object]:
     """Return what a decoder makes of a model; it reads all kinds of its arrays."""
-    decoder = HieroDecoder(
-        grammar, model, folds=folds, templates=[RuleId(), RuleShape()], k=5, pop_limit=5, threads=1
-    )
+    decoder = HieroDecoder(model, templates=[RuleId(), RuleShape()], k=5, pop_limit=5, threads=1)
     weights = Weights(decoder.dense_names)
     weights.set(decoder.dense_names, np.linspace(0.1, 1, len(decoder.dense_names)))
     sources = [Source(0, ["der", "neue", "vogel", "sieht", "die", "katze"])]
     sources += [Source(i, words) for i, words in enumerate(SOURCES)]
-    if folds:
+    if model.folds:
         sources += [Source(i, words, i) for i, words in enumerate(SOURCES)]
     found: list[object] = []
     for kbest in decoder.decode(sources, weights):
         found += [kbest.tokens.tolist(), kbest.value.tolist(), kbest.score.tolist()]
+    grammar = model.grammar
+    assert isinstance(grammar, ExtractedGrammar)
     every = np.arange(len(grammar))
     found += [grammar.values(every).tolist(), [grammar.rule_text(rule) for rule in every]]
     return found
@@ -67,8 +66,8 @@ def _translations(
 def _damaged(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "model"
     _build(whole)
-    grammar, model, folds = load_model(whole, folds=True)
-    expected = _translations(grammar, model, list(folds))
+    model = load_model(whole, folds=True)
+    expected = _translations(model)
     names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
     shutil.copytree(whole, place)
 
@@ -79,8 +78,8 @@ def _damaged(folder: Path) -> Check:
         other = draw.choice(names)
         (place / name).write_bytes(mutated(content, draw, [(whole / other).read_bytes()]))
         try:
-            grammar, model, folds = load_model(place, folds=True)
-            if _translations(grammar, model, list(folds)) != expected:
+            model = load_model(place, folds=True)
+            if _translations(model) != expected:
                 raise Different(f"with another {name}")
         finally:
             shutil.copyfile(whole / name, place / name)
@@ -91,15 +90,15 @@ def _damaged(folder: Path) -> Check:
 
 def _damaged_grammar(folder: Path) -> Check:
     _build(folder / "model")
-    grammar, model, folds = load_model(folder / "model", folds=True)
-    expected = _translations(grammar, model, list(folds))
+    model = load_model(folder / "model", folds=True)
+    expected = _translations(model)
     path = folder / "grammar"
     whole = (folder / "model" / "grammar").read_bytes()
 
     def check(case: int) -> Verdict:
         path.write_bytes(mutated(whole, drawer("grammar", case)))
         loaded = load_grammar(path)
-        if _translations(loaded, model, list(folds)) != expected:
+        if _translations(replace(model, grammar=loaded)) != expected:
             raise Different("the translations are others")
         return "same"
 
@@ -108,15 +107,16 @@ def _damaged_grammar(folder: Path) -> Check:
 
 def _forged(folder: Path) -> Check:
     _build(folder / "model")
-    grammar, model, folds = load_model(folder / "model", folds=True)
+    model = load_model(folder / "model", folds=True)
     path = folder / "grammar"
-    save_grammar(path, grammar)
+    assert isinstance(model.grammar, ExtractedGrammar)
+    save_grammar(path, model.grammar)
     whole = read_container(path, store._KIND, store._VERSION, cure="")
 
     def check(case: int) -> Verdict:
         draw = drawer("grammar-forged", case)
         write_forged(path, store._KIND, store._VERSION, whole, draw)
-        _translations(load_grammar(path), model, list(folds))
+        _translations(replace(model, grammar=load_grammar(path)))
         return "taken"
 
     return check

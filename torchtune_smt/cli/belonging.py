@@ -8,10 +8,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.run_folder import Settings
-from torchtune_smt.cli.setup import Model
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin, Part, digest_of
 from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.models.base import Model
 
 
 def model_origin(cfg: DictConfig, model: Model, templates: Sequence[Any]) -> Origin:

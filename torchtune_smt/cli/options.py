@@ -78,7 +78,6 @@ RULES: Final = {
     "data.empty": _one_of("error", "skip"),
     "data.max_length": _whole(1),
     "data.max_ratio": _number(1),
-    "model.kind": _one_of("bitext", "files"),
     "model.folder": _TEXT,
     "model.iterations": _whole(1),
     "model.alignment_file": _TEXT.or_null(),

@@ -13,6 +13,7 @@ from torchtune_smt.cli.optimizers import ChosenOptimizer
 from torchtune_smt.cli.setup import check_part, make_templates
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
+from torchtune_smt.models.base import ModelSource
 
 
 class Parts:
@@ -20,17 +21,20 @@ class Parts:
 
     def __init__(self, cfg: DictConfig) -> None:
         self.templates = make_templates(cfg.features)
-        self.metric = _make(cfg, "metric", "bind")
-        self.sampler = _make(cfg, "sampler", "sample")
-        self.loss = _make(cfg, "loss", "__call__", "reduction")
+        self.metric = make(cfg, "metric", "bind")
+        self.sampler = make(cfg, "sampler", "sample")
+        self.loss = make(cfg, "loss", "__call__", "reduction")
         with option_errors("loss"):
             check_loss(self.loss)
         # OSCAR's d may be a word, and is counted later (see `Dimension`).
         counted = cfg.regularizer.get("dimension") in ("charts", "lists")
-        self.regularizer = _make(
+        self.regularizer = make(
             cfg, "regularizer", "prox", **({"dimension": None} if counted else {})
         )
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
+        self.model: ModelSource | None = None
+        if cfg.decoder.kind != "kbest_files":
+            self.model = make(cfg, "model", "open", "from_bitext")
 
 
 def refuse_device(cfg: DictConfig) -> None:
@@ -42,7 +46,7 @@ def refuse_device(cfg: DictConfig) -> None:
         )
 
 
-def _make(cfg: DictConfig, group: str, *methods: str, **changed: Any) -> Any:
+def make(cfg: DictConfig, group: str, *methods: str, **changed: Any) -> Any:
     """Return the part that a group of the configuration describes, with some arguments changed."""
     with option_errors(group, cfg[group]):
         part = instantiate(arguments(cfg, group) | changed)

@@ -6,16 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from hydra.utils import instantiate
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Part, short
 from torchtune_smt.core.resources import PACKAGE, example_folder
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights
@@ -23,15 +21,7 @@ from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features.template import template_of
-from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.formats import read_grammar
-from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.model_folder import (
-    ModelSettings,
-    build_model,
-    check_model,
-    load_parts,
-)
+from torchtune_smt.models.base import Model
 
 
 def read_split(
@@ -111,104 +101,11 @@ def _folder(data: DictConfig) -> Path:
     )
 
 
-def model_settings(model: DictConfig) -> ModelSettings:
-    """Return the settings of a model that is built from a bitext."""
-    values: dict[str, Any] = {
-        str(name): value
-        for name, value in OmegaConf.to_container(model, resolve=True).items()  # type: ignore[union-attr]
-        if name not in ("kind", "folder")
-    }
-    if values["discount_fallback"] is not None:
-        values["discount_fallback"] = tuple(values["discount_fallback"])
-    with option_errors("model", model):
-        return ModelSettings(**values)
-
-
-class Model(NamedTuple):
-    """A model that is open.
-
-    Attributes
-    ----------
-    grammar : Grammar
-    language_model : NgramModel
-    folds : sequence of NgramModel
-        Cross-fitted language models, if wanted.
-    grammar_part, language_model_part : Part
-        Name and digest of the first two.
-    """
-
-    grammar: Grammar
-    language_model: NgramModel
-    folds: Sequence[NgramModel]
-    grammar_part: Part
-    language_model_part: Part
-
-
-def open_model(
-    model: DictConfig,
-    bitext: Callable[[], Corpus],
-    *,
-    folds: bool,
-    report: Callable[[str], None],
-    compare_bitext: bool = True,
-    may_write: bool = True,
-) -> Model:
-    """Return the configured model, building what is missing.
-
-    Parameters
-    ----------
-    bitext : callable
-        Reads the training bitext; asked only if the model is made from it.
-    folds : bool
-        Whether cross-fitted language models are wanted.
-    compare_bitext : bool
-        Whether a model of another bitext is built anew; if not, the bitext is only read to build a
-        model that is missing.
-    may_write : bool
-        Whether a model may be built, and binary copies be left beside it. If not, one that is
-        missing is refused.
-    """
-    if model.kind == "files":
-        grammar = read_grammar(model.grammar, model.format)
-        language_model = NgramModel.load(model.language_model, may_write=may_write)
-        parts = (
-            Part(model.grammar, short(file_checksum(model.grammar))),
-            Part(model.language_model, short(language_model.checksum)),
-        )
-        return Model(grammar, language_model, [], *parts)
-    settings = model_settings(model)
-    corpus = bitext() if compare_bitext else None
-    reason = check_model(model.folder, corpus, settings)
-    if reason is not None and not may_write:
-        raise InputError(
-            f"{reason}, and a model is never built where the folder of a run says: build it with "
-            f"build_model, or give model.folder={model.folder} to have it built",
-            path=model.folder,
-        )
-    if reason is not None:
-        report(f"building the model in {model.folder}: {reason}")
-        build_model(model.folder, corpus or bitext(), settings, lambda step: report(f"  {step}"))
-    loaded = load_parts(model.folder, folds=folds, may_write=may_write)
-    parts = (
-        Part(model.folder, loaded.grammar_digest),
-        Part(model.folder, loaded.language_model_digest),
-    )
-    return Model(loaded.grammar, loaded.language_model, loaded.folds, *parts)
-
-
-def make_decoder(
-    cfg: DictConfig,
-    grammar: Grammar,
-    model: NgramModel,
-    folds: Sequence[NgramModel],
-    templates: Sequence[Any],
-) -> HieroDecoder:
+def make_decoder(cfg: DictConfig, model: Model, templates: Sequence[Any]) -> HieroDecoder:
     """Return the configured decoder."""
     with option_errors("decoder"):
         return HieroDecoder(
-            grammar,
             model,
-            folds=folds,
             templates=templates,
             k=cfg.decoder.k,
             pop_limit=cfg.decoder.pop_limit,

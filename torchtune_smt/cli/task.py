@@ -25,7 +25,6 @@ from torchtune_smt.cli.setup import (
     check_part,
     initial_weights,
     make_decoder,
-    open_model,
     read_split,
     require_split,
 )
@@ -131,17 +130,14 @@ def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
         warn(corpus_suspicions({"train": bitext, **corpora}))
         return bitext
 
-    model = open_model(
-        cfg.model,
-        read_bitext,
-        folds=on_train and cfg.lm == "folds",
-        report=print,
-        may_write=may_write_model,
+    assert parts.model is not None
+    model = parts.model.open(
+        read_bitext, folds=on_train and cfg.lm == "folds", may_write=may_write_model
     )
     if bitext is None:
         vocabularies = model.grammar.source_words, model.grammar.target_words
         warn(corpus_suspicions(corpora, vocabularies))
-    decoder = make_decoder(cfg, model.grammar, model.language_model, model.folds, parts.templates)
+    decoder = make_decoder(cfg, model, parts.templates)
     weights = initial_weights(cfg.init, decoder)
     tuning = sets["dev"]
     if on_train and bitext is not None:

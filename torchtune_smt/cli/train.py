@@ -67,8 +67,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
-    _check(cfg)
     parts = Parts(cfg)
+    _check(cfg, parts)
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
     refuse_unused(unused)
     require_all(cfg, needless=unused)
@@ -182,7 +182,7 @@ def _how_to_go_on(folder: Path) -> str:
     return "there is nothing to resume yet"
 
 
-def _check(cfg: DictConfig) -> None:
+def _check(cfg: DictConfig, parts: Parts) -> None:
     """Refuse combinations that make no sense, before anything is done."""
     if cfg.tuner.kind == "grouping":
         check_grouping(cfg)
@@ -191,17 +191,8 @@ def _check(cfg: DictConfig) -> None:
             "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "
             "learned from them; give 2 or more"
         )
-    if has_stored_lists(cfg):
-        return
-    if cfg.tuner.tune_on == "train" and cfg.model.kind == "files":
-        raise InputError(
-            "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
-            "is read from a file cannot: use model=hiero, or tuner.tune_on=dev"
-        )
-    if cfg.tuner.tune_on == "train" and cfg.lm == "folds" and not cfg.model.folds:
-        raise InputError(
-            "lm=folds needs cross-fitted language models, and model.folds is 0: set model.folds=10"
-        )
+    if parts.model is not None and cfg.tuner.tune_on == "train":
+        parts.model.check_training(cfg.lm == "folds")
 
 
 # What may differ between a run and the one that resumes it: it does not change the result.

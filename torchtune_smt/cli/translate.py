@@ -17,8 +17,9 @@ from tqdm import tqdm
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.parts import make
 from torchtune_smt.cli.run_folder import Settings, take_up
-from torchtune_smt.cli.setup import make_decoder, make_templates, open_model, require_split
+from torchtune_smt.cli.setup import make_decoder, make_templates, require_split
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
@@ -27,6 +28,7 @@ from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
 from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.models.base import ModelSource
 
 BATCH = 64
 
@@ -36,17 +38,16 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     torch.set_num_threads(1)
     named = check_named(cfg, settings)
     sources = _read_sources(cfg)
-    model = open_model(
-        cfg.model,
+    source: ModelSource = make(cfg, "model", "open")
+    model = source.open(
         lambda: require_split(cfg.data, "train", training=True),
-        folds=False,
         report=lambda line: print(line, file=sys.stderr),
         compare_bitext=False,
         may_write=settings.may_write_model,
     )
     templates = make_templates(cfg.features)
     check_belongs(cfg, settings, named, model_origin(cfg, model, templates))
-    decoder = make_decoder(cfg, model.grammar, model.language_model, [], templates)
+    decoder = make_decoder(cfg, model, templates)
     weights = Weights(decoder.dense_names)
     load_weights(cfg.weights, weights)
     if not weights.parameter[: weights.n_dense].any():

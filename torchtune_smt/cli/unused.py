@@ -14,6 +14,7 @@ from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
+from torchtune_smt.models.base import ModelSource
 from torchtune_smt.regularizers import NoRegularizer
 
 _SETS: Final = ("train", "dev", "test")
@@ -89,13 +90,13 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
         What is chosen of each group.
     """
     return {
-        **_of_task(cfg),
-        **_of_data(cfg),
+        **_of_task(cfg, parts),
+        **_of_data(cfg, parts, choices),
         **_of_parts(cfg, parts, choices),
     }
 
 
-def _of_task(cfg: DictConfig) -> dict[str, str]:
+def _of_task(cfg: DictConfig, parts: Parts) -> dict[str, str]:
     """Return what decoder, model and start weights do not use."""
     unused: dict[str, str] = {}
     on_train = cfg.tuner.tune_on == "train"
@@ -111,25 +112,24 @@ def _of_task(cfg: DictConfig) -> dict[str, str]:
         words = all(cfg.decoder[f"{name}_scores"] is None for name in ("dev", cfg.tuner.tune_on))
         if words and cfg.decoder.k is None and cfg.tuner.kind != "online":
             unused["decoder.unique"] = "this tuner drops copies in any case (tuner.unique)"
-        if not _read_sets(cfg):
+        if not _read_sets(cfg, None):
             unused["decoder.format"] = "features.dat with scores.dat has one format"
     elif not on_train:
         unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
-    if cfg.model.kind == "bitext" and cfg.model.alignment_file is not None:
-        reason = "model.alignment_file has the alignment"
-        unused |= dict.fromkeys(("model.aligner", "model.iterations"), reason)
+    if parts.model is not None:
+        unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
     if cfg.init.get("file") is not None:
         unused["init.values"] = "init.file has the weights"
     return unused
 
 
-def _of_data(cfg: DictConfig) -> dict[str, str]:
+def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return which sets of the data, and which ways to prepare them, are not used."""
     unused: dict[str, str] = {}
-    read = _read_sets(cfg)
+    read = _read_sets(cfg, parts.model)
     for name in _SETS:
         if name not in read:
-            unused[f"data.{name}"] = _why_not_read(cfg, name)
+            unused[f"data.{name}"] = _why_not_read(cfg, name, choices)
     if not read:
         options = ("lowercase", "normalize", "tokenize", "empty")
         unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
@@ -141,7 +141,7 @@ def _of_data(cfg: DictConfig) -> dict[str, str]:
     return unused
 
 
-def _read_sets(cfg: DictConfig) -> list[str]:
+def _read_sets(cfg: DictConfig, model: ModelSource | None) -> list[str]:
     """Return the sets of the data that are read."""
     if cfg.decoder.kind == "kbest_files":
         sets = {"dev", "test", cfg.tuner.tune_on}
@@ -152,13 +152,13 @@ def _read_sets(cfg: DictConfig) -> list[str]:
             and cfg.decoder[name] is not None
             and cfg.decoder[f"{name}_scores"] is None
         ]
-    return [name for name in _SETS if name != "train" or cfg.model.kind == "bitext"]
+    return [name for name in _SETS if name != "train" or (model is not None and model.from_bitext)]
 
 
-def _why_not_read(cfg: DictConfig, name: str) -> str:
+def _why_not_read(cfg: DictConfig, name: str, choices: Mapping[str, str]) -> str:
     """Return why a set of the data is not read."""
     if cfg.decoder.kind != "kbest_files":
-        return f"model={cfg.model.kind} is not built from a bitext"
+        return f"model={choices['model']} is not built from a bitext"
     if name == "train" and cfg.tuner.tune_on != "train":
         return "decoder=kbest_files needs no bitext (but for tuner.tune_on=train)"
     if cfg.decoder[name] is None:

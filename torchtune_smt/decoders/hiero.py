@@ -16,10 +16,11 @@ from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_of
 from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features.template import RuleTemplate
-from torchtune_smt.grammar.base import Grammar, SentenceGrammar
+from torchtune_smt.grammar.base import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.models.base import Model
 
 LANGUAGE_MODEL = "LanguageModel"
 UNKNOWN_WORDS = "LanguageModel_OOV"
@@ -57,11 +58,9 @@ class HieroDecoder:
 
     Parameters
     ----------
-    grammar : Grammar
-    model : NgramModel
-    folds : sequence of NgramModel
-        Cross-fitted models: a source of the training bitext is decoded with that of its fold
-        (`torchtune_smt.lm.folds.fold_of`).
+    model : Model
+        Its grammar and language model. If it has cross-fitted ones, a source of the training
+        bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
     templates : sequence of RuleTemplate
         Sparse features.
     k : int
@@ -85,10 +84,8 @@ class HieroDecoder:
 
     def __init__(
         self,
-        grammar: Grammar,
-        model: NgramModel,
+        model: Model,
         *,
-        folds: Sequence[NgramModel] = (),
         templates: Sequence[RuleTemplate] = (),
         k: int = 100,
         pop_limit: int = 200,
@@ -107,8 +104,8 @@ class HieroDecoder:
         for name, limit in limits.items():
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1, not {limit}")
-        self.grammar = grammar
-        self.models = [model, *folds]
+        self.grammar = grammar = model.grammar
+        self.models = [model.language_model, *model.folds]
         self.templates = list(templates)
         self.k = k
         self.pop_limit = pop_limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -21,13 +22,23 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
-from torchtune_smt.model_folder import ModelSettings, build_model, check_model, load_model
+from torchtune_smt.models import BitextModel, Model, load_model
 
-SETTINGS = ModelSettings(order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
+SETTINGS = BitextModel("", order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
 
 
 def ignore(step: str) -> None:
     pass
+
+
+def build_model(
+    folder: Path, bitext: Corpus, settings: BitextModel, report: Callable[[str], None]
+) -> None:
+    replace(settings, folder=str(folder)).build(bitext, report)
+
+
+def check_model(folder: Path, bitext: Corpus, settings: BitextModel) -> str | None:
+    return replace(settings, folder=str(folder)).why_not_built(bitext)
 
 
 def part_of(corpus: Corpus, chosen: list[int]) -> Corpus:
@@ -86,8 +97,7 @@ def test_the_same_bitext_gives_the_same_bytes(bitext: Corpus, built: Path, tmp_p
 def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
     build_model(tmp_path / "model", bitext, replace(SETTINGS, folds=0), ignore)
     assert not (tmp_path / "model" / "folds").exists()
-    _, _, folds = load_model(tmp_path / "model")
-    assert folds == []
+    assert load_model(tmp_path / "model").folds == []
     with pytest.raises(InputError, match="holds no cross-fitted language models; build it with"):
         load_model(tmp_path / "model", folds=True)
 
@@ -183,8 +193,8 @@ def test_a_folder_is_loaded_as_one_version(built: Path, bitext: Corpus, tmp_path
                 shutil.copytree(source, beside, dirs_exist_ok=True)
 
     def digest(path: Path) -> tuple[int, float]:
-        grammar, model, _ = load_model(path)
-        return len(grammar), model.score(bitext.targets[5])[0]
+        model = load_model(path)
+        return len(model.grammar), model.language_model.score(bitext.targets[5])[0]
 
     whole = {digest(built), digest(tmp_path / "b")}
     assert len({rules for rules, _ in whole}) == len({score for _, score in whole}) == 2
@@ -253,7 +263,7 @@ def test_an_interrupted_build_leaves_the_old_model(folder: Path, bitext: Corpus)
 
 
 def test_a_model_in_use_can_be_built_anew(folder: Path, bitext: Corpus) -> None:
-    grammar, _, _ = load_model(folder)
+    grammar = load_model(folder).grammar
     words = grammar.source_words.lookup(bitext.source[0])
     before = grammar.sentence_grammar(words, 10)
     build_model(folder, part_of(bitext, list(range(20))), SETTINGS, ignore)
@@ -283,13 +293,13 @@ def test_a_model_in_use_can_be_built_anew(folder: Path, bitext: Corpus) -> None:
 )
 def test_settings_are_checked(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
-        ModelSettings(**bad)  # type: ignore[arg-type]
+        BitextModel("", **bad)  # type: ignore[arg-type]
 
 
 # An alignment of the user's own
 
 
-def with_alignment(built: Path, path: Path) -> ModelSettings:
+def with_alignment(built: Path, path: Path) -> BitextModel:
     shutil.copy(built / "alignment.gz", path)
     return replace(SETTINGS, alignment_file=str(path))
 
@@ -360,8 +370,8 @@ def test_alignments_of_another_bitext(built: Path, bitext: Corpus, tmp_path: Pat
 # Decoding
 
 
-def decoder_of(grammar, model, folds=()) -> HieroDecoder:
-    return HieroDecoder(grammar, model, folds=folds, k=20, pop_limit=30)
+def decoder_of(model: Model) -> HieroDecoder:
+    return HieroDecoder(model, k=20, pop_limit=30)
 
 
 def entries(decoder: HieroDecoder, source: Source) -> list[tuple[str, float]]:
@@ -376,9 +386,9 @@ def entries(decoder: HieroDecoder, source: Source) -> list[tuple[str, float]]:
 def test_a_training_sentence_is_decoded_as_if_it_were_new(
     built: Path, bitext: Corpus, index: int
 ) -> None:
-    grammar, model, folds = load_model(built, folds=True)
-    assert len(folds) == 3
-    own = entries(decoder_of(grammar, model, folds), Source(0, bitext.source[index], index))
+    model = load_model(built, folds=True)
+    assert len(model.folds) == 3
+    own = entries(decoder_of(model), Source(0, bitext.source[index], index))
     # A model of the other sentences, with their alignments, and a language model of other folds.
     links = read_alignments(built / "alignment.gz")
     others = [i for i in range(60) if i != index]
@@ -391,11 +401,11 @@ def test_a_training_sentence_is_decoded_as_if_it_were_new(
     unseen = [bitext.targets[i] for i in range(60) if i % 3 != index % 3]
     ngrams = estimate(unseen, SETTINGS.order, SETTINGS.discount_fallback)
     expected = entries(
-        decoder_of(expected_grammar, NgramModel.from_ngrams(ngrams)),
+        decoder_of(Model(expected_grammar, NgramModel.from_ngrams(ngrams))),
         Source(0, bitext.source[index]),
     )
     # Rows may differ where derivations tie.
     assert dict(own) == pytest.approx(dict(expected), abs=1e-4)
     # It does make a difference.
-    seen = entries(decoder_of(grammar, model, folds), Source(0, bitext.source[index]))
+    seen = entries(decoder_of(model), Source(0, bitext.source[index]))
     assert seen[0][1] > own[0][1]

@@ -1,0 +1,8 @@
+"""What translates: a grammar and a language model, built from a bitext or read from files."""
+
+from torchtune_smt.models.base import Model, ModelSource
+from torchtune_smt.models.bitext import BitextModel
+from torchtune_smt.models.files import FileModel
+from torchtune_smt.models.folder import load_model
+
+__all__ = ["BitextModel", "FileModel", "Model", "ModelSource", "load_model"]

@@ -1,0 +1,88 @@
+"""What a model is to decoders, and to those who open one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol
+
+from torchtune_smt.core.origin import Part
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.grammar.base import Grammar
+from torchtune_smt.lm.model import NgramModel
+
+NO_PART: Final = Part("")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that is open.
+
+    Attributes
+    ----------
+    grammar : Grammar
+    language_model : NgramModel
+    folds : sequence of NgramModel
+        Cross-fitted language models, if wanted.
+    grammar_part, language_model_part : Part
+        Name and digest of the first two.
+    """
+
+    grammar: Grammar
+    language_model: NgramModel
+    folds: Sequence[NgramModel] = ()
+    grammar_part: Part = NO_PART
+    language_model_part: Part = NO_PART
+
+
+class ModelSource(Protocol):
+    """Where a model comes from: a class of the group ``model``, made from its options alone.
+
+    Attributes
+    ----------
+    from_bitext : bool
+        Whether it is made from the training bitext.
+    """
+
+    from_bitext: ClassVar[bool]
+
+    def unused(self) -> Mapping[str, str]:
+        """Return the options that others of its options cancel, each with the reason."""
+        ...
+
+    def check_training(self, folds: bool) -> None:
+        """Raise InputError if sentences of the bitext cannot be decoded, with folds if wanted."""
+        ...
+
+    def open(
+        self,
+        bitext: Callable[[], Corpus],
+        *,
+        folds: bool = False,
+        report: Callable[[str], None] = print,
+        compare_bitext: bool = True,
+        may_write: bool = True,
+    ) -> Model:
+        """Return the model, building what is missing.
+
+        Parameters
+        ----------
+        bitext : callable
+            Reads the training bitext; asked only if the model is made from it.
+        folds : bool
+            Whether cross-fitted language models are wanted.
+        report : callable
+            Told what is done.
+        compare_bitext : bool
+            Whether a model of another bitext is built anew; if not, the bitext is only read to
+            build a model that is missing.
+        may_write : bool
+            Whether a model may be built, and binary copies be left beside it. If not, one that is
+            missing is refused.
+
+        Raises
+        ------
+        InputError
+            A file or the folder is missing or bad.
+        """
+        ...

@@ -1,0 +1,131 @@
+"""A model folder: everything that is made from a bitext once, before tuning.
+
+alignment.gz    word alignment (Pharaoh)
+grammar         hierarchical rules with their counts
+lm.arpa.gz      language model of the target side
+folds/          cross-fitted language models
+model.json      what it was built from, and checksums of all that is loaded; written last, so a
+                folder without it is not whole
+
+A folder is loaded as one version: what does not have the checksum in its model.json is damaged, or
+of a model that has taken the place of the first one in the meantime.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.leftovers import restored
+from torchtune_smt.core.manifest import OtherVersionError, read_manifest
+from torchtune_smt.core.origin import Part, digest_of
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.store import load_grammar
+from torchtune_smt.lm.folds import FoldModels
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.models.base import Model
+
+VERSION: Final = 2
+MANIFEST: Final = "model.json"
+GRAMMAR: Final = "grammar"
+LANGUAGE_MODEL: Final = "lm.arpa.gz"
+FOLDS: Final = "folds"
+# How often, and after how many seconds, a folder that is being replaced is looked at again.
+_TRIES = 10
+_PAUSE = 0.01
+
+# What the parts of a model depend on, besides the bitext.
+_ALIGNER_SETTINGS = ("aligner", "iterations")
+_GRAMMAR_SETTINGS = (
+    "max_phrase_length",
+    "max_symbols",
+    "unaligned_edges",
+    "counts",
+    "table_limit",
+)
+_LM_SETTINGS = ("order", "discount_fallback")
+
+
+def load_model(
+    folder: str | os.PathLike[str], *, folds: bool = False, may_write: bool = True
+) -> Model:
+    """Return the model in a folder, all of one version.
+
+    Parameters
+    ----------
+    folds : bool
+        Whether cross-fitted language models are wanted.
+    may_write : bool
+        Whether binary copies of language models may be left in the folder.
+
+    Raises
+    ------
+    InputError
+        The folder is not whole, or holds no cross-fitted models.
+    """
+    name, folder = os.fspath(folder), restored(Path(folder))
+    for _ in range(_TRIES):
+        before = _identity(folder)
+        try:
+            grammar, model, of_folds, digests = _load(folder, folds, may_write)
+            return Model(grammar, model, of_folds, *(Part(name, digest) for digest in digests))
+        except InputError:
+            # All of another model may be there by now.
+            if _identity(folder) == before:
+                raise
+    raise InputError("is built anew all the time; wait until it is there", path=folder)
+
+
+def _load(
+    folder: Path, folds: bool, may_write: bool
+) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel], tuple[str, str]]:
+    """Return grammar, language models and digests if they are those that the manifest names."""
+    path = folder / MANIFEST
+    try:
+        manifest = read_manifest(path, VERSION)
+        parts, digests = manifest["parts"], _digests(manifest)
+        grammar_checksum, lm_checksum = parts[GRAMMAR], parts[LANGUAGE_MODEL]
+    except OtherVersionError:
+        raise InputError(
+            f"was built by another version of this package; {REBUILD}", path=folder
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"is damaged; {REBUILD}", path=path) from None
+    if folds and FOLDS not in parts:
+        raise InputError(
+            "holds no cross-fitted language models; build it with model.folds=10", path=folder
+        )
+    models: Sequence[NgramModel] = []
+    if folds:
+        checked = FoldModels.load(folder / FOLDS, expected=parts[FOLDS], may_write=may_write)
+        models = checked.models
+    grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
+    lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
+    return grammar, lm, models, digests
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return what tells one model in a folder from the next; one being replaced is waited for."""
+    for _ in range(_TRIES):
+        with suppress(OSError):
+            status = (folder / MANIFEST).stat()
+            return status.st_ino, status.st_ctime_ns
+        time.sleep(_PAUSE)
+    raise InputError("holds no whole model; build it with build_model", path=folder)
+
+
+def _digests(manifest: dict[str, Any]) -> tuple[str, str]:
+    """Return digests of grammar and language model: of what they were built from, and how.
+
+    Both are the same wherever the same text is built with the same settings.
+    """
+    settings, text = manifest["settings"], [manifest["version"], manifest["bitext"]]
+    aligned = manifest["alignment"] or [settings[name] for name in _ALIGNER_SETTINGS]
+    grammar = [settings[name] for name in _GRAMMAR_SETTINGS]
+    language_model = [settings[name] for name in _LM_SETTINGS]
+    return digest_of([text, aligned, grammar]), digest_of([text, language_model])
