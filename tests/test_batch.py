@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from optim_reference import EagerAdaGrad, EagerCumulativeL1, EagerFobos, EagerSGD
 
 from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.losses import ExpectedGain, Hinge, Logistic, Perceptron, Softmax
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.bleu import BleuReferences
@@ -60,13 +60,15 @@ class Pool:
         order = np.argsort(-scores, kind="stable")[:k]
         rows = self.rows[index][order]
         return KBest(
-            index,
-            4 * np.arange(order.size + 1),
-            self.tokens[index][order].ravel(),
-            np.append(0, np.cumsum((rows != 0).sum(1))),
-            ids[np.nonzero(rows)[1]].astype(np.int64),
-            rows[rows != 0],
-            scores[order],
+            index=index,
+            rows=Rows(
+                np.append(0, np.cumsum((rows != 0).sum(1))),
+                ids[np.nonzero(rows)[1]].astype(np.int32),
+                rows[rows != 0],
+            ),
+            score=scores[order],
+            token_begin=4 * np.arange(order.size + 1),
+            tokens=self.tokens[index][order].ravel(),
         )
 
 
@@ -114,7 +116,7 @@ def test_one_pass_over_the_sentences():
     assert collector.collect().new == 0
     flat = collector.lists.flat(5)
     kbest = pool.decode(pool.sentences().sources, weights)[2]
-    assert np.array_equal(flat.kbest(2).value, kbest.value)
+    assert np.array_equal(flat.kbest(2).rows.value, kbest.rows.value)
     counts = flat.statistics[2 * K : 3 * K].astype(np.int64)
     assert np.array_equal(flat.gain[2 * K : 3 * K], BleuPlusOne().score(counts))
 
@@ -307,7 +309,7 @@ def pairs_of(seed, n=30, d=7):
     rows = [np.flatnonzero(row) for row in matrix]
     begin = np.cumsum([0, *map(len, rows)])
     feature = np.concatenate(rows).astype(np.int32)
-    return matrix, PairRows(begin, feature, matrix[matrix != 0])
+    return matrix, Rows(begin, feature, matrix[matrix != 0])
 
 
 SLOPES = {
@@ -393,14 +395,13 @@ def flat_of(gains, seed=0):
         rows = rng.integers(0, 3, (k, 4)) + 0.0
         kbests.append(
             KBest(
-                index,
-                np.arange(k + 1),
-                np.arange(k, dtype=np.int32),
-                np.append(0, np.cumsum((rows != 0).sum(1))),
-                np.nonzero(rows)[1],
-                rows[rows != 0],
-                np.zeros(k),
-                np.array(some, float),
+                index=index,
+                rows=Rows(
+                    np.append(0, np.cumsum((rows != 0).sum(1))),
+                    np.asarray(np.nonzero(rows)[1], np.int32),
+                    rows[rows != 0],
+                ),
+                gain=np.array(some, float),
             )
         )
     return FlatLists.of_kbests(kbests, 4)

@@ -77,7 +77,8 @@ def test_kernels_take_nothing_from_files_that_are_not_hashed() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_smt"):
                 # A name may be a module of its own: from torchtune_smt import x_kernels.
                 inside = [f"{node.module}.{alias.name}" for alias in node.names]
-                names = inside if node.module == "torchtune_smt" else [node.module]
+                package = PACKAGE.parent / str(node.module).replace(".", "/")
+                names = inside if package.is_dir() else [str(node.module)]
                 for name in names:
                     file = PACKAGE.parent / (str(name).replace(".", "/") + ".py")
                     assert file in kernel_sources(), f"{path} imports {name}"

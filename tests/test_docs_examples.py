@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
@@ -97,12 +98,9 @@ def test_metric(tuned: Tuned, importable: None) -> None:
     # a b, then a a b c, then nothing
     kbest = KBest(
         index=1,
+        rows=Rows(np.zeros(4, np.int64), np.zeros(0, np.int32), np.zeros(0)),
         token_begin=np.array([0, 2, 6, 6]),
         tokens=np.array([0, 1, 0, 0, 1, 2], np.int32),
-        row_begin=np.zeros(4, np.int64),
-        feature=np.zeros(0, np.int64),
-        value=np.zeros(0),
-        score=np.zeros(3),
     )
     bound = WordF1().bind([[["d"]], [["a", "b", "e"], ["c"]]], words)
     np.testing.assert_allclose(bound.gains(kbest), [4 / 5, 4 / 7, 0])
@@ -114,12 +112,7 @@ def test_sampler(tuned: Tuned, importable: None) -> None:
 
     kbest = KBest(
         index=0,
-        token_begin=np.arange(5),
-        tokens=np.arange(4, dtype=np.int32),
-        row_begin=np.zeros(5, np.int64),
-        feature=np.zeros(0, np.int64),
-        value=np.zeros(0),
-        score=np.zeros(4),
+        rows=Rows(np.zeros(5, np.int64), np.zeros(0, np.int32), np.zeros(0)),
         gain=np.array([0.2, 0.9, 0.9, 0.1]),
     )
     assert BestWorst(3).sample(kbest, (1, 1, 0)).tolist() == [[1, 3], [1, 0]]

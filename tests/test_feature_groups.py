@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.lists import KBest
@@ -89,14 +90,13 @@ def kbest(sentence, values):
     k = len(values)
     rows, columns = np.nonzero(values)
     return KBest(
-        sentence,
-        np.arange(k + 1),
-        np.arange(k, dtype=np.int32),
-        np.append(0, np.cumsum(np.bincount(rows, minlength=k))).astype(np.int64),
-        columns.astype(np.int64),
-        values[rows, columns],
-        np.zeros(k),
-        np.arange(k) / k,
+        index=sentence,
+        rows=Rows(
+            np.append(0, np.cumsum(np.bincount(rows, minlength=k))).astype(np.int64),
+            columns.astype(np.int32),
+            values[rows, columns],
+        ),
+        gain=np.arange(k) / k,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from test_learn_groups import algorithm2
 from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.epochs import Progress
@@ -111,9 +112,7 @@ class Shifted:
     def decode(self, sources, weights, *, k=None):
         there = [type(s)(s.index + self.first, s.words) for s in sources]
         kbests = self.decoder.decode(there, weights, k=K)
-        for kbest in kbests:
-            kbest.index -= self.first
-        return kbests
+        return [replace(kbest, index=kbest.index - self.first) for kbest in kbests]
 
 
 class Gains(GivenGains):
@@ -160,7 +159,12 @@ class Pool:
             begin, none = np.arange(k + 1), np.zeros(k + 1, np.int64)
             gain = np.array([hypothesis[2] for hypothesis in found])
             kbest = KBest(
-                s, begin, np.arange(k, dtype=np.int32), none, none[:0], gain[:0], gain, gain
+                index=s,
+                rows=Rows(none, np.asarray(none[:0], np.int32), gain[:0]),
+                score=gain,
+                gain=gain,
+                token_begin=begin,
+                tokens=np.arange(k, dtype=np.int32),
             )
             for better, worse in sampler.sample(kbest, (*seed, s)).tolist():
                 row = dict(found[better][1])
@@ -232,7 +236,7 @@ def reference(data, settings, learning, inner, solver, seed):
 def solve_matrix(solver, x, start):
     rows, columns = np.nonzero(x)
     begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
-    pairs = PairRows(begin, columns.astype(np.int32), x[rows, columns])
+    pairs = Rows(begin, columns.astype(np.int32), x[rows, columns])
     return solver.solve_pairs(pairs, start, ()).weights
 
 

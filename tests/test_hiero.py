@@ -22,6 +22,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
 
+from torchtune_smt.core.scoring import csr_tensor
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
@@ -50,8 +51,14 @@ def as_lists(kbests):
     """Everything in k-best lists, for comparison."""
     return [
         [
-            getattr(kbest, name).tolist()
-            for name in ("token_begin", "tokens", "row_begin", "feature", "value", "score")
+            array.tolist()
+            for array in (
+                *kbest.strings(),
+                kbest.rows.begin,
+                kbest.rows.feature,
+                kbest.rows.value,
+                kbest.score,
+            )
         ]
         for kbest in kbests
     ]
@@ -197,7 +204,9 @@ def test_features_of_charts(given_rules, max_span, others):
     kbests = decoder.decode(sources, weights)
     assert len(weights.features) == size
     for kbest in kbests:
-        assert set(kbest.feature[kbest.feature >= len(DENSE)].tolist()) <= set(found.tolist())
+        assert set(kbest.rows.feature[kbest.rows.feature >= len(DENSE)].tolist()) <= set(
+            found.tolist()
+        )
 
 
 def test_charts_without_templates():
@@ -326,7 +335,7 @@ def test_weights_grow_with_what_is_seen(toy, toy_sources):
     for source in toy_sources[:5]:
         (kbest,) = decoder.decode([source], weights)
         sizes.append(len(weights))
-        assert len(weights) == len(weights.features) > kbest.feature.max()
+        assert len(weights) == len(weights.features) > kbest.rows.feature.max()
     assert sizes == sorted(sizes) and sizes[-1] > sizes[1] > weights.n_dense
 
 
@@ -338,7 +347,7 @@ def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
     asked: list[int] = []
     weights.before_read = lambda ids: asked.extend(ids.tolist())
     kbests = decoder.decode(toy_sources[:3], weights)
-    assert set(asked) >= set(np.concatenate([k.feature for k in kbests]).tolist())
+    assert set(asked) >= set(np.concatenate([k.rows.feature for k in kbests]).tolist())
     assert len(set(asked)) < 0.7 * len(weights)
 
 
@@ -405,7 +414,7 @@ def test_rows_are_a_sparse_tensor(toy, toy_sources):
     weights = toy_weights(decoder)
     for kbest in decoder.decode(toy_sources[:3], weights):
         dimension = len(weights)
-        rows = kbest.rows(dimension)
+        rows = csr_tensor(kbest.rows, dimension)
         assert rows.shape == (len(kbest), dimension)
         # They are made unchecked: what the checks demand must hold.
         parts = rows.crow_indices(), rows.col_indices(), rows.values()

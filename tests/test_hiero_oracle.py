@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from torchtune_smt.core.scoring import csr_tensor
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import load_weights
@@ -160,7 +161,7 @@ def test_rows_give_the_scores(run: Run, multi30k_model: NgramModel) -> None:
     column = run.decoder.dense_names.index("LanguageModel")
     weight = run.weights.parameter.detach()
     for kbest in run.kbests:
-        rows = kbest.rows(len(weight))
+        rows = csr_tensor(kbest.rows, len(weight))
         assert np.abs((rows @ weight).numpy() - kbest.score).max() < 1e-9
         strings = [run.decoder.target_words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
         logp, _ = multi30k_model.score_all(strings)
@@ -189,7 +190,7 @@ def test_sparse_features_of_real_rules(
     weights.set(names, generator.normal(0, 0.1, len(names)))
     changed = decoder.decode(some, weights)
     for kbest in changed:
-        rows = kbest.rows(len(weights))
+        rows = csr_tensor(kbest.rows, len(weights))
         assert np.abs((rows @ weights.parameter.detach()).numpy() - kbest.score).max() < 1e-9
     assert any(
         a.hypothesis(0).tolist() != b.hypothesis(0).tolist()

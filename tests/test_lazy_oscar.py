@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from optim_reference import EagerFobos, parameter_of, set_gradient
 
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FobosOscar
 from torchtune_smt.optim import oscar_tree_kernels as t
@@ -258,7 +259,7 @@ def test_a_proximal_step_minimises():
 
 def pairs(generator, features, n, k=6):
     ids = np.sort(np.argsort(generator.random((n, features)), axis=1)[:, :k], axis=1)
-    return np.arange(n + 1) * k, ids.ravel().astype(np.int32), generator.normal(size=n * k)
+    return Rows(np.arange(n + 1) * k, ids.ravel().astype(np.int32), generator.normal(size=n * k))
 
 
 def test_a_resumed_run_goes_on_with_the_same_bits():
@@ -274,7 +275,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
         parameter.data = torch.cat([parameter.data, parameter.data.new_zeros(100)])
         margins = []
         for number, chunk in enumerate(np.split(order, range(50, order.size, 50))):
-            margins.append(lazy.step_rows(*rows, HINGE, order=chunk))
+            margins.append(lazy.step_rows(rows, HINGE, order=chunk))
             step(lazy, parameter, [5, 7], [0.1, -0.2])
             if number == 7:
                 lazy.flush()
@@ -355,7 +356,9 @@ def test_the_cost_of_a_step_grows_with_the_logarithm():
         n = 500
         ids = generator.integers(0, active, n)
         with torch.no_grad():
-            lazy.step_rows(np.arange(n + 1), ids, generator.normal(size=n), HINGE)
+            lazy.step_rows(
+                Rows(np.arange(n + 1), ids.astype(np.int32), generator.normal(size=n)), HINGE
+            )
         visits[active] = (int(tree.counts[t.WORK]) - before) / n
     assert visits[1_000] < 40
     # log 10^6 is twice log 10^3.
@@ -379,9 +382,9 @@ def test_a_dimension_below_the_active_weights_is_refused():
     before = lazy.state_dict()
     with pytest.raises(ValueError, match="dimension is 2, and after the step more weights"):
         step(lazy, parameter, [1, 2], [0.0, 1.0])
-    rows = np.array([0, 1]), np.array([3]), np.array([1.0])
+    rows = Rows(np.array([0, 1]), np.array([3], np.int32), np.array([1.0]))
     with pytest.raises(ValueError, match="dimension is 2, and after row 0 more weights"):
-        lazy.step_rows(*rows, HINGE)
+        lazy.step_rows(rows, HINGE)
     assert lazy.state_dict()["state"][0]["step"] == before["state"][0]["step"]
     # One goes and another comes.
     lazy.catch_up(torch.tensor([0]))
@@ -396,7 +399,9 @@ def test_a_weight_that_would_be_infinite_stops():
     with pytest.raises(DivergenceError, match="the step would make a weight infinite"):
         step(lazy, parameter, [0], [-1e308])
     with pytest.raises(DivergenceError, match="row 1 would make a weight infinite"):
-        lazy.step_rows(np.arange(3), np.array([1, 2]), np.array([1.0, 1e308]), HINGE)
+        lazy.step_rows(
+            Rows(np.arange(3), np.array([1, 2], np.int32), np.array([1.0, 1e308])), HINGE
+        )
 
 
 def test_damaged_states_are_refused():

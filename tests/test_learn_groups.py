@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
@@ -19,7 +19,7 @@ def pair_rows(x):
     """Pairs given as a matrix."""
     rows, columns = np.nonzero(x)
     begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
-    return PairRows(begin, columns.astype(np.int32), x[rows, columns])
+    return Rows(begin, columns.astype(np.int32), x[rows, columns])
 
 
 def prox_by_definition(a, c, lambda1, lambda2, d):

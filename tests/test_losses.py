@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.core.scoring import SparseRows, pair_margins
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import SparseRows, csr_tensor, pair_margins
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import (
@@ -149,14 +150,13 @@ def test_arguments_are_checked(build, message):
 def kbest(rows: list[dict[int, float]], gains: list[float], index: int = 0) -> KBest:
     lengths = [len(row) for row in rows]
     return KBest(
-        index,
-        np.arange(len(rows) + 1, dtype=np.int64),
-        np.arange(len(rows), dtype=np.int32),
-        np.append(0, np.cumsum(lengths)).astype(np.int64),
-        np.array([f for row in rows for f in row], np.int64),
-        np.array([v for row in rows for v in row.values()]),
-        np.zeros(len(rows)),
-        np.array(gains),
+        index=index,
+        rows=Rows(
+            np.append(0, np.cumsum(lengths)).astype(np.int64),
+            np.array([f for row in rows for f in row], np.int32),
+            np.array([v for row in rows for v in row.values()]),
+        ),
+        gain=np.array(gains),
     )
 
 
@@ -210,7 +210,7 @@ def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     dense = weights.parameter.detach().clone().requires_grad_()
     expected = []
     for lists in sorted(LISTS, key=len):
-        scores = lists.rows(4).to_dense() @ dense
+        scores = csr_tensor(lists.rows, 4).to_dense() @ dense
         expected.append(loss(scores[None], torch.from_numpy(lists.gain)[None])[0])
     assert losses.tolist() == pytest.approx([float(x) for x in expected])
     sum(expected).backward()

@@ -43,6 +43,6 @@ def test_every_metric(repository, tmp_path):
 def test_every_sampler(repository, name, count):
     assert name in names(repository, "sampler")
     kbest = kbest_of(0, [h.split() for h in HYPOTHESES], Vocabulary())
-    kbest.gain = np.array([0.9, 0.7, 0.5, 0.3, 0.1])
+    kbest = kbest.with_gains(np.array([0.9, 0.7, 0.5, 0.3, 0.1]))
     sampler = make(repository, "sampler", f"sampler={name}")
     assert sampler.sample(kbest, (0, 0, 0)).shape == (count, 2)

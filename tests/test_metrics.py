@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics import BleuPlusOne, BleuReferences
@@ -18,12 +19,9 @@ def kbest_of(index, hypotheses, words):
     k = len(hypotheses)
     return KBest(
         index=index,
+        rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
         token_begin=np.cumsum([0, *map(len, hypotheses)]).astype(np.int64),
         tokens=words.intern([w for h in hypotheses for w in h]),
-        row_begin=np.zeros(k + 1, np.int64),
-        feature=np.zeros(0, np.int64),
-        value=np.zeros(0),
-        score=np.zeros(k),
     )
 
 

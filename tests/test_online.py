@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, Source
@@ -73,13 +74,15 @@ class ListDecoder:
         rows = [sorted((features.id(n), v) for n, v in row.items()) for _, row, _ in ranked]
         tokens = [self.target_words.intern(words.split()) for words, _, _ in ranked]
         return KBest(
-            index,
-            np.cumsum([0, *map(len, tokens)], dtype=np.int64),
-            np.concatenate(tokens),
-            np.cumsum([0, *map(len, rows)], dtype=np.int64),
-            np.array([i for row in rows for i, _ in row], np.int64),
-            np.array([v for row in rows for _, v in row]),
-            np.array([dot(row, weight) for _, row, _ in ranked]),
+            index=index,
+            rows=Rows(
+                np.cumsum([0, *map(len, rows)], dtype=np.int64),
+                np.array([i for row in rows for i, _ in row], np.int32),
+                np.array([v for row in rows for _, v in row]),
+            ),
+            score=np.array([dot(row, weight) for _, row, _ in ranked]),
+            token_begin=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
+            tokens=np.concatenate(tokens),
         )
 
 
@@ -192,14 +195,9 @@ class Reference:
     def sampled(self, ranked: list[Hypothesis], index: int, epoch: int) -> np.ndarray:
         k = len(ranked)
         kbest = KBest(
-            index,
-            np.arange(k + 1),
-            np.arange(k, dtype=np.int32),
-            np.zeros(k + 1, np.int64),
-            np.zeros(0, np.int64),
-            np.zeros(0),
-            np.zeros(k),
-            np.array([gain for _, _, gain in ranked]),
+            index=index,
+            rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
+            gain=np.array([gain for _, _, gain in ranked]),
         )
         return self.sampler.sample(kbest, (self.seed, epoch, index))
 

@@ -18,6 +18,7 @@ from optim_reference import (
 )
 
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
@@ -181,10 +182,9 @@ SLOPES = {
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from([HINGE, LOGISTIC, PERCEPTRON]),
     unregularized=st.sampled_from([0, 3]),
-    ids=st.sampled_from([np.int32, np.int64]),
     reordered=st.booleans(),
 )
-def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized, ids, reordered):
+def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized, reordered):
     optimizer, twin, regularizer, options = case
     generator = np.random.default_rng(seed)
     start = generator.choice([-0.3, 0.0, 0.4], 8)
@@ -197,11 +197,10 @@ def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregulariz
             for n in generator.integers(0, 5, 6)
         ]
         begin = np.cumsum([0, *(r[0].size for r in rows)])
-        feature = np.concatenate([r[0] for r in rows]).astype(ids)
+        feature = np.concatenate([r[0] for r in rows]).astype(np.int32)
         order = generator.integers(0, len(rows), 9) if reordered else None
-        margins = lazy.step_rows(
-            begin, feature, np.concatenate([r[1] for r in rows]), kind, order=order
-        )
+        value = np.concatenate([r[1] for r in rows])
+        margins = lazy.step_rows(Rows(begin, feature, value), kind, order=order)
         taken = range(len(rows)) if order is None else order
         for row, margin in zip(taken, margins, strict=True):
             features, values = rows[row]
@@ -235,7 +234,7 @@ def test_the_scale_of_l2_does_not_underflow():
             lazy.step()
             twin.step(entries)
         n = 400  # and in a compiled loop
-        lazy.step_rows(np.arange(n + 1), np.full(n, 2), np.ones(n), LOGISTIC)
+        lazy.step_rows(Rows(np.arange(n + 1), np.full(n, 2, np.int32), np.ones(n)), LOGISTIC)
         for _ in range(n):
             twin.step([(2, -1 / (1 + np.exp(twin.w[2])))])
         lazy.flush()
@@ -448,17 +447,17 @@ def test_rows_that_are_not_finite_stop():
     ):
         with pytest.raises(DivergenceError, match="margin of pair 1 is nan"):
             optimizer.step_rows(
-                np.array([0, 1, 2]), np.array([0, 1]), np.array([1.0, np.nan]), HINGE
+                Rows(np.arange(3), np.arange(2, dtype=np.int32), np.array([1.0, np.nan])), HINGE
             )
 
 
 def test_an_order_with_other_rows_is_refused():
     optimizer = SGD([parameter_of([0.5])])
-    rows = np.array([0, 1]), np.array([0]), np.array([1.0])
-    assert optimizer.step_rows(*rows, HINGE, order=np.zeros(0, np.int64)).size == 0
+    rows = Rows(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1))
+    assert optimizer.step_rows(rows, HINGE, order=np.zeros(0, np.int64)).size == 0
     for order in ([0, 1], [-1, 0]):
         with pytest.raises(ValueError, match="and there are 1 rows"):
-            optimizer.step_rows(*rows, HINGE, order=np.array(order))
+            optimizer.step_rows(rows, HINGE, order=np.array(order))
 
 
 def test_what_compiled_loops_cannot_do_is_known():

@@ -1,5 +1,6 @@
 """Pair samplers against slow references."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers.pairs import AllPairs, Multipartite, ProSampler
 
@@ -20,13 +22,10 @@ def kbest_of(gains, strings=None, index=0):
     strings = [[h] for h in range(k)] if strings is None else strings
     return KBest(
         index=index,
+        rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
+        gain=np.array(gains, np.float64),
         token_begin=np.cumsum([0, *map(len, strings)]).astype(np.int64),
         tokens=np.array([t for s in strings for t in s], np.int32),
-        row_begin=np.zeros(k + 1, np.int64),
-        feature=np.zeros(0, np.int64),
-        value=np.zeros(0),
-        score=np.zeros(k),
-        gain=np.array(gains, np.float64),
     )
 
 
@@ -157,7 +156,7 @@ def test_bad_gains_are_named():
     kbest = kbest_of([0.1, np.nan, 0.3], index=7)
     with pytest.raises(ValueError, match="sentence 7: the gain of hypothesis 1 is nan"):
         ProSampler().sample(kbest, (0, 0, 0))
-    kbest.gain = None
+    kbest = replace(kbest, gain=None)
     with pytest.raises(ValueError, match="sentence 7: 3 hypotheses have 0 gains"):
         ProSampler().sample(kbest, (0, 0, 0))
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.samplers.pairs import AllPairs, ProSampler
 from torchtune_smt.tuners.pro import Pro
 
@@ -20,7 +20,7 @@ def pairs_of(matrix):
     rows = [np.flatnonzero(row) for row in matrix]
     begin = np.cumsum([0, *map(len, rows)])
     feature = np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int32)
-    return PairRows(begin, feature, np.concatenate([row[row != 0] for row in matrix]))
+    return Rows(begin, feature, np.concatenate([row[row != 0] for row in matrix]))
 
 
 def sklearn_weights(matrix, sigma):
@@ -79,14 +79,9 @@ def lists_of(*gains):
     """Return a list of hypotheses with these gains, each with a feature of its own."""
     k = len(gains)
     kbest = KBest(
-        4,
-        np.arange(k + 1),
-        np.arange(k, dtype=np.int32),
-        np.arange(k + 1),
-        np.arange(k),
-        np.ones(k),
-        np.zeros(k),
-        np.array(gains),
+        index=4,
+        rows=Rows(np.arange(k + 1), np.asarray(np.arange(k), np.int32), np.ones(k)),
+        gain=np.array(gains),
     )
     return FlatLists.of_kbests([kbest], k)
 

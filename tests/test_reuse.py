@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.evaluation import Reuse, count_reuse, firing_features
 from torchtune_smt.kbest.lists import KBest
 
@@ -19,13 +20,14 @@ lists = st.lists(st.lists(rows, max_size=4), max_size=4)
 def kbest(index: int, hypotheses: list[Row]) -> KBest:
     n = len(hypotheses)
     return KBest(
-        index,
-        np.arange(n + 1),
-        np.zeros(n, np.int32),
-        np.cumsum([0, *map(len, hypotheses)]),
-        np.array([f for row in hypotheses for f in sorted(row)], np.int64),
-        np.array([row[f] for row in hypotheses for f in sorted(row)], np.float64),
-        np.zeros(n),
+        index=index,
+        rows=Rows(
+            np.cumsum([0, *map(len, hypotheses)]),
+            np.array([f for row in hypotheses for f in sorted(row)], np.int32),
+            np.array([row[f] for row in hypotheses for f in sorted(row)], np.float64),
+        ),
+        token_begin=np.arange(n + 1),
+        tokens=np.zeros(n, np.int32),
     )
 
 

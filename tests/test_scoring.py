@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.core.scoring import SparseRows, pair_margins, score_rows
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import SparseRows, csr_tensor, pair_margins, score_rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Logistic, reduce
@@ -21,12 +22,13 @@ def random_kbest(generator, k, dimension, density=0.3):
     rows, columns = dense.nonzero()
     kbest = KBest(
         index=0,
+        rows=Rows(
+            np.searchsorted(rows, np.arange(k + 1)).astype(np.int64),
+            columns.astype(np.int32),
+            dense[rows, columns],
+        ),
         token_begin=np.zeros(k + 1, np.int64),
         tokens=np.zeros(0, np.int32),
-        row_begin=np.searchsorted(rows, np.arange(k + 1)).astype(np.int64),
-        feature=columns.astype(np.int64),
-        value=dense[rows, columns],
-        score=np.zeros(k),
     )
     return kbest, dense
 
@@ -69,8 +71,8 @@ def test_score_rows_equal_csr_product(device):
     generator = np.random.default_rng(1)
     kbest, dense = random_kbest(generator, 8, 20)
     w = torch.from_numpy(generator.normal(size=20)).to(device).requires_grad_()
-    scores = score_rows(w, kbest.row_begin, kbest.feature, kbest.value)
-    assert torch.allclose(scores.cpu(), kbest.rows(20) @ w.cpu(), rtol=0, atol=1e-12)
+    scores = score_rows(w, kbest.rows)
+    assert torch.allclose(scores.cpu(), csr_tensor(kbest.rows, 20) @ w.cpu(), rtol=0, atol=1e-12)
     u = torch.from_numpy(generator.normal(size=8))
     scores.backward(u.to(device))
     expected = torch.from_numpy(dense).T @ u
@@ -80,16 +82,16 @@ def test_score_rows_equal_csr_product(device):
 def test_rows_without_entries_score_zero():
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
     row_begin = np.array([0, 0, 1, 1])
-    scores = score_rows(w, row_begin, np.array([2]), np.array([5.0]))
+    scores = score_rows(w, Rows(row_begin, np.array([2], np.int32), np.array([5.0])))
     assert scores.tolist() == [0, 5, 0]
-    none = score_rows(w, np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    none = score_rows(w, Rows(np.zeros(3, np.int64), np.zeros(0, np.int32), np.zeros(0)))
     none.sum().backward()
     assert none.tolist() == [0, 0] and w.grad._nnz() == 0
 
 
 def test_a_float32_weight_takes_the_values_as_float32():
     w = torch.ones(3, dtype=torch.float32, requires_grad=True)
-    score_rows(w, np.array([0, 1]), np.array([2]), np.array([0.5])).sum().backward()
+    score_rows(w, Rows(np.array([0, 1]), np.array([2], np.int32), np.array([0.5]))).sum().backward()
     assert w.grad.dtype == torch.float32 and w.grad.to_dense().tolist() == [0, 0, 0.5]
 
 
@@ -99,12 +101,13 @@ def test_rounding_noise_is_no_difference():
     assert total != other
     kbest = KBest(
         index=0,
+        rows=Rows(
+            np.array([0, 2, 4]),
+            np.asarray(np.array([0, 1, 0, 1]), np.int32),
+            np.array([total, 1.0, other, 2.0]),
+        ),
         token_begin=np.zeros(3, np.int64),
         tokens=np.zeros(0, np.int32),
-        row_begin=np.array([0, 2, 4]),
-        feature=np.array([0, 1, 0, 1]),
-        value=np.array([total, 1.0, other, 2.0]),
-        score=np.zeros(2),
     )
     rows = SparseRows.differences([kbest], [np.array([[0, 1]])])
     assert rows.feature.tolist() == [1] and rows.value.tolist() == [-1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchtune_smt.cli.task import make_judge
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as, declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.kbest_files import KBestFiles
@@ -391,7 +392,7 @@ def test_one_step_of_a_pair_with_an_own_step() -> None:
     optimizer = Backwards([parameter], lr=0.5)
     weights: Any = type("Fixed", (), {"parameter": parameter, "before_read": None})()
     weights.grow = lambda: None
-    rows = (np.array([0, 1, 2]), np.array([0, 1]), np.array([1.0, 3.0]))
+    rows = Rows(np.arange(3), np.arange(2, dtype=np.int32), np.array([1.0, 3.0]))
     assert rows_step(weights, optimizer, Hinge(), rows, np.array([1])) == 1.0
     assert parameter.tolist() == [0, -1.5]
 
@@ -448,13 +449,10 @@ def judged(metric: Any) -> list[float]:
     words = Vocabulary("a b c".split())
     judge = make_judge(metric, Words(words), Sentences.of([["f"]], [[["a", "b"]]]))  # type: ignore[arg-type]
     kbest = KBest(
-        0,
-        np.array([0, 2, 3]),
-        np.array([0, 1, 2], np.int32),
-        np.zeros(3, np.int64),
-        np.zeros(0, np.int64),
-        np.zeros(0),
-        np.zeros(2),
+        index=0,
+        rows=Rows(np.zeros(3, np.int64), np.zeros(0, np.int32), np.zeros(0)),
+        token_begin=np.array([0, 2, 3]),
+        tokens=np.array([0, 1, 2], np.int32),
     )
     counts = judge.statistics(kbest)
     assert counts.shape == (2, 10)
@@ -494,15 +492,13 @@ class OwnFitPairs(Pro):
 def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name: str) -> None:
     lists = AccumulatedLists(n_dense=2)
     kbest = KBest(
-        0,
-        np.array([0, 1, 2]),
-        np.array([0, 1], np.int32),
-        np.array([0, 1, 2]),
-        np.array([0, 1]),
-        np.ones(2),
-        np.array([1.0, 0.0]),
+        index=0,
+        rows=Rows(np.array([0, 1, 2]), np.asarray(np.array([0, 1]), np.int32), np.ones(2)),
+        score=np.array([1.0, 0.0]),
+        token_begin=np.array([0, 1, 2]),
+        tokens=np.array([0, 1], np.int32),
     )
-    kbest.gain = np.array([0.5, 0.0])
+    kbest = kbest.with_gains(np.array([0.5, 0.0]))
     lists.add([kbest])
     lists.end_iteration()
     solver = kind(AllPairs())

@@ -18,6 +18,7 @@ from time import perf_counter
 import numpy as np
 import sacrebleu
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest
@@ -68,12 +69,9 @@ def as_kbest(index: int, hypotheses: list[str], words: Vocabulary) -> KBest:
     k = len(tokens)
     return KBest(
         index=index,
+        rows=Rows(np.zeros(k + 1, np.int64), np.zeros(0, np.int32), np.zeros(0)),
         token_begin=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
         tokens=words.intern([word for hypothesis in tokens for word in hypothesis]),
-        row_begin=np.zeros(k + 1, np.int64),
-        feature=np.zeros(0, np.int64),
-        value=np.zeros(0),
-        score=np.zeros(k),
     )
 
 

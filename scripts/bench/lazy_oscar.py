@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numba import njit
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FobosOscar, lazy_oscar_kernels
 from torchtune_smt.optim.oscar_structure import OscarStructure
@@ -107,13 +108,13 @@ def pair_steps(features: int, pairs: int, steps: int) -> None:
     feature, value = feature[~repeated], value[~repeated]
     parameter = torch.nn.Parameter(torch.zeros(features, dtype=torch.float64))
     lazy = FobosOscar([parameter], 1.0, Oscar(1e-10, 3e-8, 500_000), schedule="1/t")
-    lazy.step_rows(begin[:2], feature, value, HINGE)
+    lazy.step_rows(Rows(begin[:2], feature, value), HINGE)
     done, violated, chunk = 0, 0, 1_000_000
     start = thread_time()
     print(f"\n{'steps':>11}{'seconds':>9}{'steps/s':>10}{'z < 1':>8}{'active':>9}{'groups':>9}")
     while done < steps:
         order = generator.integers(0, pairs, min(chunk, steps - done))
-        margins = lazy.step_rows(begin, feature, value, HINGE, order=order)
+        margins = lazy.step_rows(Rows(begin, feature, value), HINGE, order=order)
         violated += int((margins < 1).sum())
         done += order.size
         seconds = thread_time() - start

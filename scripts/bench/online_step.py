@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -43,12 +44,13 @@ def synthetic_kbest(
     )
     return KBest(
         index=index,
+        rows=Rows(
+            np.arange(0, (K + 1) * (DENSE + SPARSE), DENSE + SPARSE, dtype=np.int64),
+            feature.astype(np.int32),
+            value,
+        ),
         token_begin=np.arange(0, (K + 1) * LENGTH, LENGTH, dtype=np.int64),
         tokens=tokens.ravel().astype(np.int32),
-        row_begin=np.arange(0, (K + 1) * (DENSE + SPARSE), DENSE + SPARSE, dtype=np.int64),
-        feature=feature.astype(np.int64),
-        value=value,
-        score=np.zeros(K),
     )
 
 
@@ -83,8 +85,7 @@ def main() -> None:
         times = [perf_counter()]
         first = batch * BATCH % sentences
         chosen = kbests[first : first + BATCH]
-        for kbest in chosen:
-            kbest.gain = metric.gains(kbest)
+        chosen = [kbest.with_gains(metric.gains(kbest)) for kbest in chosen]
         times.append(perf_counter())
         pairs = [sampler.sample(kbest, (0, batch + sentences, kbest.index)) for kbest in chosen]
         times.append(perf_counter())

@@ -68,8 +68,7 @@ def run(features: int, batches: int) -> None:
     generator = np.random.default_rng(0)
     references = generator.integers(0, 20_000, (4 * BATCH, 12))
     kbests = [synthetic_kbest(generator, i, r, features) for i, r in enumerate(references)]
-    for kbest in kbests:
-        kbest.gain = generator.random(len(kbest))
+    kbests = [kbest.with_gains(generator.random(len(kbest))) for kbest in kbests]
     sampler = ProSampler()
     pairs = {kbest.index: sampler.sample(kbest, (1, 1, kbest.index)) for kbest in kbests}
     print(f"\nms a mini-batch, {features:,} features (limit {LIMIT:g})")

@@ -16,6 +16,7 @@ from targets import Check, Different, Target, Verdict, drawer
 
 from torchtune_smt.core.container import read_container
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest import segment
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
@@ -50,17 +51,18 @@ def _fresh(kind: int) -> tuple[Weights, SparseOptimizer]:
     return weights, _OPTIMIZERS[kind](weights)
 
 
-def _rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows(seed: int) -> Rows:
     draw = np.random.default_rng(seed)
     columns = [np.sort(draw.choice(_FEATURES, 5, replace=False)) for _ in range(_ROWS)]
-    return np.arange(_ROWS + 1) * 5, np.concatenate(columns), draw.normal(size=5 * _ROWS)
+    feature = np.concatenate(columns).astype(np.int32)
+    return Rows(np.arange(_ROWS + 1) * 5, feature, draw.normal(size=5 * _ROWS))
 
 
 def _work_on(weights: Weights, optimizer: SparseOptimizer) -> list[float]:
     """Return weights after more steps of both kinds."""
     weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
     weights.grow()
-    optimizer.step_rows(*_rows(2), HINGE)
+    optimizer.step_rows(_rows(2), HINGE)
     index = torch.tensor([[1, 5, 7]])
     value = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)
     weights.parameter.grad = torch.sparse_coo_tensor(index, value, (len(weights),)).coalesce()
@@ -76,7 +78,7 @@ def _write(path: Path, kind: int) -> None:
     weights, optimizer = _fresh(kind)
     weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
     weights.grow()
-    optimizer.step_rows(*_rows(1), HINGE)
+    optimizer.step_rows(_rows(1), HINGE)
     best = Best(1, 41.5, weights.parameter.detach().clone())
     total = torch.ones(_FEATURES - 3, dtype=torch.float64)
     progress = Progress(2, 3, 70, best, total, 0, 9, 0.25, 41.5)
@@ -138,14 +140,16 @@ def _kbest(sentence: int, draw: np.random.Generator) -> KBest:
     rows = [np.sort(draw.choice(_FEATURES, 6, replace=False)) for _ in range(k)]
     tokens = draw.integers(0, 50, 3 * k).astype(np.int32)
     return KBest(
-        sentence,
-        np.arange(k + 1) * 3,
-        tokens,
-        np.arange(k + 1) * 6,
-        np.concatenate(rows),
-        draw.normal(size=6 * k).round(2),
-        draw.normal(size=k),
+        index=sentence,
+        rows=Rows(
+            np.arange(k + 1) * 6,
+            np.asarray(np.concatenate(rows), np.int32),
+            draw.normal(size=6 * k).round(2),
+        ),
+        score=draw.normal(size=k),
         gain=draw.random(k),
+        token_begin=np.arange(k + 1) * 3,
+        tokens=tokens,
     )
 
 
@@ -168,7 +172,7 @@ def _use(lists: AccumulatedLists) -> list[object]:
     found += [pairs.row_begin.tolist(), pairs.feature.tolist(), pairs.value.tolist()]
     start = np.linspace(-1, 1, _FEATURES)
     optimizer = SGD([torch.nn.Parameter(torch.from_numpy(start))])
-    optimizer.step_rows(pairs.row_begin, pairs.feature, pairs.value, HINGE)
+    optimizer.step_rows(pairs, HINGE)
     draw = np.random.default_rng(5)
     new = lists.add([_kbest(0, draw)], [draw.integers(0, 9, (6, 10))])
     return [*found, start.tolist(), lists.features().tolist(), new]

@@ -55,7 +55,7 @@ def _translations(model: Model) -> list[object]:
         sources += [Source(i, words, i) for i, words in enumerate(SOURCES)]
     found: list[object] = []
     for kbest in decoder.decode(sources, weights):
-        found += [kbest.tokens.tolist(), kbest.value.tolist(), kbest.score.tolist()]
+        found += [kbest.tokens.tolist(), kbest.rows.value.tolist(), kbest.score.tolist()]
     grammar = model.grammar
     assert isinstance(grammar, ExtractedGrammar)
     every = np.arange(len(grammar))

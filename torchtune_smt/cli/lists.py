@@ -169,7 +169,7 @@ def evaluate_lists(
     ]
     score = bleu_of_statistics(np.sum(rows, axis=0))
     signature = f"statistics:scores.dat|smooth:exp|version:{sacrebleu.__version__}"
-    lines = [decoder.target_words[int(k.tokens[0])].partition(" ")[2] for k in best]
+    lines = [decoder.target_words[int(k.hypothesis(0)[0])].partition(" ")[2] for k in best]
     return CorpusScore("BLEU", score, signature), lines
 
 

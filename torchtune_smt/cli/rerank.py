@@ -56,7 +56,7 @@ def best_hypotheses(decoder: KBestFiles, weights: Weights) -> Iterator[str]:
     for source, number in zip(decoder.sources("input"), numbers, strict=True):
         (kbest,) = decoder.decode([source], weights, k=1)
         yield "\n" * (number - written)
-        yield " ".join(decoder.target_words.names(kbest.tokens)) + "\n"
+        yield " ".join(decoder.target_words.names(kbest.hypothesis(0))) + "\n"
         written = number + 1
 
 

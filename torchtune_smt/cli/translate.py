@@ -69,6 +69,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")
                     continue
+                scores = [] if kbest.score is None else kbest.score.tolist()
                 for h in range(len(kbest)):
                     ids, values = kbest.row(h)
                     names = weights.features.names(ids)
@@ -77,7 +78,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                         for name, value in zip(names, values.tolist(), strict=True)
                     )
                     out.write(
-                        f"{kbest.index} ||| {text(kbest, h)} ||| {row} ||| {kbest.score[h]:.10g}\n"
+                        f"{kbest.index} ||| {text(kbest, h)} ||| {row} ||| {scores[h]:.10g}\n"
                     )
             bar.update(len(batch))
 

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtune_smt.core import scoring_kernels as kernels
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows_kernels import NOISE
 from torchtune_smt.core.weights import Readable, Weights
 from torchtune_smt.kbest.lists import KBest
 
@@ -37,29 +38,20 @@ class SparseRows:
     value: Tensor
 
     @classmethod
-    def from_csr(cls, row_begin: Int64, feature: Int64, value: Float64) -> SparseRows:
-        """Return CSR rows over feature ids, with their columns renumbered."""
-        distinct, column = kernels.number_columns(feature)
-        order = np.argsort(distinct)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(order.size)
-        arrays = (distinct[order], row_begin, rank[column], value)
-        return cls(*(torch.from_numpy(array) for array in arrays))
+    def of(cls, rows: Rows) -> SparseRows:
+        """Return rows over feature ids, with their columns renumbered."""
+        feature, numbered = rows.numbered()
+        column = numbered.feature.astype(np.int64)
+        return cls(*map(torch.from_numpy, (feature, rows.begin, column, rows.value)))
 
     @classmethod
     def of_lists(cls, kbests: Sequence[KBest]) -> SparseRows:
-        """Return the rows of some k-best lists (one at least), list after list."""
-        lengths = np.concatenate([np.diff(kbest.row_begin) for kbest in kbests])
-        row_begin = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=row_begin[1:])
-        features = np.concatenate([kbest.feature for kbest in kbests])
-        return cls.from_csr(row_begin, features, np.concatenate([k.value for k in kbests]))
+        """Return the rows of some k-best lists, list after list."""
+        return cls.of(Rows.joined([kbest.rows for kbest in kbests]))
 
     @classmethod
     def differences(cls, kbests: Sequence[KBest], pairs: Sequence[Int64]) -> SparseRows:
         """Return x = H(better) - H(worse), one row a pair, list after list.
-
-        Entries that cancel are left out; so is what differs by rounding only.
 
         Parameters
         ----------
@@ -67,16 +59,8 @@ class SparseRows:
         pairs : sequence of int64 [p, 2]
             For each list its pairs (better, worse).
         """
-        parts = [
-            kernels.difference_rows(kbest.row_begin, kbest.feature, kbest.value, chosen)
-            for kbest, chosen in zip(kbests, pairs, strict=True)
-        ]
-        if not parts:
-            return cls.from_csr(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0))
-        lengths, features, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        row_begin = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=row_begin[1:])
-        return cls.from_csr(row_begin, features, values)
+        parts = zip(kbests, pairs, strict=True)
+        return cls.of(Rows.joined([kbest.rows.differences(chosen) for kbest, chosen in parts]))
 
     def __len__(self) -> int:
         return self.row_begin.numel() - 1
@@ -112,21 +96,32 @@ class SparseRows:
         return scores
 
 
-def score_rows(weight: Tensor, row_begin: Int64, feature: Int64, value: Float64) -> Tensor:
-    """Return W·H of CSR rows; the gradient is sparse in D.
+def csr_tensor(rows: Rows, dimension: int) -> Tensor:
+    """Return rows as a sparse CSR tensor, rows × `dimension`, that shares their values."""
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(rows.begin),
+        torch.from_numpy(rows.feature.astype(np.int64)),
+        torch.from_numpy(rows.value),
+        size=(len(rows), dimension),
+        check_invariants=False,
+    )
+
+
+def score_rows(weight: Tensor, rows: Rows) -> Tensor:
+    """Return W·H of rows; the gradient is sparse in D.
 
     Parameters
     ----------
     weight : float tensor [D]
         Up to date for these features (see `Weights.before_read`).
-    row_begin, feature, value : int64 [rows + 1], int64 array, float64 array
-        The rows H.
+    rows : Rows
+        H.
 
     Returns
     -------
     tensor [rows]
     """
-    return SparseRows.from_csr(row_begin, feature, value).scores(weight)
+    return SparseRows.of(rows).scores(weight)
 
 
 def pair_margins(weights: Weights, kbests: Sequence[KBest], pairs: Sequence[Int64]) -> Tensor:
@@ -198,7 +193,7 @@ class _SparseScores(torch.autograd.Function):
         if ctx.drop_noise:
             size = value.new_zeros(feature.numel()).index_add_(0, column, parts.abs_())
             # What is not finite has to reach the optimizer, which says so.
-            real = (summed.abs() > kernels.NOISE * size) | size.isfinite().logical_not_()
+            real = (summed.abs() > NOISE * size) | size.isfinite().logical_not_()
             kept = real.nonzero().squeeze(1)
             feature, summed = feature[kept], summed[kept]
         gradient = torch.sparse_coo_tensor(

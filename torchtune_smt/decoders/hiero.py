@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
@@ -291,7 +292,7 @@ class HieroDecoder:
         derivations = best_derivations(
             chart, sentence.target_begin, sentence.target, k, self.unique
         )
-        parts = read_off(
+        token_begin, tokens, row_begin, feature, value, score = read_off(
             chart,
             derivations,
             sentence.source.size,
@@ -304,4 +305,11 @@ class HieroDecoder:
             lm_column,
             columns - 1,
         )
-        return KBest(sentence.index, *parts)
+        return KBest(
+            index=sentence.index,
+            rows=Rows(row_begin, feature, value),
+            score=score,
+            token_begin=token_begin,
+            tokens=tokens,
+            words=self.target_words,
+        )

@@ -404,7 +404,7 @@ def read_off(
     sparse_id: Int64,
     lm_column: int,
     glue_column: int,
-) -> tuple[Int64, Int32, Int64, Int64, Float64, Float64]:
+) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
     """Return words, features and scores of the goal's derivations, in the form of `KBest`.
 
     Parameters
@@ -434,7 +434,7 @@ def read_off(
         entries += columns + firings
     tokens = np.empty(token_begin[k], np.int32)
     row_begin = np.zeros(k + 1, np.int64)
-    feature = np.empty(entries, np.int64)
+    feature = np.empty(entries, np.int32)
     value = np.empty(entries, np.float64)
     score = np.empty(k, np.float64)
     row = np.empty(columns, np.float64)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -351,7 +352,14 @@ class KBestFiles:
         rows = kernels.gather_rows(
             stored.row_begin, stored.feature, stored.value, entries, self._names
         )
-        return KBest(index, token_begin, tokens, *rows, score)
+        return KBest(
+            index=index,
+            rows=Rows(*rows),
+            score=score,
+            token_begin=token_begin,
+            tokens=tokens,
+            words=self.target_words,
+        )
 
 
 class _StatisticsGains:

@@ -34,7 +34,7 @@ def firing_features(kbests: Iterable[KBest]) -> Int64:
     """
     fired: NDArray[np.bool_] = np.zeros(0, np.bool_)
     for kbest in kbests:
-        ids = kbest.feature[kbest.value != 0]
+        ids = kbest.rows.feature[kbest.rows.value != 0]
         if ids.size and ids.max() >= fired.size:
             longer = np.zeros(max(2 * fired.size, int(ids.max()) + 1), np.bool_)
             longer[: fired.size] = fired

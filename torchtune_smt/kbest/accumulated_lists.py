@@ -11,14 +11,14 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64, UInt64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import well_formed, whole
 from torchtune_smt.kbest import segment_kernels as kernels
 from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.kbest.segment import Segment
 from torchtune_smt.metrics.bleu import Counts
-from torchtune_smt.samplers.pairs import PairSampler, finite_gains
+from torchtune_smt.samplers.pairs import PairSampler, pair_rows
 
 Unique = Literal["derivation", "string"]
 
@@ -139,7 +139,7 @@ class AccumulatedLists:
         """
         parts = []
         for i, kbest in enumerate(kbests):
-            finite_gains(kbest)
+            kbest.finite_gains()
             kbest.check_finite()
             hashes = self._hashes(kbest)
             known = [segment.hashes(kbest.index) for segment in self._segments]
@@ -239,13 +239,13 @@ class AccumulatedLists:
         self.require(dimension)
         return self._laid_out(self._segments, dimension)
 
-    def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> PairRows:
+    def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> Rows:
         """Return pairs of each list, drawn with ``(*seed, sentence)``, list after list.
 
         The same as ``flat(...).pair_rows(sampler, seed)``, but only some lists at a time are laid
         out.
         """
-        return PairRows.sampled(self._kbests(), sampler, seed)
+        return pair_rows(self._kbests(), sampler, seed)
 
     def _kbests(self) -> Iterator[KBest]:
         """Yield the list of each sentence, as `FlatLists.kbest` has it."""
@@ -311,13 +311,12 @@ class AccumulatedLists:
 
     def _hashes(self, kbest: KBest) -> UInt64:
         with np.errstate(over="ignore"):
-            bits = kbest.value.astype(np.float32)
+            bits = kbest.rows.value.astype(np.float32)
         # Adding 0 turns a negative zero into a positive one, whose bits are 0.
         hashes: UInt64 = kernels.hash_hypotheses(
-            kbest.token_begin,
-            kbest.tokens,
-            kbest.row_begin,
-            kbest.feature,
+            *kbest.strings(),
+            kbest.rows.begin,
+            kbest.rows.feature,
             (bits + np.float32(0)).view(np.uint32),
             self.unique == "string",
         )
@@ -325,9 +324,10 @@ class AccumulatedLists:
 
     def _empty(self) -> Segment:
         """Return a segment without hypotheses."""
-        begin, ids, numbers = np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0)
-        kbest = KBest(0, begin, ids.astype(np.int32), begin, ids, numbers, numbers, gain=numbers)
-        return Segment.of_list(kbest, ids, np.empty(0, np.uint64), None, self.n_dense)
+        kbest = KBest(index=0, rows=Rows.joined([]), gain=np.empty(0))
+        return Segment.of_list(
+            kbest, np.empty(0, np.int64), np.empty(0, np.uint64), None, self.n_dense
+        )
 
     def _differs(self, segment: Segment) -> bool:
         """Say whether of hypotheses and those before them only the ones have statistics."""

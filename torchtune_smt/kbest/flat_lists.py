@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest import flat_lists_kernels as kernels
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.metrics.bleu import Counts
-from torchtune_smt.samplers.pairs import PairSampler, finite_gains
+from torchtune_smt.samplers.pairs import PairSampler, pair_rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FlatLists:
         sentence = np.array([kbest.index for kbest in kbests], np.int64)
         if (np.diff(sentence) <= 0).any():
             raise ValueError("lists must be in ascending order of their index, one a sentence")
-        lengths = [np.diff(kbest.row_begin) for kbest in kbests]
+        lengths = [np.diff(kbest.rows.begin) for kbest in kbests]
         rows = np.concatenate(statistics) if statistics else np.empty((0, 10))
         if statistics is None:
             rows = np.empty((sum(map(len, kbests)), 0))
@@ -77,9 +77,11 @@ class FlatLists:
             sentence,
             _begins(np.array([len(kbest) for kbest in kbests], np.int64)),
             _begins(np.concatenate([np.empty(0, np.int64), *lengths])),
-            np.concatenate([np.empty(0, np.int64), *(k.feature for k in kbests)]).astype(np.int32),
-            np.concatenate([np.empty(0), *(kbest.value for kbest in kbests)]),
-            np.concatenate([np.empty(0), *map(finite_gains, kbests)]),
+            np.concatenate([np.empty(0, np.int64), *(k.rows.feature for k in kbests)]).astype(
+                np.int32
+            ),
+            np.concatenate([np.empty(0), *(kbest.rows.value for kbest in kbests)]),
+            np.concatenate([np.empty(0), *(kbest.finite_gains() for kbest in kbests)]),
             rows.astype(np.int32),
             dimension,
         )
@@ -132,26 +134,19 @@ class FlatLists:
     def kbest(self, s: int) -> KBest:
         """Return list `s` with its gains, for samplers and losses.
 
-        No words are kept: a hypothesis has one token, its number in the list. Scores are 0.
+        No words are kept, and no scores.
         """
         first, last = self.list_begin[s : s + 2].tolist()
-        k = last - first
         begin, end = self.row_begin[first], self.row_begin[last]
-        return KBest(
-            int(self.sentence[s]),
-            np.arange(k + 1),
-            np.arange(k, dtype=np.int32),
-            self.row_begin[first : last + 1] - begin,
-            self.feature[begin:end].astype(np.int64),
-            self.value[begin:end],
-            np.zeros(k),
-            self.gain[first:last],
+        rows = Rows(
+            self.row_begin[first : last + 1] - begin, self.feature[begin:end], self.value[begin:end]
         )
+        return KBest(index=int(self.sentence[s]), rows=rows, gain=self.gain[first:last])
 
-    def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> PairRows:
+    def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> Rows:
         """Return pairs of each list, drawn with ``(*seed, sentence)``, list after list."""
         kbests = (self.kbest(s) for s in range(len(self)))
-        return PairRows.sampled(kbests, sampler, seed)
+        return pair_rows(kbests, sampler, seed)
 
     def dense_matrix(self, n_dense: int) -> Float64:
         """Return the values of the features below `n_dense` as a matrix, float64 [n, n_dense]."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.core.scoring_kernels import NOISE
+from torchtune_smt.core.rows_kernels import NOISE
 
 
 @inner

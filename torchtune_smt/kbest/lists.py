@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Self
 
 import numpy as np
-import torch
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of, runs
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest import lists_kernels as kernels
 
 
 @dataclass(frozen=True)
@@ -29,63 +35,365 @@ class Source:
     train_index: int = -1
 
 
-@dataclass
-class KBest:
-    """The k highest scoring derivations of one sentence, best first.
+@dataclass(frozen=True, kw_only=True)
+class Hypotheses:
+    """n hypotheses, with all that is known of them; what is None is not.
+
+    Attributes
+    ----------
+    rows : Rows [n]
+        Their features.
+    features : Vocabulary, optional
+        Names of the features; without them, ids are those of whoever was given the hypotheses.
+    score : float64 [n], optional
+        Model scores, row · W.
+    gain : float64 [n], optional
+        Sentence-level gains, once a metric has given them.
+    statistics : int32 [n, 10], optional
+        Of BLEU; see `torchtune_smt.metrics.bleu.BleuReferences.statistics`.
+    entry : int64 [n], optional
+        What a hypothesis is known by in whatever order: its line in a file (from 1), or its place
+        in the list as it was read (from 0).
+    token_begin : int64 [n + 1], optional
+    tokens : int32 [number of tokens], optional
+        Hypothesis h is ``tokens[token_begin[h]:token_begin[h + 1]]``, in ids of `words`. Hypotheses
+        without tokens are all different ones.
+    words : Vocabulary, optional
+    """
+
+    rows: Rows
+    features: Vocabulary | None = None
+    score: Float64 | None = None
+    gain: Float64 | None = None
+    statistics: Int32 | None = None
+    entry: Int64 | None = None
+    token_begin: Int64 | None = None
+    tokens: Int32 | None = None
+    words: Vocabulary | None = None
+
+    def strings(self) -> tuple[Int64, Int32]:
+        """Return `token_begin` and `tokens`; raise ValueError where there are no words."""
+        if self.tokens is None or self.token_begin is None:
+            raise ValueError("these hypotheses have no words")
+        return self.token_begin, self.tokens
+
+    def hypothesis(self, h: int) -> Int32:
+        """Return the word ids of hypothesis `h`; raise ValueError where there are no words."""
+        begin, tokens = self.strings()
+        return tokens[begin[h] : begin[h + 1]]
+
+    def row(self, h: int) -> tuple[Int32, Float64]:
+        """Return the feature ids and values of hypothesis `h`."""
+        return self.rows.row(h)
+
+    def text(self, h: int) -> str:
+        """Return the words of hypothesis `h` in one line; without words, what it is known by."""
+        if self.words is not None:
+            return " ".join(self.words.names(self.hypothesis(h)))
+        return str(h if self.entry is None else int(self.entry[h]))
+
+    def with_gains(self, gain: Float64) -> Self:
+        """Return the hypotheses with gains (float64 [n])."""
+        return replace(self, gain=gain)
+
+    def _check(self) -> None:
+        """Raise ValueError unless everything is of one length, in range, and finite."""
+        self.rows.check(None if self.features is None else len(self.features))
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column is None:
+                continue
+            if column.shape[0] != len(self.rows):
+                raise ValueError(f"{len(self.rows)} hypotheses have {column.shape[0]} of {name}")
+            if not np.isfinite(column).all():
+                raise ValueError(f"a {name} is not finite")
+        if (self.tokens is None) != (self.token_begin is None):
+            raise ValueError("tokens and token_begin must be given both, or neither")
+        if self.tokens is not None and self.token_begin is not None:
+            if self.token_begin.size != len(self.rows) + 1 or not are_offsets(
+                self.token_begin, self.tokens.size
+            ):
+                raise ValueError("`token_begin` must ascend from 0 to the number of tokens")
+            size = np.inf if self.words is None else len(self.words)
+            if self.tokens.size and not 0 <= self.tokens.min() <= self.tokens.max() < size:
+                raise ValueError("a token is no id of `words`")
+
+    def _some(self, numbers: Int64) -> dict[str, Any]:
+        """Return the fields of some hypotheses."""
+        found: dict[str, Any] = {"rows": self.rows.chosen(numbers)}
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            found[name] = None if column is None else column[numbers]
+        if self.tokens is not None and self.token_begin is not None:
+            found["token_begin"], places = places_of(self.token_begin, numbers)
+            found["tokens"] = self.tokens[places]
+        return found
+
+    def _between(self, first: int, last: int) -> dict[str, Any]:
+        """Return the fields of the hypotheses ``first .. last - 1``, sharing memory."""
+        found = {name: getattr(self, name) for name in ("features", "words")}
+        found["rows"] = self.rows.between(first, last)
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            found[name] = None if column is None else column[first:last]
+        if self.tokens is not None and self.token_begin is not None:
+            begin = self.token_begin[first : last + 1]
+            found["token_begin"] = begin - begin[0]
+            found["tokens"] = self.tokens[begin[0] : begin[-1]]
+        return found
+
+
+_COLUMNS: Final = ("score", "gain", "statistics", "entry")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KBest(Hypotheses):
+    """The k-best list of one sentence, best first where a decoder gave it.
 
     Attributes
     ----------
     index : int
         `Source.index` of the sentence.
-    token_begin : int64 [k + 1]
-    tokens : int32 [number of tokens]
-        Hypothesis h is ``tokens[token_begin[h]:token_begin[h + 1]]``, word ids.
-    row_begin : int64 [k + 1]
-    feature : int64 [non-zeros]
-    value : float64 [non-zeros]
-        Features of hypothesis h, in CSR form; ids ascend within a row, none occurs twice.
-    score : float64 [k]
-        Model scores: row · W, descending.
-    gain : float64 [k], optional
-        Sentence-level gains, once a metric has given them.
     """
 
     index: int
-    token_begin: Int64
-    tokens: Int32
-    row_begin: Int64
-    feature: Int64
-    value: Float64
-    score: Float64
-    gain: Float64 | None = None
 
     def __len__(self) -> int:
-        return self.score.size
+        return len(self.rows)
 
-    def hypothesis(self, h: int) -> Int32:
-        """Return the word ids of hypothesis `h`."""
-        return self.tokens[self.token_begin[h] : self.token_begin[h + 1]]
+    def finite_gains(self) -> Float64:
+        """Return the gains.
 
-    def row(self, h: int) -> tuple[Int64, Float64]:
-        """Return the feature ids and values of hypothesis `h`."""
-        span = slice(self.row_begin[h], self.row_begin[h + 1])
-        return self.feature[span], self.value[span]
-
-    def rows(self, dimension: int) -> torch.Tensor:
-        """Return the features as a sparse CSR tensor, k × `dimension`, that shares this memory."""
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(self.row_begin),
-            torch.from_numpy(self.feature),
-            torch.from_numpy(self.value),
-            size=(len(self), dimension),
-            check_invariants=False,
-        )
+        Raises
+        ------
+        ValueError
+            There are none, or one of them is not finite.
+        """
+        gain = self.gain
+        if gain is None or gain.size != len(self):
+            raise ValueError(
+                f"sentence {self.index}: {len(self)} hypotheses have "
+                f"{0 if gain is None else gain.size} gains; let a metric set `gain` first"
+            )
+        if not np.isfinite(gain).all():
+            bad = int(np.flatnonzero(~np.isfinite(gain))[0])
+            raise ValueError(
+                f"sentence {self.index}: the gain of hypothesis {bad} is {gain[bad]}, not finite"
+            )
+        return gain
 
     def check_finite(self) -> None:
         """Raise ValueError where a score, value or gain is NaN or infinite."""
-        for name in ("score", "value", "gain"):
-            array = getattr(self, name)
+        for name, array in (("score", self.score), ("value", self.rows.value), ("gain", self.gain)):
             if array is not None and not np.isfinite(array).all():
                 raise ValueError(
                     f"sentence {self.index}: a {name} of its k-best list is not finite"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KBestLists(Hypotheses):
+    """The k-best lists of S sentences; their hypotheses are numbered throughout.
+
+    ``lists[s]`` is a view of one list; ``len(lists)`` is S.
+
+    Attributes
+    ----------
+    index : int64 [S]
+        `Source.index` of each list.
+    begin : int64 [S + 1]
+        Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
+    """
+
+    index: Int64
+    begin: Int64
+
+    @classmethod
+    def of(cls, kbests: Sequence[KBest]) -> KBestLists:
+        """Return lists of single sentences together.
+
+        Raises
+        ------
+        ValueError
+            Of what the hypotheses have, some lists lack something, or the vocabularies differ.
+        """
+        return cls(
+            index=np.array([kbest.index for kbest in kbests], np.int64),
+            begin=offsets([len(kbest) for kbest in kbests]),
+            **_together(kbests),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[KBestLists]) -> KBestLists:
+        """Return the lists of all parts, in their order; raises ValueError as `of` does."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            index=np.concatenate([np.empty(0, np.int64), *(part.index for part in parts)]),
+            begin=joined_offsets([part.begin for part in parts]),
+            **_together(parts),
+        )
+
+    @classmethod
+    def of_strings(
+        cls,
+        hypotheses: Sequence[Sequence[str]],
+        features: Sequence[Sequence[Mapping[str, float]]] | None = None,
+        *,
+        scores: Sequence[Sequence[float]] | None = None,
+        gains: Sequence[Sequence[float]] | None = None,
+        index: Sequence[int] | None = None,
+        words: Vocabulary | None = None,
+        names: Vocabulary | None = None,
+    ) -> KBestLists:
+        """Return lists of strings and of features by name.
+
+        Parameters
+        ----------
+        hypotheses : sequence of sequences of str
+            ``hypotheses[s][h]``: tokenised, with blanks between the words.
+        features : sequence of sequences of dict, optional
+            ``features[s][h]``: values by the names of the features; none by default.
+        scores, gains : sequence of sequences of float, optional
+            A number for each hypothesis.
+        index : sequence of int, optional
+            Number of each sentence, by which its references are found; 0, 1, 2, ... by default.
+        words, names : Vocabulary, optional
+            Words and names of features; those that are new are added.
+
+        Raises
+        ------
+        ValueError
+            A list is empty, a number is not finite, two lists are of one sentence, or there are
+            more or fewer features or numbers than hypotheses; says where.
+        """
+        words = Vocabulary() if words is None else words
+        names = Vocabulary() if names is None else names
+        given: dict[str, Any] = {"features": features, "scores": scores, "gains": gains}
+        for what, lists in given.items():
+            if lists is not None and len(lists) != len(hypotheses):
+                raise ValueError(
+                    f"{what} are given for {len(lists)} lists, and there are {len(hypotheses)}"
+                )
+        for s, strings in enumerate(hypotheses):
+            if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
+                raise ValueError(f"list {s}: hypotheses must be a sequence of strings")
+            if len(strings) == 0:
+                raise ValueError(f"list {s} is empty")
+            for what, lists in given.items():
+                if lists is not None and len(lists[s]) != len(strings):
+                    raise ValueError(
+                        f"list {s}: {len(strings)} hypotheses have {len(lists[s])} {what}"
+                    )
+        numbers = {
+            what: None if lists is None else np.array([x for row in lists for x in row], np.float64)
+            for what, lists in (("score", scores), ("gain", gains))
+        }
+        begin = offsets([len(strings) for strings in hypotheses])
+        split = [split_words(text) for strings in hypotheses for text in strings]
+        rows = [row for one in features for row in one] if features else [{}] * len(split)
+        lists = cls(
+            index=np.arange(len(hypotheses)) if index is None else np.array(index, np.int64),
+            begin=begin,
+            rows=Rows.of_dicts(rows, names),
+            features=names,
+            score=numbers["score"],
+            gain=numbers["gain"],
+            entry=np.arange(begin[-1]) - np.repeat(begin[:-1], np.diff(begin)),
+            token_begin=offsets([len(sentence) for sentence in split]),
+            tokens=words.intern([word for sentence in split for word in sentence]),
+            words=words,
+        )
+        lists.check()
+        return lists
+
+    def __len__(self) -> int:
+        return self.index.size
+
+    def __getitem__(self, s: int) -> KBest:
+        if not 0 <= s < len(self):
+            raise IndexError(f"list {s} is not in 0..{len(self) - 1}")
+        first, last = self.begin[s : s + 2].tolist()
+        return KBest(index=int(self.index[s]), **self._between(first, last))
+
+    def __iter__(self) -> Iterator[KBest]:
+        return (self[s] for s in range(len(self)))
+
+    @property
+    def n_hypotheses(self) -> int:
+        """The number of hypotheses in all lists."""
+        return int(self.begin[-1])
+
+    def check(self) -> None:
+        """Raise ValueError unless the lists are as this class describes them.
+
+        Numbers must be finite, and no two lists of one sentence.
+        """
+        if self.begin.size != self.index.size + 1 or not are_offsets(self.begin, len(self.rows)):
+            raise ValueError(
+                f"`begin` must ascend from 0 to {len(self.rows)}, the number of hypotheses, and "
+                "have one more entry than there are lists"
+            )
+        if np.unique(self.index).size < self.index.size:
+            raise ValueError("two lists are of one sentence")
+        self._check()
+
+    def chosen(self, numbers: Int64) -> KBestLists:
+        """Return some of the hypotheses, in this order; those of a list must not be apart.
+
+        Lists of which none is chosen are left out.
+        """
+        list_number = np.repeat(np.arange(len(self)), np.diff(self.begin))
+        kept, begin = runs(list_number[numbers])
+        return replace(self, index=self.index[kept], begin=begin, **self._some(numbers))
+
+    def some(self, lists: Int64) -> KBestLists:
+        """Return some of the lists (int64 array of numbers), in this order."""
+        begin, numbers = places_of(self.begin, lists)
+        return replace(self, index=self.index[lists], begin=begin, **self._some(numbers))
+
+    def best(self, weights: Float64) -> Int64:
+        """Return for each list the hypothesis with the largest W·H (int64 [S]), first of ties."""
+        out = np.empty(len(self), np.int64)
+        kernels.best(self.begin, self.rows.dot(weights), out)
+        return out
+
+    def without_copies(self) -> KBestLists:
+        """Return the lists without hypotheses that repeat an earlier one of the list.
+
+        Words, features and statistics must be the same; the first one stays.
+        """
+        none = np.zeros(self.n_hypotheses + 1, np.int64)
+        longest = int(np.diff(self.begin).max(initial=0))
+        copy = np.empty(self.n_hypotheses, np.bool_)
+        kernels.mark_copies(
+            self.begin,
+            none if self.token_begin is None else self.token_begin,
+            np.empty(0, np.int32) if self.tokens is None else self.tokens,
+            self.rows.begin,
+            self.rows.feature,
+            self.rows.value,
+            self.rows.value.view(np.int64),
+            np.empty((none.size, 0), np.int32) if self.statistics is None else self.statistics,
+            np.empty(1 << (2 * longest + 1).bit_length(), np.int64),
+            copy,
+        )
+        return self.chosen(np.flatnonzero(~copy)) if copy.any() else self
+
+
+def _together(parts: Sequence[Hypotheses]) -> dict[str, Any]:
+    """Return the fields of the hypotheses of all parts."""
+    found: dict[str, Any] = {"rows": Rows.joined([part.rows for part in parts])}
+    for name in (f.name for f in fields(Hypotheses) if f.name != "rows"):
+        given = [getattr(part, name) for part in parts]
+        if not given or all(value is None for value in given):
+            continue
+        if any(value is None for value in given):
+            raise ValueError(f"some lists have {name}, and some have none")
+        if name in ("features", "words"):
+            if any(value is not given[0] for value in given):
+                raise ValueError(f"the lists do not share their {name}")
+            found[name] = given[0]
+        else:
+            found[name] = joined_offsets(given) if name == "token_begin" else np.concatenate(given)
+    return found

@@ -76,7 +76,7 @@ class Segment:
         """
         assert kbest.gain is not None
         dense, length, feature, value = kernels.split_rows(
-            kbest.row_begin, kbest.feature, kbest.value, chosen, n_dense
+            kbest.rows.begin, kbest.rows.feature, kbest.rows.value, chosen, n_dense
         )
         counts = np.empty((chosen.size, 0)) if statistics is None else statistics[chosen]
         columns = {

@@ -15,7 +15,7 @@ def hash_hypotheses(
     token_begin: Int64,
     tokens: Int32,
     row_begin: Int64,
-    feature: Int64,
+    feature: Int32,
     bits: NDArray[np.uint32],
     words_only: bool,
 ) -> UInt64:
@@ -74,7 +74,7 @@ def mark_new(known: UInt64, hashes: UInt64) -> Bool:
 
 @kernel
 def split_rows(
-    row_begin: Int64, feature: Int64, value: Float64, chosen: Int64, n_dense: int
+    row_begin: Int64, feature: Int32, value: Float64, chosen: Int64, n_dense: int
 ) -> tuple[Float64, Int64, Int32, Float64]:
     """Return some rows in two parts: the features below `n_dense`, and the others without zeros.
 

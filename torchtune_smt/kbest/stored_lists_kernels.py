@@ -49,10 +49,10 @@ def gather_features(
 @kernel
 def gather_rows(
     begin: Int64, feature: Int32, value: Float64, chosen: Int64, rename: Int64
-) -> tuple[Int64, Int64, Float64]:
+) -> tuple[Int64, Int32, Float64]:
     """Return rows `chosen` in CSR form, their features renamed."""
     out_begin = _chosen_begins(begin, chosen)
-    out_feature = np.empty(out_begin[-1], np.int64)
+    out_feature = np.empty(out_begin[-1], np.int32)
     out_value = np.empty(out_begin[-1])
     for j in range(chosen.size):
         shift = begin[chosen[j]] - out_begin[j]

@@ -92,8 +92,7 @@ class BleuReferences:
             self._nodes,
             self._length_begin,
             self._lengths,
-            kbest.token_begin,
-            kbest.tokens,
+            *kbest.strings(),
         )
         return result
 

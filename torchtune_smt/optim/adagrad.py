@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import (
@@ -151,9 +152,7 @@ class AdaGrad(SparseOptimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,
@@ -165,9 +164,9 @@ class AdaGrad(SparseOptimizer):
             state["sum"].numpy(),
             state["last"].numpy(),
             state["step"],
-            row_begin,
-            feature,
-            value,
+            rows.begin,
+            rows.feature,
+            rows.value,
             order,
             slope,
             (float(group["lr"]), float(lambda1), float(lambda2)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
@@ -104,9 +105,7 @@ class CumulativeL1(SparseOptimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,
@@ -117,9 +116,9 @@ class CumulativeL1(SparseOptimizer):
             state["received"].numpy(),
             state["penalty"],
             state["step"],
-            row_begin,
-            feature,
-            value,
+            rows.begin,
+            rows.feature,
+            rows.value,
             order,
             slope,
             (

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
@@ -219,9 +220,7 @@ class FOBOS(SparseOptimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,
@@ -235,9 +234,9 @@ class FOBOS(SparseOptimizer):
             state["scale"].numpy() if "P" in state else none,
             (state.get("S", 0.0), state.get("P", 1.0), SMALLEST_SCALE),
             state["step"],
-            row_begin,
-            feature,
-            value,
+            rows.begin,
+            rows.feature,
+            rows.value,
             order,
             slope,
             (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),

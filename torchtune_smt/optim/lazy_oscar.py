@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import lazy_oscar_kernels
 from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
@@ -189,9 +190,7 @@ class FobosOscar(SparseOptimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,
@@ -203,9 +202,9 @@ class FobosOscar(SparseOptimizer):
             structure.tree,
             weight,
             state["step"],
-            row_begin,
-            feature,
-            value,
+            rows.begin,
+            rows.feature,
+            rows.value,
             order,
             slope,
             (float(group["lr"]), SCHEDULES[group["schedule"]]),
@@ -218,7 +217,7 @@ class FobosOscar(SparseOptimizer):
         if done < order.size:
             row = int(order[done])
             if why == BUILD:
-                structure.make_room(int(row_begin[row + 1] - row_begin[row]))
+                structure.make_room(int(rows.begin[row + 1] - rows.begin[row]))
             _check(why, f"row {row}", dimension)
         return int(done)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
@@ -97,7 +97,7 @@ def rows(
     weight: Float64,
     step: int,
     row_begin: Int64,
-    feature: Integers,
+    feature: Int32,
     value: Float64,
     order: Int64,
     kind: int,

@@ -8,7 +8,7 @@ finite (it is then in `margins`), or one to be taken after some housekeeping.
 Arguments that they share:
 
     weight : float64 [D]
-    row_begin, feature, value : int64 [rows + 1], int64 or int32 array, float64 array
+    row_begin, feature, value : int64 [rows + 1], int32 array, float64 array
         CSR rows; no feature twice in one.
     order : int64 [steps]
         The row that each step takes.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 
@@ -63,7 +63,7 @@ def adagrad(
     last: Int32,
     step: int,
     row_begin: Int64,
-    feature: Integers,
+    feature: Int32,
     value: Float64,
     order: Int64,
     kind: int,
@@ -118,7 +118,7 @@ def fobos(
     totals: tuple[float, float, float],
     step: int,
     row_begin: Int64,
-    feature: Integers,
+    feature: Int32,
     value: Float64,
     order: Int64,
     kind: int,
@@ -176,7 +176,7 @@ def sgd(
     clock: int,
     by_step: bool,
     row_begin: Int64,
-    feature: Integers,
+    feature: Int32,
     value: Float64,
     order: Int64,
     kind: int,
@@ -219,7 +219,7 @@ def cumulative_l1(
     penalty: float,
     step: int,
     row_begin: Int64,
-    feature: Integers,
+    feature: Int32,
     value: Float64,
     order: Int64,
     kind: int,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
@@ -154,9 +155,7 @@ class SGD(SparseOptimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,
@@ -166,12 +165,12 @@ class SGD(SparseOptimizer):
         done = row_kernels.sgd(
             weight,
             state["total"].numpy() if averaging else weight[:0],
-            state["last"].numpy() if averaging else row_begin[:0],
+            state["last"].numpy() if averaging else rows.begin[:0],
             self._clock(group, state),
             group["average"] == "step",
-            row_begin,
-            feature,
-            value,
+            rows.begin,
+            rows.feature,
+            rows.value,
             order,
             slope,
             float(group["lr"]),

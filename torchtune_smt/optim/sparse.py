@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
@@ -138,9 +139,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step_rows(
         self,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         slope: int,
         parameter: Tensor | None = None,
         order: Int64 | None = None,
@@ -152,8 +151,8 @@ class SparseOptimizer(torch.optim.Optimizer):
 
         Parameters
         ----------
-        row_begin, feature, value : int64 [rows + 1], int64 or int32 array, float64 array
-            CSR rows, no feature twice in one.
+        rows : Rows
+            Their features need not ascend.
         slope : int
             Of the loss; see `torchtune_smt.losses.slope_kernels`.
         parameter : tensor, optional
@@ -176,19 +175,17 @@ class SparseOptimizer(torch.optim.Optimizer):
         group, parameter = self._find(parameter)
         state = self._prepared(group, parameter)
         weight = parameter.detach().numpy()
-        rows = row_begin.size - 1
         if order is None:
-            order = np.arange(rows)
-        elif order.size and not 0 <= order.min() <= order.max() < rows:
+            order = np.arange(len(rows))
+        elif order.size and not 0 <= order.min() <= order.max() < len(rows):
             raise ValueError(
-                f"order goes from row {order.min()} to row {order.max()}, and there are {rows} rows"
+                f"order goes from row {order.min()} to row {order.max()}, and there are "
+                f"{len(rows)} rows"
             )
         margins = np.zeros(order.size)
         done = 0
         while done < margins.size:
-            done = self._update_rows(
-                group, weight, state, row_begin, feature, value, order, slope, margins, done
-            )
+            done = self._update_rows(group, weight, state, rows, order, slope, margins, done)
             if done < margins.size and not -float("inf") < margins[done] < float("inf"):
                 raise DivergenceError(
                     f"the margin of pair {order[done]} is {margins[done]}: lower the "
@@ -328,9 +325,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         group: Group,
         weight: Float64,
         state: State,
-        row_begin: Int64,
-        feature: Integers,
-        value: Float64,
+        rows: Rows,
         order: Int64,
         slope: int,
         margins: Float64,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import pairs_kernels as kernels
 
@@ -81,11 +82,10 @@ class ProSampler:
         ValueError
             The list has no gains, or one of them is not finite.
         """
-        gain = finite_gains(kbest)
+        gain = kbest.finite_gains()
         result: Int64 = kernels.pro_pairs(
             gain,
-            kbest.token_begin,
-            kbest.tokens,
+            _strings(kbest),
             np.array(seed, np.int64),
             self.candidates,
             self.threshold,
@@ -181,11 +181,10 @@ class Multipartite:
 
 def _ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:
     """Return pairs by the places of their hypotheses; see `kernels.ranked_pairs`."""
-    gain = finite_gains(kbest)
+    gain = kbest.finite_gains()
     result: Int64 = kernels.ranked_pairs(
         gain,
-        kbest.token_begin,
-        kbest.tokens,
+        _strings(kbest),
         np.argsort(-gain, kind="stable"),
         partners,
         float(threshold),
@@ -198,23 +197,25 @@ def _check_threshold(threshold: float) -> None:
         raise ValueError(f"threshold must be 0 or more, not {threshold}")
 
 
-def finite_gains(kbest: KBest) -> Float64:
-    """Return the gains of a k-best list.
+def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]) -> Rows:
+    """Return x = H(better) - H(worse) for pairs of some k-best lists, list after list.
 
-    Raises
-    ------
-    ValueError
-        The list has no gains, or one of them is not finite.
+    Parameters
+    ----------
+    kbests : iterable of KBest
+        With gains.
+    sampler : PairSampler
+    seed : sequence of int
+        The pairs of a list are drawn with ``(*seed, kbest.index)``.
     """
-    gain = kbest.gain
-    if gain is None or gain.size != len(kbest):
-        raise ValueError(
-            f"sentence {kbest.index}: {len(kbest)} hypotheses have "
-            f"{0 if gain is None else gain.size} gains; let a metric set `gain` first"
-        )
-    if not np.isfinite(gain).all():
-        bad = int(np.flatnonzero(~np.isfinite(gain))[0])
-        raise ValueError(
-            f"sentence {kbest.index}: the gain of hypothesis {bad} is {gain[bad]}, not finite"
-        )
-    return gain
+    return Rows.joined(
+        [kbest.rows.differences(sampler.sample(kbest, (*seed, kbest.index))) for kbest in kbests]
+    )
+
+
+def _strings(kbest: KBest) -> Int64:
+    """Return a number for each hypothesis (int64 [k]), the same for the same words."""
+    if kbest.tokens is None or kbest.token_begin is None:
+        return np.arange(len(kbest))
+    numbers: Int64 = kernels.number_strings(kbest.token_begin, kbest.tokens)
+    return numbers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
@@ -11,20 +10,7 @@ from torchtune_smt.core.random_kernels import GAMMA, below, draw, make_key
 
 
 @kernel
-def string_hashes(token_begin: Int64, tokens: Int32) -> NDArray[np.uint64]:
-    """Return a hash of each hypothesis's words."""
-    hashes = np.empty(token_begin.size - 1, np.uint64)
-    for h in range(hashes.size):
-        value = np.uint64(0)
-        for i in range(token_begin[h], token_begin[h + 1]):
-            value = (value ^ np.uint64(tokens[i] + 1)) * GAMMA
-            value ^= value >> np.uint64(32)
-        hashes[h] = value
-    return hashes
-
-
-@kernel
-def same_words(token_begin: Int64, tokens: Int32, i: np.int64, j: np.int64) -> bool:
+def same_words(token_begin: Int64, tokens: Int32, i: int | np.int64, j: int | np.int64) -> bool:
     """Say whether hypotheses i and j are the same string."""
     length = token_begin[i + 1] - token_begin[i]
     if token_begin[j + 1] - token_begin[j] != length:
@@ -33,6 +19,29 @@ def same_words(token_begin: Int64, tokens: Int32, i: np.int64, j: np.int64) -> b
         if tokens[token_begin[i] + k] != tokens[token_begin[j] + k]:
             return False
     return True
+
+
+@kernel
+def number_strings(token_begin: Int64, tokens: Int32) -> Int64:
+    """Return for each hypothesis the first one with its words (int64 [k])."""
+    numbers = np.empty(token_begin.size - 1, np.int64)
+    room = 16
+    while room < 2 * numbers.size:
+        room *= 2
+    mask = np.uint64(room - 1)
+    slots = np.full(room, -1, np.int64)
+    for h in range(numbers.size):
+        value = np.uint64(0)
+        for i in range(token_begin[h], token_begin[h + 1]):
+            value = (value ^ np.uint64(tokens[i] + 1)) * GAMMA
+            value ^= value >> np.uint64(32)
+        slot = value & mask
+        while slots[slot] >= 0 and not same_words(token_begin, tokens, slots[slot], h):
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] < 0:
+            slots[slot] = h
+        numbers[h] = slots[slot]
+    return numbers
 
 
 @kernel
@@ -127,8 +136,7 @@ def sift_down(difference: Float64, entry: Int64, size: int) -> None:
 @kernel
 def pro_pairs(
     gain: Float64,
-    token_begin: Int64,
-    tokens: Int32,
+    string: Int64,
     seed: Int64,
     candidates: int,
     threshold: float,
@@ -145,7 +153,6 @@ def pro_pairs(
         total = k * (k - 1) // 2
         candidates = min(candidates, total)
         numbers = distinct_numbers(key, total, candidates)
-    hashes = string_hashes(token_begin, tokens)
     # A heap of (better, worse, when drawn), on its top the one that goes when a better one comes.
     room = min(candidates, count)
     entry = np.empty((room, 3), np.int64)
@@ -160,7 +167,7 @@ def pro_pairs(
         size = abs(gain[i] - gain[j])
         if size == 0.0 or size < threshold or (kept == room and size <= difference[0]):
             continue
-        if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
+        if string[i] == string[j]:
             continue
         place = 0 if kept == room else kept
         if gain[i] < gain[j]:
@@ -182,8 +189,7 @@ def pro_pairs(
 @kernel
 def ranked_pairs(
     gain: Float64,
-    token_begin: Int64,
-    tokens: Int32,
+    string: Int64,
     order: Int64,
     partners: Int64,
     threshold: float,
@@ -193,7 +199,8 @@ def ranked_pairs(
     Parameters
     ----------
     gain : float64 [k]
-    token_begin, tokens : int64 [k + 1], int32 array
+    string : int64 [k]
+        The same number for the same words.
     order : int64 [k]
         The hypotheses in descending order of gain.
     partners : int64 [k]
@@ -207,7 +214,6 @@ def ranked_pairs(
         By the place of the better, then by that of the worse.
     """
     k = gain.size
-    hashes = string_hashes(token_begin, tokens)
     pairs = np.empty((np.sum(k - partners), 2), np.int64)
     count = 0
     for place in range(k):
@@ -217,7 +223,7 @@ def ranked_pairs(
             size = gain[i] - gain[j]
             if size == 0.0 or size < threshold:
                 continue
-            if hashes[i] == hashes[j] and same_words(token_begin, tokens, i, j):
+            if string[i] == string[j]:
                 continue
             pairs[count, 0], pairs[count, 1] = i, j
             count += 1

@@ -12,11 +12,11 @@ import torch
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.runs.epochs import Progress, check_ending, set_weights
 from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.collect import Collector
@@ -82,7 +82,7 @@ class PairSolver(Protocol):
         """What chooses the pairs."""
         ...
 
-    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `Solver.solve`."""
         ...
 

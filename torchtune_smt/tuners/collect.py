@@ -103,9 +103,9 @@ class Collector:
             batch = sources[begin : begin + _BATCH]
             kbests = self.decoder.decode(batch, self.weights)
             statistics = [self.judge.statistics(kbest) for kbest in kbests]
-            for kbest, counts in zip(kbests, statistics, strict=True):
-                kbest.gain = self.judge.gains(kbest, counts)
-                total += counts[0]
+            pairs = zip(kbests, statistics, strict=True)
+            kbests = [kbest.with_gains(self.judge.gains(kbest, counts)) for kbest, counts in pairs]
+            total += np.sum([counts[0] for counts in statistics], axis=0)
             self.lists.add(kbests, statistics)
             self.on_batch(len(batch))
         new = self.lists.end_iteration()

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import DAMAGED, vector, well_formed, whole
 from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.runs.epochs import Best, Progress, check_ending, check_progress, set_weights
 from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import (
@@ -64,7 +64,7 @@ class GroupedSolver:
         solution = self.solver.solve(projected, groups.mean(start), seed)
         return Solution(groups.unpack(solution.weights, lists.dimension), solution.report)
 
-    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `PairSolver.solve_pairs`."""
         groups = self.groups
         projected = pairs.projected(groups.rename(start.size), len(groups))

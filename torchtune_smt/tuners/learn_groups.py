@@ -10,7 +10,7 @@ import torch
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.kbest.pair_rows import PairRows
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
@@ -81,7 +81,7 @@ class Learned:
 
 
 def learn_groups(
-    pairs: PairRows,
+    pairs: Rows,
     start: Float64,
     n_dense: int,
     settings: GroupLearning,
@@ -95,7 +95,7 @@ def learn_groups(
 
     Parameters
     ----------
-    pairs : PairRows
+    pairs : Rows
         x = H(better) - H(worse) of N pairs; none has a feature beyond D.
     start : float64 [D]
         W^1 of the algorithm; steps count from t = 1 at each call.
@@ -134,9 +134,7 @@ def learn_groups(
     total = 0.0
     for begin in range(0, steps, CHUNK):
         order = draw.integers(n, size=min(CHUNK, steps - begin))
-        margins = optimizer.step_rows(
-            pairs.row_begin, pairs.feature, pairs.value, HINGE, order=order
-        )
+        margins = optimizer.step_rows(pairs, HINGE, order=order)
         last = margins[max(steps - n - begin, 0) :]
         total += float(np.maximum(1.0 - last, 0.0).sum())
         on_steps(begin + order.size, steps)
@@ -145,7 +143,7 @@ def learn_groups(
     return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n)
 
 
-def _dimension(pairs: PairRows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
+def _dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
     """Return d."""
     if regularizer.dimension is None:
         return max(start.size - n_dense, 1)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import SparseRows, bring_up_to_date
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.weights import Readable
@@ -18,7 +19,6 @@ from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import SparseOptimizer
-from torchtune_smt.samplers.pairs import finite_gains
 
 
 def take_step(
@@ -89,22 +89,22 @@ def pairwise_step(
     pairs : int
         Their number.
     """
-    rows = SparseRows.differences(kbests, pairs)
+    parts = zip(kbests, pairs, strict=True)
+    rows = Rows.joined([kbest.rows.differences(chosen) for kbest, chosen in parts])
     if len(rows) == 0:
         return 0.0, 0
-    bring_up_to_date(weights, rows)
+    numbered = SparseRows.of(rows)
+    bring_up_to_date(weights, numbered)
     if loss.reduction != "each":
-        return _step_on_all(weights, optimizer, loss, rows), len(rows)
-    feature = rows.feature[rows.column].numpy()
-    arrays = (rows.row_begin.numpy(), feature, rows.value.numpy())
-    return rows_step(weights, optimizer, loss, arrays, np.arange(len(rows))), len(rows)
+        return _step_on_all(weights, optimizer, loss, numbered), len(rows)
+    return rows_step(weights, optimizer, loss, rows, np.arange(len(rows))), len(rows)
 
 
 def rows_step(
     weights: Readable,
     optimizer: LazyOptimizer,
     loss: PairwiseLoss,
-    rows: tuple[Int64, Integers, Float64],
+    rows: Rows,
     chosen: Int64,
 ) -> float:
     """Take the step, or with reduction "each" the steps, of a pairwise loss on some pairs.
@@ -113,8 +113,8 @@ def rows_step(
     ----------
     weights, optimizer, loss
         As for `pairwise_step`.
-    rows : (int64 [rows + 1], int64 or int32 array, float64 array)
-        The differences H(better) - H(worse) in CSR form, ids ascending within a row.
+    rows : Rows
+        The differences H(better) - H(worse).
     chosen : int64 [n]
         The rows to be taken (one at least), in this order.
 
@@ -124,19 +124,24 @@ def rows_step(
         Mean loss, each before its step.
     """
     if loss.reduction != "each":
-        some = _gathered(rows, chosen)
-        bring_up_to_date(weights, some)
-        return _step_on_all(weights, optimizer, loss, some)
+        return _step_on_chosen(weights, optimizer, loss, rows, chosen)
     slope: int | None = declared(loss, "slope", "__call__")
     if slope is not None and isinstance(optimizer, SparseOptimizer) and optimizer.compiled():
-        margins = optimizer.step_rows(*rows, slope, order=chosen)
+        margins = optimizer.step_rows(rows, slope, order=chosen)
         return float(loss(torch.from_numpy(margins)).mean())
     total = 0.0
     for number in chosen:
-        row = _gathered(rows, np.array([number]))
-        bring_up_to_date(weights, row)
-        total += _step_on_all(weights, optimizer, loss, row)
+        total += _step_on_chosen(weights, optimizer, loss, rows, np.array([number]))
     return total / chosen.size
+
+
+def _step_on_chosen(
+    weights: Readable, optimizer: LazyOptimizer, loss: PairwiseLoss, rows: Rows, chosen: Int64
+) -> float:
+    """Take one step on some rows; return their mean loss before it."""
+    some = SparseRows.of(rows.chosen(chosen))
+    bring_up_to_date(weights, some)
+    return _step_on_all(weights, optimizer, loss, some)
 
 
 def _step_on_all(
@@ -146,15 +151,6 @@ def _step_on_all(
     losses = loss(rows.scores(weights.parameter))
     _step(optimizer, reduce(losses, loss.reduction))
     return float(losses.detach().mean())
-
-
-def _gathered(rows: tuple[Int64, Integers, Float64], chosen: Int64) -> SparseRows:
-    """Return some rows in CSR form."""
-    row_begin, feature, value = rows
-    lengths = row_begin[chosen + 1] - row_begin[chosen]
-    begin = np.append(np.int64(0), np.cumsum(lengths))
-    places = np.repeat(row_begin[chosen] - begin[:-1], lengths) + np.arange(begin[-1])
-    return SparseRows.from_csr(begin, feature[places].astype(np.int64), value[places])
 
 
 def listwise_step(
@@ -212,7 +208,7 @@ def list_losses(weights: Readable, loss: ListwiseLoss, kbests: Sequence[KBest]) 
         In ascending order of length, lists of one length as given.
     """
     kbests = sorted(kbests, key=len)
-    gains = [finite_gains(kbest) for kbest in kbests]
+    gains = [kbest.finite_gains() for kbest in kbests]
     rows = SparseRows.of_lists(kbests)
     bring_up_to_date(weights, rows)
     scores = rows.scores(weights.parameter, drop_noise=True)

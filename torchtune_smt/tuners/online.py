@@ -116,20 +116,19 @@ class OnlineTuner:
             chosen = order[begin : begin + self.batch_size]
             kbests = self.decoder.decode([sentences.sources[i] for i in chosen], self.weights)
             decoded = time.perf_counter()
+            kbests = [kbest.with_gains(self.metric.gains(kbest)) for kbest in kbests]
             loss, pairs = self.step(kbests, number)
-            gain = sum(float(k.gain[0]) for k in kbests if k.gain is not None) / len(kbests)
+            gain = sum(float(k.finite_gains()[0]) for k in kbests) / len(kbests)
             end = time.perf_counter()
             yield BatchReport(
                 number, batch, len(kbests), pairs, loss, gain, end - start, decoded - start
             )
 
     def step(self, kbests: Sequence[KBest], epoch: int) -> tuple[float, int]:
-        """Take one step on k-best lists; return the mean loss and the number of pairs.
+        """Take one step on lists with gains; return the mean loss and the number of pairs.
 
         Without pairs no step is taken. A listwise loss has lists in the place of pairs.
         """
-        for kbest in kbests:
-            kbest.gain = self.metric.gains(kbest)
         return take_step(
             self.weights,
             self.optimizer,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.samplers.pairs import PairSampler
 from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.objective import check_pairs
@@ -76,12 +76,12 @@ class Pro:
         """Return weights for pairs of the lists; see `solve_pairs`."""
         return self.solve_pairs(lists.pair_rows(self.sampler, seed), start, seed)
 
-    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights with the least objective.
 
         Parameters
         ----------
-        pairs : PairRows
+        pairs : Rows
         start : float64 [D]
             Where the search starts.
         seed : sequence of int
@@ -99,7 +99,7 @@ class Pro:
             There are no pairs.
         """
         check_pairs(len(pairs))
-        rows = SparseRows.from_csr(pairs.row_begin, pairs.feature.astype(np.int64), pairs.value)
+        rows = SparseRows.of(pairs)
         rows = rows.to(torch.empty(0, dtype=torch.float64, device=self.device))
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
         matrix, transposed = _matrices(rows)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.pair_rows import PairRows
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
@@ -111,15 +111,14 @@ class Stochastic:
 
         return self._passes(weights, optimizer, usable, step, seed, "lists")
 
-    def solve_pairs(self, pairs: PairRows, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `solve`."""
         check_pairs(len(pairs))
         weights, optimizer = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
-        arrays = (pairs.row_begin, pairs.feature, pairs.value)
 
         def step(chosen: Int64) -> float:
-            return rows_step(weights, optimizer, loss, arrays, chosen)
+            return rows_step(weights, optimizer, loss, pairs, chosen)
 
         return self._passes(weights, optimizer, np.arange(len(pairs)), step, seed, "pairs")
 

@@ -1,0 +1,69 @@
+"""Consecutive pieces of an array: where each begins, and where the last one ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.core import offsets_kernels as kernels
+from torchtune_smt.core.arrays import Int64
+
+
+def offsets(lengths: Sequence[int] | NDArray[np.integer[Any]]) -> Int64:
+    """Return where pieces of these lengths begin, and where the last one ends (int64, one more)."""
+    begin = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=begin[1:])
+    return begin
+
+
+def joined_offsets(begins: Sequence[Int64]) -> Int64:
+    """Return the offsets of pieces that are put behind those before them."""
+    return offsets(np.concatenate([np.empty(0, np.int64), *map(np.diff, begins)]))
+
+
+def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
+    """Return the offsets of some pieces behind each other, and where their items come from.
+
+    Parameters
+    ----------
+    begin : int64 [pieces + 1]
+    chosen : int64 [m]
+        Numbers of pieces, in any order.
+
+    Returns
+    -------
+    begin : int64 [m + 1]
+    places : int64 [items]
+        ``items[places]`` are the pieces' items.
+    """
+    result: tuple[Int64, Int64] = kernels.places_of(begin, chosen)
+    return result
+
+
+def runs(owner: Int64) -> tuple[Int64, Int64]:
+    """Return what owns each run of equal numbers, and the offsets of the runs."""
+    starts = np.flatnonzero(np.diff(owner, prepend=owner[:1] - 1))
+    return owner[starts], np.append(starts, owner.size)
+
+
+def are_offsets(begin: NDArray[Any], end: int) -> bool:
+    """Return whether an array says where consecutive pieces begin, and where the last one ends.
+
+    Parameters
+    ----------
+    begin : array
+        Such are int64 [pieces + 1], begin with 0, and descend nowhere.
+    end : int
+        What they end with.
+    """
+    return bool(
+        begin.dtype == np.int64
+        and begin.ndim == 1
+        and begin.size > 0
+        and begin[0] == 0
+        and begin[-1] == end
+        and (begin[1:] >= begin[:-1]).all()
+    )

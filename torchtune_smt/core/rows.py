@@ -1,0 +1,213 @@
+"""Sparse rows of feature values: of hypotheses, and of differences between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core import rows_kernels as kernels
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
+from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of
+from torchtune_smt.core.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows in CSR form.
+
+    Attributes
+    ----------
+    begin : int64 [n + 1]
+        Row i has the entries ``begin[i] .. begin[i + 1] - 1``; the first one begins at 0.
+    feature : int32 [non-zeros]
+        Ids of features, ascending within a row, none twice.
+    value : float64 [non-zeros]
+    """
+
+    begin: Int64
+    feature: Int32
+    value: Float64
+
+    @classmethod
+    def of_dicts(cls, rows: Sequence[Mapping[str, float]], features: Vocabulary) -> Rows:
+        """Return rows of feature names and values; zeros are left out.
+
+        Parameters
+        ----------
+        features : Vocabulary
+            Gives the ids; names that are new are added.
+
+        Raises
+        ------
+        ValueError
+            A name is no string, or a value no finite number; says of which row.
+        """
+        names: list[str] = []
+        values: list[float] = []
+        lengths = []
+        for number, row in enumerate(rows):
+            for name, value in row.items():
+                if not isinstance(name, str):
+                    raise ValueError(f"row {number}: {name!r} is no name of a feature, a string")
+                try:
+                    finite = bool(np.isfinite(value)) and np.ndim(value) == 0
+                except TypeError:
+                    finite = False
+                if not finite:
+                    raise ValueError(f"row {number}: {name} is {value!r}, no finite number")
+            kept = {name: float(value) for name, value in row.items() if value != 0}
+            names += kept
+            values += kept.values()
+            lengths.append(len(kept))
+        return cls(offsets(lengths), features.intern(names), np.array(values, np.float64)).sorted()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of several matrices behind each other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            joined_offsets([part.begin for part in parts]),
+            np.concatenate([np.empty(0, np.int32), *(part.feature for part in parts)]),
+            np.concatenate([np.empty(0), *(part.value for part in parts)]),
+        )
+
+    def __len__(self) -> int:
+        return self.begin.size - 1
+
+    def row(self, i: int) -> tuple[Int32, Float64]:
+        """Return the ids and values of row `i`."""
+        span = slice(self.begin[i], self.begin[i + 1])
+        return self.feature[span], self.value[span]
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return the rows ``first .. last - 1``; ids and values are not copied."""
+        begin = self.begin[first : last + 1]
+        span = slice(begin[0], begin[-1])
+        return Rows(begin - begin[0], self.feature[span], self.value[span])
+
+    def chosen(self, numbers: Int64) -> Rows:
+        """Return some rows, in the order of their numbers (int64 array)."""
+        begin, places = places_of(self.begin, numbers)
+        return Rows(begin, self.feature[places], self.value[places])
+
+    def check(self, dimension: int | None = None) -> None:
+        """Raise ValueError unless this is a matrix as `Rows` describes it.
+
+        Parameters
+        ----------
+        dimension : int, optional
+            Ids must be below it.
+        """
+        types = [array.dtype.name for array in (self.begin, self.feature, self.value)]
+        if types != ["int64", "int32", "float64"]:
+            raise ValueError("begin, feature and value must be int64, int32 and float64")
+        if not are_offsets(self.begin, self.feature.size):
+            raise ValueError("`begin` must ascend from 0 to the number of features")
+        if self.value.shape != self.feature.shape:
+            raise ValueError(f"{self.feature.size} features have {self.value.size} values")
+        if not np.isfinite(self.value).all():
+            raise ValueError("a value is not finite")
+        if self.feature.size and self.feature.min() < 0:
+            raise ValueError("ids of features must be at least 0")
+        if not self.ascend():
+            raise ValueError("ids of features must ascend within a row")
+        if dimension is not None and self.feature.max(initial=-1) >= dimension:
+            raise ValueError(f"ids of features must be below {dimension}")
+
+    def ascend(self) -> bool:
+        """Say whether the ids of each row ascend, none twice."""
+        rises = np.diff(self.feature, prepend=-1) > 0
+        # The first of a row may be less than the last of the row before.
+        rises[self.begin[self.begin < self.feature.size]] = True
+        return bool(rises.all())
+
+    def sorted(self) -> Rows:
+        """Return the rows with ascending ids; the same ones where they ascend already."""
+        if self.ascend():
+            return self
+        feature, value = self.feature.copy(), self.value.copy()
+        kernels.sort_rows(self.begin, feature, value)
+        return Rows(self.begin, feature, value)
+
+    def dot(self, weights: Float64, first: int = 0, last: int | None = None) -> Float64:
+        """Return W·H of the rows ``first .. last - 1``, each added up in the order of its ids.
+
+        Parameters
+        ----------
+        weights : float64 [D]
+            D is larger than all ids.
+        """
+        last = len(self) if last is None else last
+        out = np.empty(last - first)
+        kernels.dot(self.begin, self.feature, self.value, weights, first, out)
+        return out
+
+    def differences(self, pairs: Int64) -> Rows:
+        """Return x = H(better) - H(worse), one row a pair.
+
+        What cancels is left out, also where it does so but for rounding; a row may be empty.
+
+        Parameters
+        ----------
+        pairs : int64 [p, 2]
+            Numbers of rows (better, worse).
+        """
+        return Rows(*kernels.differences(self.begin, self.feature, self.value, pairs))
+
+    def renamed(self, ids: Integers) -> Rows:
+        """Return the rows in other ids, which may not make two features one.
+
+        Parameters
+        ----------
+        ids : int32 or int64 [D]
+            The new id of each feature; -1 leaves it out.
+        """
+        new = ids[self.feature].astype(np.int32, copy=False)
+        if new.size and new.min() < 0:
+            kept = new >= 0
+            before = offsets(kept.view(np.int8))
+            return Rows(before[self.begin], new[kept], self.value[kept]).sorted()
+        return Rows(self.begin, new, self.value).sorted()
+
+    def projected(self, group: Int64, groups: int) -> Rows:
+        """Return the rows over groups of features, whose values are added up.
+
+        What becomes 0, but for rounding, is left out.
+
+        Parameters
+        ----------
+        group : int64 [D]
+            The group of each feature, below `groups`; -1 leaves it out.
+        groups : int
+            Their number.
+        """
+        return Rows(*kernels.project(self.begin, self.feature, self.value, group, groups))
+
+    def numbered(self) -> tuple[Int64, Rows]:
+        """Return the features that occur, and the rows over these alone.
+
+        Nothing is as long as the number of all features.
+
+        Returns
+        -------
+        feature : int64 [u]
+            Ids, ascending.
+        rows : Rows
+            Their ids are places in `feature`.
+        """
+        distinct, column = kernels.number_columns(self.feature)
+        order = np.argsort(distinct)
+        rank = np.empty(order.size, np.int32)
+        rank[order] = np.arange(order.size, dtype=np.int32)
+        return distinct[order], Rows(self.begin, rank[column], self.value)
+
+    def dense(self, columns: int) -> Float64:
+        """Return the values of the features below `columns` as a matrix, float64 [n, columns]."""
+        out = np.zeros((len(self), columns))
+        low = self.feature < columns
+        row = np.repeat(np.arange(len(self)), np.diff(self.begin))
+        out[row[low], self.feature[low]] = self.value[low]
+        return out

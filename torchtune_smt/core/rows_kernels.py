@@ -1,0 +1,151 @@
+"""Kernels of sparse rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import inner, kernel
+
+# Two derivations may add up one real-valued feature in different orders. Their difference is
+# then rounding noise, which AdaGrad would blow up to a step of full size.
+NOISE = 1e-12
+
+
+@inner
+def dot(
+    begin: Int64, feature: Int32, value: Float64, weights: Float64, first: int, out: Float64
+) -> None:
+    """Write W·H of the rows from `first` on, each added up in the order of its features."""
+    for i in range(out.size):
+        total = 0.0
+        for p in range(begin[first + i], begin[first + i + 1]):
+            total += value[p] * weights[feature[p]]
+        out[i] = total
+
+
+@inner
+def sort_row(first: int, last: int, feature: Int32, value: Float64) -> None:
+    """Sort the entries ``first .. last - 1`` by feature, in place (Shell's sort)."""
+    length = last - first
+    gap = 1
+    while 9 * gap < 4 * length:
+        gap = (9 * gap + 4) // 4  # Tokuda's gaps, about: each 2.25 times the one before
+    while gap > 0:
+        for p in range(first + gap, last):
+            f, v = feature[p], value[p]
+            q = p
+            while q >= first + gap and feature[q - gap] > f:
+                feature[q], value[q] = feature[q - gap], value[q - gap]
+                q -= gap
+            feature[q], value[q] = f, v
+        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)
+
+
+@inner
+def sort_rows(begin: Int64, feature: Int32, value: Float64) -> None:
+    """Sort each row by feature, in place."""
+    for row in range(begin.size - 1):
+        sort_row(begin[row], begin[row + 1], feature, value)
+
+
+@kernel
+def differences(
+    begin: Int64, feature: Int32, value: Float64, pairs: Int64
+) -> tuple[Int64, Int32, Float64]:
+    """Return the rows H(better) - H(worse), without what cancels; see `Rows.differences`."""
+    room = 0
+    for p in range(pairs.shape[0]):
+        for h in pairs[p]:
+            room += begin[h + 1] - begin[h]
+    out_begin = np.zeros(pairs.shape[0] + 1, np.int64)
+    out_feature = np.empty(room, np.int32)
+    out_value = np.empty(room)
+    n = 0
+    for p in range(pairs.shape[0]):
+        i, i_end = begin[pairs[p, 0]], begin[pairs[p, 0] + 1]
+        j, j_end = begin[pairs[p, 1]], begin[pairs[p, 1] + 1]
+        while i < i_end or j < j_end:
+            if j == j_end or (i < i_end and feature[i] < feature[j]):
+                out_feature[n], out_value[n] = feature[i], value[i]
+                i += 1
+                n += 1
+            elif i == i_end or feature[j] < feature[i]:
+                out_feature[n], out_value[n] = feature[j], -value[j]
+                j += 1
+                n += 1
+            else:
+                difference = value[i] - value[j]
+                if abs(difference) > NOISE * (abs(value[i]) + abs(value[j])):
+                    out_feature[n], out_value[n] = feature[i], difference
+                    n += 1
+                i += 1
+                j += 1
+        out_begin[p + 1] = n
+    return out_begin, out_feature[:n].copy(), out_value[:n].copy()
+
+
+@kernel
+def number_columns(feature: Int32) -> tuple[Int64, Int64]:
+    """Renumber feature ids in the order of first sight: return (distinct ids, number of each id).
+
+    A hash table finds the distinct ones, so that only these need sorting.
+    """
+    room = 16
+    while room < 2 * feature.size:
+        room *= 2
+    mask = room - 1
+    slots = np.full(room, -1, np.int64)
+    distinct = np.empty(feature.size, np.int64)
+    column = np.empty(feature.size, np.int64)
+    count = 0
+    for p in range(feature.size):
+        id = np.int64(feature[p])
+        slot = ((id * 0x9E3779B1) >> 15) & mask
+        while slots[slot] >= 0 and distinct[slots[slot]] != id:
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            distinct[count] = id
+            count += 1
+        column[p] = slots[slot]
+    return distinct[:count], column
+
+
+@kernel
+def project(
+    begin: Int64, feature: Int32, value: Float64, group: Int64, groups: int
+) -> tuple[Int64, Int32, Float64]:
+    """Return rows over groups of features, added up; see `Rows.projected`."""
+    total = np.zeros(groups)
+    size = np.zeros(groups)
+    met = np.zeros(groups, np.bool_)
+    longest = 0
+    for row in range(begin.size - 1):
+        longest = max(longest, begin[row + 1] - begin[row])
+    names = np.empty(longest, np.int64)
+    out_begin = np.zeros(begin.size, np.int64)
+    out_feature = np.empty(feature.size, np.int32)
+    out_value = np.empty(feature.size)
+    n = 0
+    for row in range(begin.size - 1):
+        count = 0
+        for p in range(begin[row], begin[row + 1]):
+            new = group[feature[p]]
+            if new < 0:
+                continue
+            if not met[new]:
+                met[new] = True
+                names[count] = new
+                count += 1
+            total[new] += value[p]
+            size[new] += abs(value[p])
+        names[:count].sort()
+        for j in range(count):
+            new = names[j]
+            if abs(total[new]) > NOISE * size[new]:
+                out_feature[n], out_value[n] = new, total[new]
+                n += 1
+            total[new], size[new], met[new] = 0.0, 0.0, False
+        out_begin[row + 1] = n
+    return out_begin, out_feature[:n].copy(), out_value[:n].copy()
