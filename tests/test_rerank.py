@@ -18,6 +18,7 @@ from torchtune_smt.cli.lists import (
 from torchtune_smt.cli.rerank import main
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.metrics import BleuPlusOne
 
 LIST = """\
@@ -140,9 +141,9 @@ def test_lists_with_references(folder: Path) -> None:
     cfg = configured()
     messages: list[str] = []
     decoder = open_lists(cfg.decoder, tune_on="dev", report=messages.append)
-    sentences = list_sentences(decoder, "dev", cfg.data)
+    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
     assert sentences is not None
-    assert list_sentences(decoder, "test", cfg.data) is None
+    assert list_sentences(decoder, "test", Dataset(**cfg.data)) is None
     assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
     weights = list_weights(cfg.init, decoder)
     assert not weights.parameter.any()
@@ -160,7 +161,7 @@ def test_sentences_that_references_lack_are_left_out(folder: Path) -> None:
     (folder / "dev.en").write_text("c d\nf u r\n")
     cfg = configured()
     decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
-    sentences = list_sentences(decoder, "dev", cfg.data)
+    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
     assert sentences is not None
     assert [(s.index, s.list) for s in sentences.sources] == [(0, 1)]  # type: ignore[attr-defined]
     assert sentences.references == [[["f", "u", "r"]]]
@@ -172,16 +173,16 @@ def test_lists_and_references_must_fit(folder: Path) -> None:
     cfg = configured()
     decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
     with pytest.raises(InputError, match="decoder.dev has no list of sentence 2"):
-        list_sentences(decoder, "dev", cfg.data)
+        list_sentences(decoder, "dev", Dataset(**cfg.data))
     skipping = open_lists(configured("decoder.on_error=skip").decoder, tune_on="dev", report=str)
     messages: list[str] = []
-    sentences = list_sentences(skipping, "dev", cfg.data, messages.append)
+    sentences = list_sentences(skipping, "dev", Dataset(**cfg.data), messages.append)
     assert sentences is not None and len(sentences) == 2
     assert messages == ["dev: 1 sentences without a list are left out"]
     (folder / "dev.de").write_text("x\n")
     (folder / "dev.en").write_text("c d\n")
     with pytest.raises(InputError, match="decoder.dev has a list of sentence 1"):
-        list_sentences(decoder, "dev", cfg.data)
+        list_sentences(decoder, "dev", Dataset(**cfg.data))
 
 
 def test_options_of_lists(folder: Path) -> None:
@@ -220,7 +221,7 @@ def test_lists_with_statistics(folder: Path) -> None:
     (folder / "s").write_text(f"SCORES_TXT_BEGIN_0 0 2 9 BLEU\n{rows}SCORES_TXT_END_0\n")
     cfg = configured("decoder.dev=f", "decoder.dev_scores=s", "data.dev=null")
     decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
-    sentences = list_sentences(decoder, "dev", cfg.data)
+    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
     assert sentences is not None
     weights = list_weights(cfg.init, decoder)
     score, lines = evaluate_lists(decoder, weights, sentences)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.options import check_options
-from torchtune_smt.cli.parts import make
-from torchtune_smt.cli.setup import make_decoder, make_templates, require_split
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import load_weights
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.evaluation import Evaluation, count_reuse, firing_features
 from torchtune_smt.kbest.lists import KBest
@@ -42,9 +42,7 @@ class Features(NamedTuple):
 def configuration(overrides: Sequence[str]) -> DictConfig:
     """Return the configuration of train.py with some overrides."""
     with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
-        cfg = compose("train", overrides=list(overrides))
-    check_options(cfg)
-    return cfg
+        return compose("train", overrides=list(overrides))
 
 
 class Corpus:
@@ -67,14 +65,15 @@ class Corpus:
 
     def __init__(self, overrides: Sequence[str], splits: dict[str, str]) -> None:
         cfg = configuration(overrides)
-        train = require_split(cfg.data, "train", training=True)
-        self._model = make(cfg, "model", "open").open(
+        dataset = Dataset(**cfg.data)
+        train = dataset.require("train", training=True)
+        self._model = instantiate(cfg.model).open(
             lambda: train, report=lambda line: print(line, flush=True)
         )
-        self.sizes = {"train": len(train.source), "dev": len(require_split(cfg.data, "dev").source)}
+        self.sizes = {"train": len(train.source), "dev": len(dataset.require("dev").source)}
         self._sets: dict[str, Sentences] = {}
         for name, split in splits.items():
-            corpus = require_split(configuration([*overrides, f"data.test={split}"]).data, "test")
+            corpus = replace(dataset, test=split).require("test")
             self._sets[name] = Sentences.of(corpus.source, corpus.references)
             self.sizes[name] = len(self._sets[name])
         self.n_references = max(map(len, self._sets["test"].references))
@@ -137,7 +136,9 @@ class Corpus:
 
     def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
         cfg = configuration(overrides)
-        decoder = make_decoder(cfg, self._model, make_templates(cfg.features))
+        templates = [instantiate(template) for template in cfg.features.templates]
+        options = {name: value for name, value in cfg.decoder.items() if name != "kind"}
+        decoder = HieroDecoder(self._model, templates=templates, **options)
         weights = Weights(decoder.dense_names)
         load_weights(folder / "weights.txt.gz", weights)
         return decoder, weights

@@ -11,22 +11,24 @@ from torchtune_smt.cli.run_folder import Settings
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin, Part, digest_of
 from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.models.base import Model
 
 
-def model_origin(cfg: DictConfig, model: Model, templates: Sequence[Any]) -> Origin:
+def model_origin(
+    cfg: DictConfig, dataset: Dataset, model: Model, templates: Sequence[Any]
+) -> Origin:
     """Return what weights belong to that are tuned with a model."""
-    languages = f"{cfg.data.source_language}-{cfg.data.target_language}"
-    steps = [name for name in ("lowercase", "normalize", "tokenize") if cfg.data[name]]
+    text = dataset.description()
     features = Part(
         " ".join(["dense", *sorted(template.name for template in templates)]),
         digest_of(sorted(map(_described, templates, cfg.features.templates))),
     )
     grammar, language_model = (
-        part._replace(name=f"{part.name} ({languages})")
+        part._replace(name=f"{part.name} ({text.split()[0]})")
         for part in (model.grammar_part, model.language_model_part)
     )
-    return Origin.of_model(grammar, language_model, features, " ".join([languages, *steps]))
+    return Origin.of_model(grammar, language_model, features, text)
 
 
 def lists_origin(decoder: DictConfig) -> Origin:

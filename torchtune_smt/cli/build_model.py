@@ -6,8 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.parts import make
-from torchtune_smt.cli.setup import require_split
+from torchtune_smt.cli.objects import make, make_dataset
 from torchtune_smt.core.errors import InputError
 
 
@@ -18,7 +17,7 @@ def main(cfg: DictConfig) -> None:
     if not model.from_bitext:
         chosen = HydraConfig.get().runtime.choices["model"]
         raise InputError(f"model={chosen} is not built from a bitext; use model=hiero")
-    bitext = require_split(cfg.data, "train", training=True)
+    bitext = make_dataset(cfg, "train").require("train", training=True)
     print(f"training bitext: {bitext.summary()}")
     if model.why_not_built(bitext) is None:
         print(f"{cfg.model.folder} is up to date; remove it to build it anew")

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.setup import require_split
+from torchtune_smt.cli.objects import make_dataset
 from torchtune_smt.cli.warn import warn
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
@@ -33,7 +33,7 @@ def main(cfg: DictConfig) -> None:
             f"references of {cfg.split} are taken"
         )
     if cfg.references is None:
-        corpus = require_split(cfg.data, cfg.split)
+        corpus = make_dataset(cfg, cfg.split).require(cfg.split)
         references = [[" ".join(words) for words in row] for row in corpus.references]
         columns = _columns([], paths, [[row[0] for row in references]])
     else:

@@ -11,9 +11,10 @@ import sacrebleu
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.setup import read_split, weights_of_file
+from torchtune_smt.cli.setup import weights_of_file
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics
@@ -69,11 +70,11 @@ def open_lists(
 
 
 def list_sentences(
-    decoder: KBestFiles, name: str, data: DictConfig, report: Callable[[str], None] = print
+    decoder: KBestFiles, name: str, dataset: Dataset, report: Callable[[str], None] = print
 ) -> Sentences | None:
     """Return the sentences of a set that have a list, with their references; None without lists.
 
-    Sentence n of the lists belongs to line n + 1 of the files of `data`. With scores.dat no
+    Sentence n of the lists belongs to line n + 1 of the files of `dataset`. With scores.dat no
     references are read.
 
     Raises
@@ -87,7 +88,7 @@ def list_sentences(
     sources = decoder.sources(name)
     if stored.has_statistics:
         return Sentences(list(sources), [[] for _ in sources])
-    corpus = read_split(data, name)
+    corpus = dataset.read(name)
     if corpus is None:
         raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
     place = {line - 1: i for i, line in enumerate(corpus.lines)}

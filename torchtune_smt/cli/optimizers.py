@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor
 
-from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.objects import argument_names, arguments
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.optim.trial import check_optimizer
@@ -54,7 +50,7 @@ class ChosenOptimizer:
             self._make = instantiate(options, _partial_=True, _convert_="object")
         kind = self._make.func
         self.name = getattr(kind, "__name__", str(kind))
-        self._names = _argument_names(kind)
+        self._names = argument_names(kind)
         self.regularizes = "regularizer" in self._names
         if self.regularizes and not self.regularizes_dense and "unregularized" not in self._names:
             raise InputError(
@@ -90,17 +86,3 @@ class ChosenOptimizer:
         with option_errors("optimizer", self._options):
             optimizer: torch.optim.Optimizer = self._make(parameters, **taken)
         return optimizer
-
-
-def _argument_names(kind: Callable[..., Any]) -> set[str]:
-    """Return the names of a class's arguments, with those that it hands on to its parents."""
-    if not inspect.isclass(kind):
-        return set(inspect.signature(kind).parameters)
-    names: set[str] = set()
-    for parent in kind.__mro__:
-        if "__init__" in vars(parent):
-            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
-            names.update(parameter.name for parameter in parameters)
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-                break
-    return names

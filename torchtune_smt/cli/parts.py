@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.arguments import arguments
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.objects import make, make_dataset, make_templates
 from torchtune_smt.cli.optimizers import ChosenOptimizer
-from torchtune_smt.cli.setup import check_part, make_templates
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
 from torchtune_smt.models.base import ModelSource
@@ -20,7 +16,8 @@ class Parts:
     """The replaceable parts, made before anything else, so that bad options are found at once."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        self.templates = make_templates(cfg.features)
+        self.dataset = make_dataset(cfg)
+        self.templates = make_templates(cfg)
         self.metric = make(cfg, "metric", "bind")
         self.sampler = make(cfg, "sampler", "sample")
         self.loss = make(cfg, "loss", "__call__", "reduction")
@@ -44,11 +41,3 @@ def refuse_device(cfg: DictConfig) -> None:
             f"device={cfg.device}: this tuner works on the CPU alone; leave it out, or take "
             "tuner=pro or tuner=stochastic"
         )
-
-
-def make(cfg: DictConfig, group: str, *methods: str, **changed: Any) -> Any:
-    """Return the part that a group of the configuration describes, with some arguments changed."""
-    with option_errors(group, cfg[group]):
-        part = instantiate(arguments(cfg, group) | changed)
-    check_part(group, part, *methods)
-    return part

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from hydra.utils import get_object
 from omegaconf import DictConfig
 from torch import Tensor
 
-from torchtune_smt.cli.arguments import arguments
-from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.objects import argument_names, class_of, make
 from torchtune_smt.cli.parts import Parts, refuse_device
-from torchtune_smt.cli.setup import check_part
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.tuners.batch import Solver
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
@@ -37,7 +32,7 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     """
     if cfg.tuner.kind == "online":
         return set(PART_GROUPS)
-    names = _parameters(_solver_class(cfg))
+    names = argument_names(class_of(cfg, "tuner.solver"))
     groups = {group for name in names for group in _GROUPS.get(name, ())}
     if cfg.tuner.kind == "grouping":
         groups |= {"metric", "sampler", "regularizer", "optimizer"}
@@ -62,43 +57,22 @@ def make_solver(
     InputError
         An option is out of range, or there is no such class.
     """
-    given = arguments(cfg, "tuner.solver")
-    del given["_target_"]
-    kind = _solver_class(cfg)
-    names = _parameters(kind)
 
     def optimizer(parameters: list[Tensor]) -> Any:
         return parts.optimizer(parameters, **arguments_now())
 
-    offered = {
-        "sampler": parts.sampler,
-        "loss": parts.loss,
-        "optimizer": optimizer,
-        "device": cfg.device,
-        "average": parts.optimizer.averages,
-    }
-    if "device" not in names:
+    if "device" not in argument_names(class_of(cfg, "tuner.solver")):
         refuse_device(cfg)
-    with option_errors("tuner.solver", given):
-        solver = kind(**given, **{name: offered[name] for name in offered.keys() & names})
-    check_part("tuner.solver", solver, "solve")
-    made: Solver = solver
-    return made
-
-
-def _solver_class(cfg: DictConfig) -> Any:
-    """Return the class that ``tuner.solver`` names."""
-    target = cfg.tuner.solver["_target_"]
-    try:
-        kind = get_object(target)
-        inspect.signature(kind)
-    except (ImportError, TypeError, ValueError):
-        raise InputError(
-            f"tuner.solver._target_={target}: there is no such class; is its module in this folder?"
-        ) from None
-    return kind
-
-
-def _parameters(kind: Any) -> set[str]:
-    """Return the names of the arguments of a class."""
-    return set(inspect.signature(kind).parameters)
+    solver: Solver = make(
+        cfg,
+        "tuner.solver",
+        "solve",
+        offered={
+            "sampler": lambda: parts.sampler,
+            "loss": lambda: parts.loss,
+            "optimizer": lambda: optimizer,
+            "device": lambda: cfg.device,
+            "average": lambda: parts.optimizer.averages,
+        },
+    )
+    return solver

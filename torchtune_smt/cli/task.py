@@ -19,14 +19,12 @@ from torchtune_smt.cli.lists import (
     list_weights,
     open_lists,
 )
+from torchtune_smt.cli.objects import check_part
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.reporting import Scored
 from torchtune_smt.cli.setup import (
-    check_part,
     initial_weights,
     make_decoder,
-    read_split,
-    require_split,
 )
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
@@ -75,7 +73,7 @@ def has_stored_lists(cfg: DictConfig) -> bool:
 def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
     """Return the configured task; a model that is missing is built if it may be written."""
     if has_stored_lists(cfg):
-        task = _with_lists(cfg)
+        task = _with_lists(cfg, parts)
     else:
         task = _with_model(cfg, parts, may_write_model)
     notice = other_origin(cfg.init.file, task.origin)
@@ -95,11 +93,11 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     return task
 
 
-def _with_lists(cfg: DictConfig) -> Task:
+def _with_lists(cfg: DictConfig, parts: Parts) -> Task:
     """Return what there is to tune on stored k-best lists."""
     decoder = open_lists(cfg.decoder, tune_on=cfg.tuner.tune_on)
     weights = list_weights(cfg.init, decoder)
-    found = {name: list_sentences(decoder, name, cfg.data) for name in decoder.sets}
+    found = {name: list_sentences(decoder, name, parts.dataset) for name in decoder.sets}
     sets = {name: sentences for name, sentences in found.items() if sentences is not None}
     for name, sentences in sets.items():
         if not has_statistics(decoder, sentences):
@@ -114,8 +112,8 @@ def _with_lists(cfg: DictConfig) -> Task:
 def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
     """Return what there is to tune with grammar and language model, built if need be."""
     max_words = cfg.decoder.max_words
-    corpora = {"dev": require_split(cfg.data, "dev", max_words=max_words)}
-    test = read_split(cfg.data, "test", max_words=max_words)
+    corpora = {"dev": parts.dataset.require("dev", max_words=max_words)}
+    test = parts.dataset.read("test", max_words=max_words)
     if test is not None:
         corpora["test"] = test
     sets = {name: _sentences(corpus) for name, corpus in corpora.items()}
@@ -125,7 +123,7 @@ def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
     def read_bitext() -> Corpus:
         nonlocal bitext
         most = max_words if on_train else None
-        bitext = require_split(cfg.data, "train", training=True, max_words=most)
+        bitext = parts.dataset.require("train", training=True, max_words=most)
         print(f"training bitext: {bitext.summary()}")
         warn(corpus_suspicions({"train": bitext, **corpora}))
         return bitext
@@ -142,7 +140,9 @@ def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
     tuning = sets["dev"]
     if on_train and bitext is not None:
         tuning = Sentences.of(bitext.source, bitext.references, training=True)
-    return Task(decoder, weights, sets, tuning, model_origin(cfg, model, parts.templates))
+    return Task(
+        decoder, weights, sets, tuning, model_origin(cfg, parts.dataset, model, parts.templates)
+    )
 
 
 def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMetric:

@@ -17,16 +17,17 @@ from tqdm import tqdm
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.parts import make
+from torchtune_smt.cli.objects import make, make_dataset, make_templates
 from torchtune_smt.cli.run_folder import Settings, take_up
-from torchtune_smt.cli.setup import make_decoder, make_templates, require_split
+from torchtune_smt.cli.setup import make_decoder
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import load_weights
 from torchtune_smt.data.bitext import check_length
-from torchtune_smt.data.preprocess import Detokenizer, Preprocessor
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.models.base import ModelSource
 
@@ -37,16 +38,17 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
     torch.set_num_threads(1)
     named = check_named(cfg, settings)
-    sources = _read_sources(cfg)
+    dataset = make_dataset(cfg)
+    sources = _read_sources(cfg, dataset)
     source: ModelSource = make(cfg, "model", "open")
     model = source.open(
-        lambda: require_split(cfg.data, "train", training=True),
+        lambda: dataset.require("train", training=True),
         report=lambda line: print(line, file=sys.stderr),
         compare_bitext=False,
         may_write=settings.may_write_model,
     )
-    templates = make_templates(cfg.features)
-    check_belongs(cfg, settings, named, model_origin(cfg, model, templates))
+    templates = make_templates(cfg)
+    check_belongs(cfg, settings, named, model_origin(cfg, dataset, model, templates))
     decoder = make_decoder(cfg, model, templates)
     weights = Weights(decoder.dense_names)
     load_weights(cfg.weights, weights)
@@ -97,18 +99,13 @@ def main() -> int:
         return 1
 
 
-def _read_sources(cfg: DictConfig) -> list[Source]:
+def _read_sources(cfg: DictConfig, dataset: Dataset) -> list[Source]:
     """Read and tokenise the input; an empty line is a sentence without words."""
     if cfg.input == "-":
         path, lines = "standard input", lines_of(sys.stdin.buffer, "standard input")
     else:
         path, lines = cfg.input, iterate_lines(cfg.input)
-    text = Preprocessor(
-        language=cfg.data.source_language,
-        lowercase=cfg.data.lowercase,
-        normalize=cfg.data.normalize,
-        tokenize=cfg.data.tokenize,
-    )
+    text = dataset.text(dataset.source_language)
     sources = []
     for i, line in enumerate(lines):
         words = text.tokens(line)

@@ -1,0 +1,151 @@
+"""Objects of the classes that the configuration names."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from torchtune_smt.cli.command_line import override_key
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.data.dataset import Dataset
+
+
+def make(
+    cfg: DictConfig,
+    group: str,
+    *methods: str,
+    offered: Mapping[str, Callable[[], Any]] | None = None,
+    **changed: Any,
+) -> Any:
+    """Return the object that a group of the configuration describes.
+
+    Parameters
+    ----------
+    methods : str
+        What it must have.
+    offered : mapping, optional
+        What else there is: an argument of the class with one of these names gets what the callable
+        returns, which is not asked otherwise.
+    changed
+        Arguments in the place of those of the configuration.
+
+    Raises
+    ------
+    InputError
+        There is no such class, or an argument is out of range or of a wrong type.
+    """
+    with option_errors(group, OmegaConf.select(cfg, group)):
+        given = arguments(cfg, group) | changed
+        partial = instantiate(given, _partial_=True, _convert_="object")
+    more = {}
+    if offered:
+        names = argument_names(partial.func)
+        more = {name: what() for name, what in offered.items() if name in names}
+    with option_errors(group, OmegaConf.select(cfg, group)):
+        part = partial(**more)
+    check_part(group, part, *methods)
+    return part
+
+
+def make_templates(cfg: DictConfig) -> list[Any]:
+    """Return the configured templates of sparse features."""
+    with option_errors("features.templates"):
+        templates = [instantiate(template) for template in cfg.features.templates]
+    for template in templates:
+        check_part("features.templates", template, "name", "features")
+    names = [template.name for template in templates]
+    if len(set(names)) < len(names):
+        raise InputError(f"features.templates has one twice: {', '.join(names)}")
+    return templates
+
+
+def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
+    """Return the configured data; options that are not needed may be missing."""
+    for name in needed:
+        # Says what is missing.
+        cfg.data[name]
+    given: dict[str, Any] = {
+        str(name): None if OmegaConf.is_missing(cfg.data, name) else cfg.data[name]
+        for name in cfg.data
+    }
+    with option_errors("data", given):
+        return Dataset(**given)
+
+
+def class_of(cfg: DictConfig, group: str) -> Any:
+    """Return the class that a group of the configuration names.
+
+    Raises
+    ------
+    InputError
+        There is no such class.
+    """
+    target = OmegaConf.select(cfg, group)["_target_"]
+    try:
+        kind = get_object(target)
+        inspect.signature(kind)
+    except (ImportError, TypeError, ValueError):
+        raise InputError(
+            f"{group}._target_={target}: there is no such class; is its module in this folder?"
+        ) from None
+    return kind
+
+
+def argument_names(kind: Callable[..., Any]) -> set[str]:
+    """Return the names of a class's arguments, with those that it hands on to its parents."""
+    if not inspect.isclass(kind):
+        return set(inspect.signature(kind).parameters)
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        if "__init__" in vars(parent):
+            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
+            names.update(parameter.name for parameter in parameters)
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                break
+    return names
+
+
+def check_part(option: str, part: object, *methods: str) -> None:
+    """Raise InputError if an object made from the configuration lacks what it is needed for."""
+    for method in methods:
+        if not hasattr(part, method):
+            raise InputError(
+                f"{option}: {type(part).__name__} has no {method!r}; is it meant here?"
+            )
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads: as configured, or one for each core there is to use."""
+    if threads is not None:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:
+    """Return a group's class and arguments.
+
+    Where an override names another class, the arguments that the group's file has for its own one
+    are left out: the other takes those given beside it.
+    """
+    found: dict[str, Any] = {
+        str(name): value for name, value in OmegaConf.select(cfg, group).items()
+    }
+    if not HydraConfig.initialized():
+        return found
+    given = {override_key(override) for override in HydraConfig.get().overrides.task}
+    if f"{group}._target_" not in given:
+        return found
+    return {
+        name: value
+        for name, value in found.items()
+        if name == "_target_" or f"{group}.{name}" in given
+    }
