@@ -17,6 +17,9 @@ COMMANDS: Final = {
     "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
     "get-data": "say where the public corpora come from, and fetch them",
 }
+# Those that Hydra does not configure.
+_PLAIN: Final = ("get-data",)
+_HELP: Final = frozenset({"-h", "--help", "--hydra-help"})
 
 
 def usage() -> str:
@@ -59,8 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command() -> int:
         with advice_when_stopped(lambda: _again(arguments)):
-            module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
             sys.argv = [program, *arguments[1:]]
+            if name not in _PLAIN and not _HELP.isdisjoint(arguments):
+                # Hydra answers, and nothing else has to be imported.
+                hydra_main = importlib.import_module(f"{__name__}.hydra_main").hydra_main
+                return int(hydra_main(name.replace("-", "_"))(lambda cfg: None)())
+            module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
             return int(module.main() or 0)
 
     before = sys.argv
