@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.runs import checkpoint
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,11 @@ def train(place: Path, name: str, *options: str) -> Run:
 
 def train_until_saved(place: Path, *arguments: str) -> None:
     """Run train until Ctrl-C after its first checkpoint."""
-    command = importlib.import_module("torchtune_smt.cli.train")
-    save = command.save_checkpoint
+    save = checkpoint.save_checkpoint
 
     def save_and_stop(*values: Any) -> None:
         save(*values)
         raise KeyboardInterrupt
 
-    with mock.patch.object(command, "save_checkpoint", save_and_stop):
+    with mock.patch.object(checkpoint, "save_checkpoint", save_and_stop):
         assert run_command("train", *arguments, folder=place).code == 130

@@ -12,6 +12,7 @@ from optim_reference import EagerAdaGrad, EagerCumulativeL1, EagerFobos, EagerSG
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
@@ -22,9 +23,9 @@ from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, ElasticNet
-from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers.pairs import AllPairs, ProSampler
-from torchtune_smt.tuners.batch import IterationSettings, Solution, solve_lists, tune_batch
+from torchtune_smt.tuners.batch import BatchTuner, Mixing, Solution, solve_lists
 from torchtune_smt.tuners.collect import Collector, Judge
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, words_of
@@ -108,11 +109,13 @@ def test_one_pass_over_the_sentences():
     pool, weights = Pool(), fresh()
     collector = collector_of(pool, weights)
     done = []
-    collector.on_batch = done.append
-    collected = collector.collect()
+    collector.name = "dev"
+    assert collector.score() == bleu_of(pool, weights)
+    assert collector.lists.n_hypotheses == 0
+    collected = collector.collect(lambda *work: done.append(work))
     assert collected.bleu == bleu_of(pool, weights)
     assert collected.new == collector.lists.n_hypotheses == 4 * K
-    assert done == [4]
+    assert done == [("decoding dev", 4, 4, "sent")]
     assert collector.collect().new == 0
     flat = collector.lists.flat(5)
     kbest = pool.decode(pool.sentences().sources, weights)[2]
@@ -132,14 +135,14 @@ def test_lists_of_one_hypothesis():
     assert collector.collect().new <= 4
 
 
-def by_hand(pool, solver, options, first):
+def by_hand(pool, solver, mixing, patience, first):
     """Return scores and weights of each iteration, and the numbers of hypotheses.
 
-    `first` are scores that count for patience before the first iteration: the start's, or none.
+    `first` is the score of the start.
     """
     weights = fresh()
     seen, history = {}, []
-    for iteration in range(1, options.iterations + 1):
+    for iteration in range(1, 6):
         before = len(seen)
         sources = pool.sentences().sources
         references = BleuReferences(pool.sentences().references, pool.target_words)
@@ -152,7 +155,7 @@ def by_hand(pool, solver, options, first):
         weights.grow()
         start = weights.read(np.arange(5))
         moved = history[-1][3] if history else float("inf")
-        if len(seen) == before and moved <= options.tolerance:
+        if len(seen) == before and moved <= mixing.tolerance:
             break
         ordered = sorted(seen, key=lambda key: key[0])
         matrix = np.zeros((len(seen), 5))
@@ -161,12 +164,12 @@ def by_hand(pool, solver, options, first):
                 matrix[i, f] = v
         gain = np.array([seen[key][1] for key in ordered])
         new = start + solver.size * (matrix.T @ (gain - gain.mean())) + iteration
-        mixed = options.interpolation * new + (1 - options.interpolation) * start
+        mixed = mixing.interpolation * new + (1 - mixing.interpolation) * start
         weights.set(["x", "y", "s2", "s3", "s4"], mixed)
         moved = np.abs(mixed - start).max() / np.abs(mixed).max()
         history.append((bleu_of(pool, weights), mixed, len(seen), moved))
-        scores = [*first, *(entry[0] for entry in history)]
-        if options.patience and len(scores) - 1 - scores.index(max(scores)) >= options.patience:
+        scores = [first, *(entry[0] for entry in history)]
+        if patience and len(scores) - 1 - scores.index(max(scores)) >= patience:
             break
     return history
 
@@ -183,109 +186,140 @@ def by_hand(pool, solver, options, first):
 )
 def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, noted):
     pool, weights, solver = Pool(seed=seed), fresh(), Shift()
-    options = IterationSettings(5, patience, interpolation, tolerance, result)
+    mixing = Mixing(interpolation, tolerance)
     before = bleu_of(pool, weights)
-    # Where lists are of dev, the first ones tell the score of the start.
-    first = [before] if noted or same_set else []
-    expected = by_hand(pool, solver, options, first)
-    start = None
+    expected = by_hand(pool, solver, mixing, patience, before)
+    tuner = BatchTuner(collector_of(pool, weights), solver, mixing, seed=9)
+    score = tuner.score if same_set else lambda: bleu_of(pool, weights)
+    told = Told()
+    run = Rounds(tuner, score, rounds=5, patience=patience, result=result, callbacks=[told])
     if noted:
-        start = Progress()
-        start.note_start(before, weights.parameter)
-    reports = []
+        run.progress.note_start(before, weights.parameter)
     pool.decoded = 0
-    progress = tune_batch(
-        collector_of(pool, weights),
-        solver,
-        options,
-        None if same_set else lambda: bleu_of(pool, weights),
-        seed=9,
-        progress=start,
-        on_iteration=lambda report, progress: reports.append(report),
-    )
-    assert [r.score for r in reports] == [score for score, _, _, _ in expected]
-    assert [r.hypotheses for r in reports] == [n for _, _, n, _ in expected]
-    assert [r.fit for r in reports] == [{"n": n} for _, _, n, _ in expected]
-    assert sum(r.new for r in reports) == reports[-1].hypotheses
-    scores = [*first, *(score for score, _, _, _ in expected)]
-    best = scores.index(max(scores)) + 1 - len(first)
-    assert progress.best.epoch == best
+    progress = run.run()
+    reports = [report.numbers for report in told.reports if report.kind == "round"]
+    assert [r["bleu/dev"] for r in reports] == [score for score, _, _, _ in expected]
+    assert [r["lists/hypotheses"] for r in reports] == [n for _, _, n, _ in expected]
+    assert [r["fit/n"] for r in reports] == [n for _, _, n, _ in expected]
+    assert [r["fit/moved"] for r in reports] == pytest.approx([m for _, _, _, m in expected])
+    assert sum(r["lists/new"] for r in reports) == reports[-1]["lists/hypotheses"]
+    scores = [before, *(score for score, _, _, _ in expected)]
+    best = scores.index(max(scores))
+    assert progress.best.round == best
+    kept = [result == "last" or s > max(scores[:i]) for i, s in enumerate(scores) if i]
+    assert [report.kept for report in told.reports if report.kind == "round"] == kept
     tried = [np.eye(5)[0], *(found for _, found, _, _ in expected)]
     chosen = tried[best if result == "best" else -1]
     np.testing.assert_allclose(weights.read(np.arange(5)), chosen, rtol=1e-12, atol=1e-12)
     assert progress.sentences == 4 * len(expected)
     if same_set:
-        # Once before the first iteration, and once after each: not twice for lists and score.
+        # Before the first iteration, and after each: not twice for lists and score, unless the
+        # start's had been found before.
         assert pool.decoded == 4 * (len(expected) + 1)
 
 
-@pytest.mark.parametrize("same_set", [True, False])
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_resumed_at_each_iteration(tmp_path, same_set, stop):
-    class Stop(Exception):
-        pass
+class Told(Callback):
+    """Writes down what a run says."""
 
-    def run(weights, collector, progress=None, stop=None):
-        def save(progress):
-            if progress.epoch == (stop or 0) + 1:
-                raise Stop
+    def __init__(self):
+        self.reports = []
 
-        score = None if same_set else lambda: bleu_of(collector.decoder, weights)
-        return tune_batch(
-            collector, Shift(), IterationSettings(4, None), score, progress=progress, save=save
-        )
+    def on_report(self, report, run):
+        self.reports.append(report)
 
-    whole = fresh()
-    pool = Pool()
-    end = run(whole, collector_of(pool, whole, tmp_path / "whole"))
-    weights = fresh()
-    collector = collector_of(pool, weights, tmp_path / "stopped")
-    kept = {}
 
-    def save(progress):
-        kept["progress"] = Progress(**vars(progress))
-        kept["state"] = collector.lists.state_dict()
-        kept["weights"] = weights.parameter.detach().clone()
-        if progress.epoch == stop + 1:
+class Stop(Exception):
+    pass
+
+
+class Saves(Callback):
+    """Keeps the state of a run, and stops it after a number of reports."""
+
+    def __init__(self, stop):
+        self.left = stop
+
+    def on_report(self, report, run):
+        self.state = packed(run.state_dict())
+        self.weights = run.tuner.weights.parameter.detach().clone()
+        self.left -= 1
+        if self.left == 0:
             raise Stop
 
+
+# After the solution of a round, and after the round.
+@pytest.mark.parametrize("stop", range(1, 7))
+@pytest.mark.parametrize("same_set", [True, False])
+def test_resumed_at_each_report(tmp_path, same_set, stop):
+    def make(folder, pool, callbacks, lists=None):
+        weights = fresh()
+        collector = collector_of(pool, weights, folder)
+        collector.lists = lists or collector.lists
+        tuner = BatchTuner(collector, Shift())
+        score = tuner.score if same_set else lambda: bleu_of(pool, weights)
+        return Rounds(tuner, score, rounds=4, callbacks=callbacks)
+
+    told = Told()
+    whole = make(tmp_path / "whole", Pool(), [told])
+    whole.run()
+    first, saves, pool = Told(), Saves(stop), Pool()
+    stopped = make(tmp_path / "stopped", pool, [first, saves])
     with pytest.raises(Stop):
-        score = None if same_set else lambda: bleu_of(pool, weights)
-        tune_batch(collector, Shift(), IterationSettings(4, None), score, save=save)
-    # Killed while it worked on the next iteration.
-    collector.collect()
-    again = fresh()
-    again.set(["s2", "s3", "s4"], [0.0] * 3)
-    again.parameter.data[:] = kept["weights"]
-    collector = collector_of(pool, again)
-    collector.lists = AccumulatedLists.open(tmp_path / "stopped", n_dense=2)
-    collector.lists.load_state_dict(kept["state"])
-    resumed = run(again, collector, kept["progress"])
-    assert again.parameter.tolist() == whole.parameter.tolist()
-    assert (resumed.best.epoch, resumed.best.score) == (end.best.epoch, end.best.score)
-    assert resumed.moved == end.moved
+        stopped.run()
+    # Killed while it worked on what comes next.
+    stopped.tuner.score()
+    second = Told()
+    lists = AccumulatedLists.open(tmp_path / "stopped", n_dense=2)
+    again = make(None, pool, [second], lists)
+    weights = again.tuner.weights
+    weights.set(["s2", "s3", "s4"], [0.0] * 3)
+    weights.parameter.data[: saves.weights.numel()] = saves.weights
+    again.load_state_dict(unpacked(*saves.state))
+    again.run()
+    assert weights.parameter.tolist() == whole.tuner.weights.parameter.tolist()
+    assert again.progress.best.score == whole.progress.best.score
+    assert again.progress.best.round == whole.progress.best.round
+    assert again.tuner.moved == whole.tuner.moved
+    reports = [*first.reports, *second.reports]
+    timed = ("speed/seconds", "speed/seconds_fitting")
+    assert [
+        (r.kind, r.round, {k: v for k, v in r.numbers.items() if k not in timed}) for r in reports
+    ] == [
+        (r.kind, r.round, {k: v for k, v in r.numbers.items() if k not in timed})
+        for r in told.reports
+    ]
 
 
 def test_weights_that_are_not_finite():
-    weights = fresh()
-    with pytest.raises(DivergenceError, match="a weight is not finite after fitting"):
-        tune_batch(collector_of(Pool(), weights), Shift(float("inf")), IterationSettings(), None)
+    tuner = BatchTuner(collector_of(Pool(), fresh()), Shift(float("inf")))
+    with pytest.raises(DivergenceError, match="a weight is not finite after iteration 1"):
+        Rounds(tuner, tuner.score).run()
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"iterations": 0}, "iterations must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1, or null"),
         ({"interpolation": 0.0}, "interpolation must be above 0 and at most 1"),
         ({"interpolation": 1.5}, "interpolation must be above 0"),
         ({"tolerance": -1.0}, "tolerance must be 0 or more"),
+    ],
+)
+def test_mixing_out_of_range(option, message):
+    with pytest.raises(ValueError, match=message):
+        Mixing(**option)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"rounds": 0}, "iterations must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1, or null"),
         ({"result": "average"}, "result must be best or last"),
     ],
 )
-def test_settings_out_of_range(option, message):
+def test_rounds_out_of_range(option, message):
+    tuner = BatchTuner(collector_of(Pool(), fresh()), Shift())
     with pytest.raises(ValueError, match=message):
-        IterationSettings(**option)
+        Rounds(tuner, tuner.score, **option)
 
 
 def test_pairs_are_all_that_some_solvers_need():

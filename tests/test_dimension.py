@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from commands import MODEL, Outcome, run_command
 
-import torchtune_smt.cli.train as command
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.runs import checkpoint
 from torchtune_smt.tuners.learn_groups import count_features
 
 EXAMPLE = example_folder()
@@ -174,7 +174,7 @@ def test_a_killed_run_is_resumed(tuner: str, place: Path, monkeypatch: pytest.Mo
     """Features of charts are counted again, and get the ids that they had."""
     options = [*TUNERS[tuner], "tuner.checkpoint_minutes=0", "seed=3"]
     run(place, f"{tuner}_whole", *options).check()
-    save, left = command.save_checkpoint, 2
+    save, left = checkpoint.save_checkpoint, 2
 
     def save_and_die(*arguments: Any) -> None:
         nonlocal left
@@ -184,7 +184,7 @@ def test_a_killed_run_is_resumed(tuner: str, place: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(command, "save_checkpoint", save_and_die)
+        patched.setattr(checkpoint, "save_checkpoint", save_and_die)
         assert run(place, f"{tuner}_killed", *options).code == 130
     run_command("train", f"resume={tuner}_killed", folder=place).check()
     for file in ("weights.txt.gz", "test.translations.txt"):

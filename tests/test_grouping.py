@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +17,20 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
+from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers.pairs import ProSampler
-from torchtune_smt.tuners.batch import IterationSettings
+from torchtune_smt.tuners.batch import BatchTuner, Mixing
 from torchtune_smt.tuners.collect import Collector, Judge
-from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
+from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.pro import Pro
 
 SAMPLER = ProSampler(candidates=60, pairs=8)
 LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)
 SOLVER = Pro(SAMPLER, tolerance=1e-11)
-INNER = IterationSettings(iterations=3, patience=2, interpolation=0.5)
+MIXING = Mixing(interpolation=0.5)
+INNER = {"rounds": 3, "patience": 2}
 K = 6
 
 
@@ -86,20 +86,50 @@ class Data:
             accumulated = AccumulatedLists(n_dense=2, folder=folder)
         return Collector(decoder, weights, sentences, judge, accumulated)
 
-    def tuner(self, *, settings=None, learning=LEARNING, folder=None, resumed=False):
+    def rounds(
+        self, *, learning=LEARNING, zero_group="drop", folder=None, resumed=False, **options
+    ):
         decoder = ListDecoder(self.train + self.dev)
         weights = Weights(DENSE)
         weights.set(list(START), list(START.values()))
-        return GroupingTuner(
+        dev = BatchTuner(
+            self.collector("dev", decoder, weights, folder, resumed), SOLVER, MIXING, seed=5
+        )
+        tuner = GroupingTuner(
             self.collector("train", decoder, weights, folder, resumed),
-            self.collector("dev", decoder, weights, folder, resumed),
+            Rounds(dev, dev.score, **INNER),
             SAMPLER,
             learning,
-            SOLVER,
-            settings or GroupingSettings(iterations=3, patience=None),
-            INNER,
+            zero_group=zero_group,
             seed=5,
         )
+        return Rounds(tuner, tuner.score, **{"rounds": 3, **options})
+
+
+class Told(Callback):
+    """Writes down what a run says, with the weights and groups of the moment."""
+
+    def __init__(self):
+        self.reports, self.weights, self.groups = {"step": [], "part": [], "round": []}, [], []
+        self.sentences, self.work = [], []
+
+    def on_report(self, report, run):
+        self.reports[report.kind].append(report)
+        if report.numbers:
+            self.sentences.append((report.kind, run.progress.sentences))
+        if report.kind == "round":
+            self.weights.append(named(run.tuner.weights))
+            groups = run.tuner.groups
+            self.groups.append((groups, groups.pack(run.tuner.weights.parameter.detach().numpy())))
+
+    def on_work(self, *work):
+        self.work.append(work)
+
+
+def run_of(rounds):
+    told = Told()
+    rounds.callbacks = [told]
+    return rounds.run(), told
 
 
 class Shifted:
@@ -181,11 +211,11 @@ def matrix(rows, names):
     return np.array([[row.get(name, 0.0) for name in names] for row in rows])
 
 
-def reference(data, settings, learning, inner, solver, seed):
+def reference(data, zero_group, learning, solver, seed):
     """Return the weights of each iteration, its score, and its groups as sets of names."""
     train, dev = Pool(data.train), Pool(data.dev)
     weights, known, outcome = dict(START), [*DENSE], []
-    for i in range(1, settings.iterations + 1):
+    for i in range(1, 4):
         train.collect(weights)
         known = [*DENSE, *sorted({*known, *train.names()} - set(DENSE))]
         start = np.array([weights.get(name, 0.0) for name in known])
@@ -201,19 +231,19 @@ def reference(data, settings, learning, inner, solver, seed):
             groups.append([known[p] for p in places if round(learned[p], 9) == value])
         seen = set(train.names())
         zeros = [name for name in known if name in seen and not any(name in g for g in groups)]
-        if settings.zero_group == "keep" and zeros:
+        if zero_group == "keep" and zeros:
             groups.append(zeros)
         weights = {n: np.mean([weights.get(m, 0.0) for m in g]) for g in groups for n in g}
         best, stale, moved = None, 0, np.inf
-        for j in range(1, inner.iterations + 1):
-            if inner.patience is not None and stale >= inner.patience:
+        for j in range(1, INNER["rounds"] + 1):
+            if stale >= INNER["patience"]:
                 break
             if j == 1:
                 earlier = dev.collected
                 new, score = dev.collect(weights)
                 best = (score, weights)
                 known = [*DENSE, *sorted({*known, *dev.names()} - set(DENSE))]
-            if new == 0 and moved <= inner.tolerance:
+            if new == 0 and moved <= MIXING.tolerance:
                 break
             rows = [
                 {str(g): sum(row.get(n, 0.0) for n in names) for g, names in enumerate(groups)}
@@ -221,7 +251,7 @@ def reference(data, settings, learning, inner, solver, seed):
             ]
             old = np.array([weights[names[0]] for names in groups])
             found = solve_matrix(solver, matrix(rows, [str(g) for g in range(len(groups))]), old)
-            mixed = inner.interpolation * found + (1 - inner.interpolation) * old
+            mixed = MIXING.interpolation * found + (1 - MIXING.interpolation) * old
             moved = np.abs(mixed - old).max() / np.abs(mixed).max()
             weights = {n: w for w, g in zip(mixed, groups, strict=True) for n in g}
             new, score = dev.collect(weights)
@@ -245,36 +275,34 @@ def solve_matrix(solver, x, start):
 @pytest.mark.parametrize("seed", [2, 4, 6])
 def test_the_tuner_does_what_the_algorithm_says(seed, zero_group):
     data = Data(10 * seed)
-    settings = GroupingSettings(iterations=3, patience=None, zero_group=zero_group)
-    tuner = data.tuner(settings=settings)
-    reports, weights = [], []
-
-    def note(report, progress):
-        reports.append(report)
-        weights.append(named(tuner.weights))
-
-    progress = tuner.tune(on_iteration=note)
-    expected = reference(data, settings, LEARNING, INNER, SOLVER, 5)
+    rounds = data.rounds(zero_group=zero_group)
+    tuner = rounds.tuner
+    rounds.progress.note_start(-1.0, tuner.weights.parameter)
+    progress, told = run_of(rounds)
+    reports = told.reports["round"]
+    expected = reference(data, zero_group, LEARNING, SOLVER, 5)
     scores = [score for score, _, _ in expected]
-    assert [report.score for report in reports] == pytest.approx(scores)
+    assert [report.numbers["bleu/dev"] for report in reports] == pytest.approx(scores)
     features = tuner.weights.features
-    for report, found, (_, values, groups) in zip(reports, weights, expected, strict=True):
+    for (groups, packed), found, (_, values, names_of_groups) in zip(
+        told.groups, told.weights, expected, strict=True
+    ):
         members = {}
-        for j, g in enumerate(report.groups.group.tolist()):
+        for j, g in enumerate(groups.group.tolist()):
             members.setdefault(g, []).append(features[j])
         members.pop(-1, None)
-        assert {frozenset(names) for names in members.values()} == groups
+        assert {frozenset(names) for names in members.values()} == names_of_groups
         for name, value in found.items():
             assert value == pytest.approx(values.get(name, 0.0), abs=1e-6)
             assert name in values or value == 0
         for g, names in members.items():
-            assert {found[name] for name in names} == {report.group_weights[g]}
+            assert {found[name] for name in names} == {packed[g]}
     assert progress.best.score == pytest.approx(max(scores))
-    assert progress.best.epoch == 1 + scores.index(max(scores))
-    assert named(tuner.weights) == pytest.approx(weights[progress.best.epoch - 1], abs=0)
+    assert progress.best.round == 1 + scores.index(max(scores))
+    assert named(tuner.weights) == pytest.approx(told.weights[progress.best.round - 1], abs=0)
     # Something was grouped, and it was no trivial grouping.
-    assert any(size > 1 for report in reports for size in report.groups.sizes)
-    assert any(report.groups.n_sparse > 1 for report in reports)
+    assert any(size > 1 for groups, _ in told.groups for size in groups.sizes)
+    assert any(groups.n_sparse > 1 for groups, _ in told.groups)
     assert [report.kept for report in reports] == [
         all(score > other for other in scores[:i]) for i, score in enumerate(scores)
     ]
@@ -291,51 +319,51 @@ def named(weights):
 def test_patience_and_results():
     data = Data(3)
     for result in ("best", "last"):
-        settings = GroupingSettings(iterations=20, patience=2, result=result)
-        tuner = data.tuner(settings=settings)
-        reports, weights = [], []
-
-        def note(report, progress, tuner=tuner, reports=reports, weights=weights):
-            reports.append(report)
-            weights.append(named(tuner.weights))
-
-        progress = tuner.tune(on_iteration=note)
-        scores = [report.score for report in reports]
+        rounds = data.rounds(rounds=20, patience=2, result=result)
+        rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
+        progress, told = run_of(rounds)
+        reports = told.reports["round"]
+        scores = [report.numbers["bleu/dev"] for report in reports]
         best = scores.index(max(scores))
         assert len(scores) == best + 3 < 20
-        assert progress.best.epoch == best + 1
+        assert progress.best.round == best + 1
         kept = best if result == "best" else len(scores) - 1
-        assert named(tuner.weights) == pytest.approx(weights[kept], abs=0)
-        assert [report.iteration for report in reports if report.kept][-1] == kept + 1
+        assert named(rounds.tuner.weights) == pytest.approx(told.weights[kept], abs=0)
+        assert [report.round for report in reports if report.kept][-1] == kept + 1
+
+
+def test_the_start_is_that_of_dev():
+    rounds = Data(3).rounds(rounds=1)
+    tuner = rounds.tuner
+    score = tuner.score()
+    assert tuner.dev.tuner.collector.lists.n_iterations == 0
+    progress, told = run_of(rounds)
+    assert progress.best.score >= score
+    assert (progress.best.round == 0) == (progress.best.score == score)
+    assert progress.last == told.reports["round"][0].numbers["bleu/dev"]
 
 
 def test_reports_count_what_was_done():
-    data = Data(4)
-    tuner = data.tuner()
-    learned, fits, steps, sentences = [], [], [], []
-    progress = tuner.tune(
-        on_learned=lambda report, progress: learned.append((report, progress.sentences)),
-        on_fit=lambda report, progress: fits.append((report, progress.sentences)),
-        on_steps=lambda done, total: steps.append((done, total)),
-        on_iteration=lambda report, progress: sentences.append((report, progress.sentences)),
-    )
-    assert [report.iteration for report, _ in learned] == [1, 2, 3]
-    assert [done for done, _ in steps] == [report.steps for report, _ in learned]
-    for report, _ in learned:
-        assert report.steps == 3 * report.pairs
-        assert report.dimension <= 16
-    assert [report.hypotheses for report, _ in learned] == np.cumsum(
-        [report.new for report, _ in learned]
-    ).tolist()
-    assert tuner.train.lists.n_hypotheses == learned[-1][0].hypotheses
+    rounds = Data(4).rounds()
+    progress, told = run_of(rounds)
+    parts, steps = told.reports["part"], told.reports["step"]
+    learned = [report.numbers for report in parts]
+    assert [report.round for report in parts] == [1, 2, 3]
+    learning = [work for work in told.work if work[0] == "learning groups"]
+    assert [done for _, done, _, _ in learning] == [numbers["oscar/steps"] for numbers in learned]
+    for numbers in learned:
+        assert numbers["oscar/steps"] == 3 * numbers["oscar/pairs"]
+        assert numbers["oscar/dimension"] <= 16
+    hypotheses = [numbers["lists/hypotheses"] for numbers in learned]
+    assert hypotheses == np.cumsum([numbers["lists/new"] for numbers in learned]).tolist()
+    assert rounds.tuner.train.lists.n_hypotheses == hypotheses[-1]
     # Steps of the log never go back.
-    times = [time for _, time in [*learned, *fits]]
-    assert sorted(times) == sorted(set(times))
-    assert progress.sentences == 3 * 6 + 5 * len(fits) == sentences[-1][1]
-    assert [report.fits for report, _ in sentences] == [
-        sum(1 for _, time in fits if begin < time <= end)
-        for begin, end in pairwise([0, *[time for _, time in sentences]])
-    ]
+    times = [time for kind, time in told.sentences if kind != "round"]
+    assert times == sorted(set(times))
+    assert progress.sentences == 3 * 6 + 5 * len(steps) == told.sentences[-1][1]
+    for report in told.reports["round"]:
+        fits = sum(step.round == report.round for step in steps)
+        assert f" {fits} fits " in report.text
 
 
 # Killed and taken up again
@@ -345,67 +373,71 @@ class Killed(BaseException):
     pass
 
 
-def outcome(tuner, progress, folder):
+def outcome(rounds):
+    progress, tuner = rounds.run(), rounds.tuner
     return (
         tuner.weights.parameter.detach().clone(),
         [tuner.weights.features[i] for i in range(len(tuner.weights.features))],
         progress.best.score,
-        progress.best.epoch,
+        progress.best.round,
         progress.sentences,
-        tuner.dev.lists.sizes,
+        tuner.dev.tuner.collector.lists.sizes,
         tuner.train.lists.sizes,
     )
 
 
-def test_a_killed_tuner_ends_with_the_same_weights(tmp_path: Path):
-    """Killed in each pass over the sentences, and right after each checkpoint."""
-    data, kill = Data(6), {"left": -1}
-    settings = GroupingSettings(iterations=2, patience=None, zero_group="keep")
+class KilledAt(Checkpoints):
+    """Saves whenever something was done, and is killed at some moment."""
 
-    def count(*_):
-        kill["left"] -= 1
-        if kill["left"] == 0:
+    def __init__(self, path, moment):
+        super().__init__(path, {}, minutes=0)
+        self.left = moment
+
+    def on_report(self, report, run):
+        super().on_report(report, run)
+        self.on_work()
+
+    def on_work(self, *_):
+        self.left -= 1
+        if self.left == 0:
             raise Killed
 
-    def make(folder, resumed):
-        tuner = data.tuner(settings=settings, folder=folder, resumed=resumed)
-        tuner.train.on_batch = tuner.dev.on_batch = count
-        progress = Progress()
-        if resumed and (folder / "checkpoint").exists():
-            progress = load_checkpoint(folder / "checkpoint", tuner.weights, tuner, {})
 
-        def save(progress):
-            save_checkpoint(folder / "checkpoint", tuner.weights, tuner, progress, {})
-            count()
+def test_a_killed_tuner_ends_with_the_same_weights(tmp_path: Path):
+    """Killed in each pass over the sentences, and right after each checkpoint."""
+    data = Data(6)
 
-        return tuner, progress, save
+    def make(folder, moment, resumed=False):
+        rounds = data.rounds(rounds=2, zero_group="keep", folder=folder, resumed=resumed)
+        rounds.callbacks = [KilledAt(folder / "checkpoint", moment)]
+        if resumed:
+            load_checkpoint(folder / "checkpoint", rounds.tuner.weights, rounds, {})
+        return rounds
 
-    tuner, progress, save = make(tmp_path / "whole", False)
-    expected = outcome(tuner, tuner.tune(progress, save=save), tmp_path / "whole")
-    moments = -1 - kill["left"]
+    rounds = make(tmp_path / "whole", -1)
+    expected = outcome(rounds)
+    moments = -1 - rounds.callbacks[0].left
     assert moments > 15
     for moment in range(1, moments + 1):
         folder = tmp_path / str(moment)
-        tuner, progress, save = make(folder, False)
-        kill["left"] = moment
         with pytest.raises(Killed):
-            tuner.tune(progress, save=save)
+            make(folder, moment).run()
         # A run that was stopped before its first checkpoint begins anew.
-        tuner, progress, save = make(folder, (folder / "checkpoint").exists())
-        found = outcome(tuner, tuner.tune(progress, save=save), folder)
+        found = outcome(make(folder, -1, (folder / "checkpoint").exists()))
         assert torch.equal(found[0], expected[0])
         assert found[1:] == expected[1:]
 
 
 def test_a_state_that_does_not_fit(tmp_path: Path):
-    tuner = Data(6).tuner(folder=tmp_path)
-    tuner.tune()
-    state = tuner.state_dict()
-    fresh = Data(6).tuner(folder=tmp_path / "other")
-    with pytest.raises(ValueError, match="there are 0 iterations, not 3"):
+    rounds = Data(6).rounds(folder=tmp_path)
+    rounds.run()
+    state = rounds.tuner.state_dict()
+    fresh = Data(6).rounds(folder=tmp_path / "other").tuner
+    fresh.weights.features.intern(rounds.tuner.weights.features.names(range(18)))
+    with pytest.raises(ValueError, match=r"there are 0 iterations, not \d+"):
         fresh.load_state_dict(state)
-    tuner.load_state_dict(state)
-    assert tuner.dev.lists.n_iterations > 3
+    rounds.tuner.load_state_dict(state)
+    assert rounds.tuner.dev.tuner.collector.lists.n_iterations > 3
 
 
 # Odd input
@@ -414,33 +446,28 @@ def test_a_state_that_does_not_fit(tmp_path: Path):
 def test_no_groups_and_default_features_alone():
     """λ so large that everything dies: the default features are tuned, and it goes on."""
     learning = GroupLearning(Oscar(1e3, 1e3), passes=2)
-    tuner = Data(7).tuner(learning=learning)
-    learned, reports = [], []
-    tuner.tune(
-        on_learned=lambda report, progress: learned.append(report),
-        on_iteration=lambda report, progress: reports.append(report),
-    )
-    assert [report.groups.n_sparse for report in learned] == [0, 0, 0]
-    assert len(reports) == 3
-    weights = tuner.weights.parameter.detach()
+    rounds = Data(7).rounds(learning=learning)
+    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
+    _, told = run_of(rounds)
+    assert [report.numbers["groups/number"] for report in told.reports["part"]] == [0, 0, 0]
+    assert "iteration 1: no groups: OSCAR has left no weight" in told.reports["part"][0].text
+    assert len(told.reports["round"]) == 3
+    weights = rounds.tuner.weights.parameter.detach()
     assert (weights[2:] == 0).all() and (weights[:2] != 0).all()
     assert weights[0] != START["model"]
     # The zeros can be one group all the same.
-    kept = Data(1).tuner(
-        learning=learning, settings=GroupingSettings(iterations=1, zero_group="keep")
-    )
-    kept.tune(on_learned=lambda report, progress: learned.append(report))
-    assert learned[-1].groups.n_sparse == 1
-    assert kept.weights.parameter.detach()[2:].unique().numel() == 2
+    kept = Data(1).rounds(learning=learning, rounds=1, zero_group="keep")
+    kept.progress.note_start(-1.0, kept.tuner.weights.parameter)
+    _, told = run_of(kept)
+    assert told.reports["part"][0].numbers["groups/number"] == 1
+    assert kept.tuner.weights.parameter.detach()[2:].unique().numel() == 2
 
 
 def test_without_lambda_each_weight_is_its_own_group():
-    learned = []
-    tuner = Data(8).tuner(learning=GroupLearning(Oscar(0.0, 0.0), passes=3))
-    tuner.tune(on_learned=lambda report, progress: learned.append(report))
-    for report in learned:
+    _, told = run_of(Data(8).rounds(learning=GroupLearning(Oscar(0.0, 0.0), passes=3)))
+    for report in told.reports["part"]:
         # Sparse features have counts, so that equal weights come about by themselves, too.
-        assert report.groups.n_sparse > 5
+        assert report.numbers["groups/number"] > 5
 
 
 @pytest.mark.parametrize("where", ["train", "dev"])
@@ -449,17 +476,17 @@ def test_lists_of_one_hypothesis(where):
     data = Data(9)
     lists = getattr(data, where)
     lists[0] = lists[0][:1]
-    data.tuner().tune()
+    data.rounds().run()
     setattr(data, where, [hypotheses[:1] for hypotheses in lists])
     with pytest.raises(InputError, match="every list has one hypothesis, which leaves nothing"):
-        data.tuner().tune()
+        data.rounds().run()
 
 
 def test_gains_that_are_all_equal():
     data = Data(9)
     data.train = [[(words, row, 0.5) for words, row, _ in h] for h in data.train]
     with pytest.raises(InputError, match="no pairs: lower sampler.threshold, or take longer"):
-        data.tuner().tune()
+        data.rounds().run()
 
 
 def test_no_sparse_features():
@@ -467,19 +494,19 @@ def test_no_sparse_features():
     for lists in (data.train, data.dev):
         lists[:] = [[(w, {n: row[n] for n in DENSE}, g) for w, row, g in h] for h in lists]
     with pytest.raises(InputError, match="no sparse features that could be grouped"):
-        data.tuner().tune()
+        data.rounds().run()
 
 
 def test_a_dimension_that_is_too_small():
     learning = GroupLearning(Oscar(1e-3, 1e-3, dimension=3))
     with pytest.raises(InputError, match="regularizer.dimension=3 is smaller than the number"):
-        Data(9).tuner(learning=learning).tune()
+        Data(9).rounds(learning=learning).run()
 
 
 def test_features_that_only_dev_has_keep_weight_zero():
-    tuner = Data(1).tuner()
-    tuner.tune()
-    values = named(tuner.weights)
+    rounds = Data(1).rounds()
+    rounds.run()
+    values = named(rounds.tuner.weights)
     only_dev = [f"s:{n}" for n in range(12, 16) if f"s:{n}" in values]
     assert only_dev
     assert [values[name] for name in only_dev] == [0.0] * len(only_dev)
@@ -488,7 +515,7 @@ def test_features_that_only_dev_has_keep_weight_zero():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"iterations": 0}, "iterations must be at least 1"),
+        ({"rounds": 0}, "iterations must be at least 1"),
         ({"patience": 0}, "patience must be at least 1, or null"),
         ({"result": "average"}, "result must be best or last"),
         ({"zero_group": "both"}, "zero_group must be drop or keep, not 'both'"),
@@ -496,4 +523,4 @@ def test_features_that_only_dev_has_keep_weight_zero():
 )
 def test_settings_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
-        GroupingSettings(**options)
+        Data(1).rounds(**options)

@@ -11,12 +11,12 @@ import pytest
 from commands import MODEL, Run, run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import torchtune_smt.cli.train as command
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.runs import checkpoint
 from torchtune_smt.tuners.feature_groups import read_groups
 
 EXAMPLE = example_folder()
@@ -116,7 +116,7 @@ def test_a_killed_run_is_resumed(
 ) -> None:
     """After groups were learnt, after the first iteration, after a fit in both iterations."""
     name = f"grouping_killed_{saves}_{minutes}"
-    save, left = command.save_checkpoint, saves
+    save, left = checkpoint.save_checkpoint, saves
 
     def save_and_die(*arguments: Any) -> None:
         nonlocal left
@@ -126,7 +126,7 @@ def test_a_killed_run_is_resumed(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(command, "save_checkpoint", save_and_die)
+        patched.setattr(checkpoint, "save_checkpoint", save_and_die)
         arguments = [*MODEL, *SMALL, f"tuner.checkpoint_minutes={minutes}", f"hydra.run.dir={name}"]
         killed = run_command("train", *arguments, folder=place)
     assert killed.code == 130

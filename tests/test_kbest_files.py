@@ -167,6 +167,7 @@ def tuned(decoder: KBestFiles, sentences: Sentences, metric: object, epochs: int
     tuner = OnlineTuner(
         decoder,
         weights,
+        sentences,
         metric,  # type: ignore[arg-type]
         ProSampler(),
         Logistic(),
@@ -175,8 +176,8 @@ def tuned(decoder: KBestFiles, sentences: Sentences, metric: object, epochs: int
     )
     result = []
     for epoch in range(1, epochs + 1):
-        reports = list(tuner.epoch(sentences, epoch))
-        result.append(sum(r.gain * r.sentences for r in reports) / len(sentences))
+        gains = [r.numbers["train/gain"] * r.sentences for r in tuner.round(epoch)]
+        result.append(sum(gains) / len(sentences))
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.runs.epochs import EpochSettings, Progress, tune
+from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.samplers.pairs import ProSampler
-from torchtune_smt.tuners.online import BatchReport, OnlineTuner
+from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 
 DENSE = ["model", "length"]
@@ -133,6 +135,7 @@ def make_tuner(
     tuner = OnlineTuner(
         decoder,
         weights,
+        sentences_of(lists),
         GivenGains(decoder),
         sampler or ProSampler(candidates=50, pairs=6),
         Logistic(reduction),  # type: ignore[arg-type]
@@ -151,10 +154,8 @@ def values_of(weights: Weights) -> dict[str, float]:
     return {name: value for name, value in zip(names, values, strict=True) if value}
 
 
-def run(tuner: OnlineTuner, sentences: Sentences, epochs: int) -> list[BatchReport]:
-    reports = [r for epoch in range(1, epochs + 1) for r in tuner.epoch(sentences, epoch)]
-    tuner.optimizer.flush()
-    return reports
+def run(tuner: OnlineTuner, epochs: int) -> list[dict[str, float]]:
+    return [r.numbers for epoch in range(1, epochs + 1) for r in tuner.round(epoch)]
 
 
 @dataclass
@@ -208,16 +209,16 @@ def test_weights_are_those_of_the_eager_method(seed: int) -> None:
     tuner, decoder = make_tuner(lists, seed=seed)
     reference = Reference(lists, ProSampler(candidates=50, pairs=6), seed)
     for epoch in (1, 2, 3):
-        for report in tuner.epoch(sentences_of(lists), epoch):
+        for report in tuner.round(epoch):
             # What the decoder read before the step: nothing stale.
             for name, value in decoder.weights_read[-1].items():
                 assert value == pytest.approx(reference.weight.get(name, 0), abs=1e-12)
             loss, pairs = reference.step(decoder.batches[-1], epoch)
-            assert (report.epoch, report.pairs) == (epoch, pairs)
-            assert report.loss == pytest.approx(loss, abs=1e-12)
+            assert report.numbers["train/pairs"] == pairs
+            assert report.numbers["train/loss"] == pytest.approx(loss, abs=1e-12)
             assert report.sentences == len(decoder.batches[-1])
-            assert report.seconds >= report.decoding >= 0
-    tuner.optimizer.flush()
+            assert report.numbers["train/lr"] == LR
+            assert report.numbers["speed/milliseconds_outside_decoding"] >= 0
     expected = {name: value for name, value in reference.weight.items() if value}
     # Regularisation has both removed some features and left others.
     assert len(DENSE) < len(expected) < len(tuner.weights.features)
@@ -227,16 +228,18 @@ def test_weights_are_those_of_the_eager_method(seed: int) -> None:
 def test_the_reported_gain_is_that_of_the_best_hypotheses() -> None:
     lists = random_lists(0, sentences=3)
     tuner, _ = make_tuner(lists)
-    (report,) = tuner.epoch(sentences_of(lists), 1)
+    (report,) = tuner.round(1)
     best = [rank(hypotheses, START)[0][2] for hypotheses in lists]
-    assert report.gain == pytest.approx(sum(best) / 3)
+    assert report.numbers["train/gain"] == pytest.approx(sum(best) / 3)
+    assert report.text == f"gain {sum(best) / 3:.4f}"
 
 
 def test_no_step_without_pairs() -> None:
     lists = random_lists(0)
     tuner, _ = make_tuner(lists, sampler=ProSampler(threshold=1.5))
-    reports = run(tuner, sentences_of(lists), 2)
-    assert [(r.pairs, r.loss) for r in reports] == [(0, 0.0)] * 6
+    # What of a first epoch was done before it was taken up again is not known.
+    reports = [r.numbers for epoch in (1, 2) for r in tuner.round(epoch, done=epoch % 2)]
+    assert [(r["train/pairs"], r["train/loss"]) for r in reports] == [(0, 0.0)] * 5
     assert values_of(tuner.weights) == START
     # Every feature has been met all the same.
     names = {name for hypotheses in lists for _, row, _ in hypotheses for name in row}
@@ -250,10 +253,10 @@ def test_one_batch_without_pairs_takes_no_step() -> None:
     tuner, _ = make_tuner(lists, batch_size=2, shuffle=False)
     reports = []
     after = []
-    for report in tuner.epoch(sentences_of(lists), 1):
+    for report in tuner.round(1):
         reports.append(report)
         after.append(tuner.weights.read(np.arange(len(tuner.weights))))
-    assert [report.pairs for report in reports] == [12, 0]
+    assert [report.numbers["train/pairs"] for report in reports] == [12, 0]
     np.testing.assert_array_equal(after[0], after[1][: after[0].size])
 
 
@@ -262,7 +265,7 @@ def test_one_seed_one_result() -> None:
     results = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         tuner, decoder = make_tuner(lists, seed=seed)
-        run(tuner, sentences_of(lists), 2)
+        run(tuner, 2)
         results[name] = (decoder.batches, values_of(tuner.weights))
     assert results["a"] == results["b"]
     assert results["a"][0] != results["c"][0]
@@ -272,7 +275,7 @@ def test_one_seed_one_result() -> None:
 def test_every_sentence_once_an_epoch_in_another_order_each_time() -> None:
     lists = random_lists(0)
     tuner, decoder = make_tuner(lists)
-    run(tuner, sentences_of(lists), 3)
+    run(tuner, 3)
     assert [len(batch) for batch in decoder.batches] == [3, 3, 1] * 3
     orders = [[i for batch in decoder.batches[3 * e : 3 * e + 3] for i in batch] for e in range(3)]
     assert all(sorted(order) == list(range(7)) for order in orders)
@@ -282,7 +285,7 @@ def test_every_sentence_once_an_epoch_in_another_order_each_time() -> None:
 def test_without_shuffling_the_order_is_as_given() -> None:
     lists = random_lists(0)
     tuner, decoder = make_tuner(lists, shuffle=False, batch_size=5)
-    run(tuner, sentences_of(lists), 2)
+    run(tuner, 2)
     assert decoder.batches == [[0, 1, 2, 3, 4], [5, 6]] * 2
 
 
@@ -291,7 +294,7 @@ def test_batch_size_is_the_number_of_sentences_between_steps() -> None:
     weights = []
     for size in (1, 7, 100):
         tuner, decoder = make_tuner(lists, shuffle=False, batch_size=size)
-        run(tuner, sentences_of(lists), 1)
+        run(tuner, 1)
         assert len(decoder.batches) == math.ceil(7 / size)
         weights.append(values_of(tuner.weights))
     assert weights[0] != weights[1] == weights[2]
@@ -304,31 +307,47 @@ def test_the_mean_over_pairs_is_a_smaller_gradient() -> None:
     tuners = {}
     for reduction in ("sum", "mean"):
         tuner, _ = make_tuner(lists, reduction=reduction)
-        reports = run(tuner, sentences_of(lists), 1)
+        reports = run(tuner, 1)
         tuners[reduction] = tuner.optimizer.state[tuner.weights.parameter]["sum"]  # type: ignore[attr-defined]
-    pairs = reports[0].pairs
+    pairs = reports[0]["train/pairs"]
     torch.testing.assert_close(tuners["sum"], tuners["mean"] * pairs**2)
 
 
 def test_tuning_raises_the_gain() -> None:
     lists = random_lists(0, sentences=5)
     tuner, _ = make_tuner(lists, strength=0.0, batch_size=1)
-    reports = run(tuner, sentences_of(lists), 30)
+    reports = run(tuner, 30)
     first, last = reports[:5], reports[-5:]
-    assert sum(r.gain for r in last) > sum(r.gain for r in first) + 0.5
+    gains = [sum(r["train/gain"] for r in some) for some in (first, last)]
+    assert gains[1] > gains[0] + 0.5
 
 
 def recorded_scores(
     tuner: OnlineTuner, scores: Sequence[float]
 ) -> tuple[Callable[[], float], list[dict[str, float]]]:
-    """An evaluation that gives these scores, and writes the weights down."""
+    """An evaluation that gives these scores, after one below all, and writes the weights down."""
     seen: list[dict[str, float]] = []
+    left = iter(scores)
 
     def evaluate() -> float:
+        if not tuner.decoder.batches:  # type: ignore[attr-defined]
+            return -1.0
         seen.append(values_of(tuner.weights))
-        return scores[len(seen) - 1]
+        return next(left)
 
     return evaluate, seen
+
+
+class Told(Callback):
+    """Writes down what a run says."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.places: list[tuple[int, int]] = []
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        self.reports.append(report)
+        self.places.append((run.progress.round, run.progress.done))
 
 
 @pytest.mark.parametrize(
@@ -339,23 +358,21 @@ def test_weights_of_the_best_epoch_stay(scores: list[float], best: int) -> None:
     lists = random_lists(1)
     tuner, _ = make_tuner(lists)
     evaluate, seen = recorded_scores(tuner, scores)
-    batches: list[BatchReport] = []
-    told: list[tuple[int, float]] = []
-    progress = tune(
-        tuner,
-        sentences_of(lists),
-        EpochSettings(4),
-        evaluate,
-        on_batch=lambda report, _: batches.append(report),
-        on_epoch=lambda score, now: told.append((now.epoch, score)),
-    )
+    told = Told()
+    progress = Rounds(tuner, evaluate, rounds=4, callbacks=[told]).run()
     assert progress.best is not None
-    assert (progress.best.epoch, progress.best.score) == (best, scores[best - 1])
+    assert (progress.best.round, progress.best.score) == (best, scores[best - 1])
     assert progress.sentences == 4 * 7
     assert len(seen) == 4
     assert values_of(tuner.weights) == seen[best - 1]
-    assert told == list(enumerate(scores, start=1))
-    assert [(b.epoch, b.batch) for b in batches] == [(e, b) for e in range(1, 5) for b in (1, 2, 3)]
+    rounds = [report for report in told.reports if report.kind == "round"]
+    assert [(r.round, r.numbers) for r in rounds] == [
+        (number, {"bleu/dev": score}) for number, score in enumerate(scores, start=1)
+    ]
+    kinds = [(report.round, report.kind) for report in told.reports]
+    assert kinds == [(e, kind) for e in range(1, 5) for kind in ("step", "step", "step", "round")]
+    # What may be saved: in the middle of an epoch, or at the beginning of the next one.
+    assert told.places[:5] == [(1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
     # Reading changes nothing any more.
     ids = np.arange(len(tuner.weights))
     np.testing.assert_array_equal(tuner.weights.read(ids), tuner.weights.parameter.detach().numpy())
@@ -372,7 +389,8 @@ def test_weights_are_up_to_date_when_an_epoch_is_evaluated() -> None:
         after.append(values_of(tuner.weights))
         return 0.0
 
-    tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
+    Rounds(tuner, evaluate, rounds=2).run()
+    assert after.pop(0) == START
     for epoch, weights in enumerate(after, start=1):
         for batch in decoder.batches[3 * epoch - 3 : 3 * epoch]:
             reference.step(batch, epoch)
@@ -383,16 +401,16 @@ def test_weights_are_up_to_date_when_an_epoch_is_evaluated() -> None:
 def test_features_met_during_evaluation_have_weight_0_in_the_end() -> None:
     lists = random_lists(1)
     tuner, _ = make_tuner(lists)
-    scores = iter([2.0, 1.0])
+    scores = iter([0.0, 2.0, 1.0])
 
     def evaluate() -> float:
         tuner.weights.features.intern([f"late:{len(tuner.weights.features)}"])
         tuner.weights.grow()
         return next(scores)
 
-    tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
+    Rounds(tuner, evaluate, rounds=2).run()
     late = [n for n in tuner.weights.features.names(range(len(tuner.weights))) if n[:5] == "late:"]
-    assert len(late) == 2
+    assert len(late) == 3
     assert not values_of(tuner.weights).keys() & set(late)
 
 
@@ -402,7 +420,7 @@ def test_the_last_weights_and_the_mean_of_all_epochs() -> None:
     for result in ("best", "last", "average"):
         tuner, _ = make_tuner(lists)
         evaluate, seen = recorded_scores(tuner, [1, 3, 2])
-        tune(tuner, sentences_of(lists), EpochSettings(3, result=result), evaluate)  # type: ignore[arg-type]
+        Rounds(tuner, evaluate, rounds=3, result=result).run()
         results[result] = values_of(tuner.weights)
     assert results["best"] == seen[1]
     assert results["last"] == seen[2]
@@ -415,30 +433,37 @@ def test_patience_ends_tuning() -> None:
     lists = random_lists(1)
     tuner, decoder = make_tuner(lists)
     evaluate, seen = recorded_scores(tuner, [1, 3, 2, 3, 9])
-    progress = tune(tuner, sentences_of(lists), EpochSettings(5, patience=2), evaluate)
+    progress = Rounds(tuner, evaluate, rounds=5, patience=2).run()
     assert progress.best is not None
-    assert progress.best.epoch == 2
+    assert progress.best.round == 2
     assert len(seen) == 4
     assert len(decoder.batches) == 12
     assert values_of(tuner.weights) == seen[1]
 
 
 def test_tuning_that_diverges_is_an_error() -> None:
-    lists = random_lists(1)
-    tuner, _ = make_tuner(lists)
+    tuner, decoder = make_tuner(random_lists(1))
 
     def evaluate() -> float:
-        tuner.weights.set(["s:1"], [float("inf")])
+        tuner.weights.set(["s:1"], [float("inf")] if decoder.batches else [0.0])
         return 0.0
 
-    with pytest.raises(DivergenceError, match="lower the learning rate"):
-        tune(tuner, sentences_of(lists), EpochSettings(2), evaluate)
+    with pytest.raises(DivergenceError, match="after epoch 2: .*lower the learning rate"):
+        Rounds(tuner, evaluate, rounds=2).run()
 
 
-@pytest.mark.parametrize("bad", [{"epochs": 0}, {"patience": 0}, {"result": "median"}])
-def test_settings_are_checked(bad: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
-        EpochSettings(**bad)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"rounds": 0}, "epochs must be at least 1, not 0"),
+        ({"patience": 0}, "patience must be at least 1, or null, not 0"),
+        ({"result": "median"}, "result must be best, last or average, not 'median'"),
+    ],
+)
+def test_settings_are_checked(bad: dict[str, Any], message: str) -> None:
+    tuner, _ = make_tuner(random_lists(1))
+    with pytest.raises(ValueError, match=message):
+        Rounds(tuner, lambda: 0.0, **bad)
 
 
 def test_subsets_are_numbered_anew_and_keep_their_place_in_the_bitext() -> None:
@@ -471,10 +496,10 @@ def test_no_pair_in_the_first_epoch() -> None:
     for bad in (random_lists(3, size=1), [[(w, f, 0.5) for w, f, _ in row] for row in lists]):
         tuner, _ = make_tuner(bad)
         with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-            tune(tuner, sentences_of(bad), EpochSettings(2), lambda: 0.0)
+            Rounds(tuner, lambda: 0.0, rounds=2).run()
     tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
-    progress = tune(tuner, sentences_of(lists), EpochSettings(1), lambda: 0.0)
-    assert progress.epoch == 2
+    assert Rounds(tuner, lambda: 0.0, rounds=1).run().round == 2
     tuner, _ = make_tuner([*lists[:3], *bad[3:]], batch_size=3, shuffle=False)
-    begun = Progress(batches=1, sentences=3)
-    assert tune(tuner, sentences_of(lists), EpochSettings(1), lambda: 0.0, progress=begun)
+    rounds = Rounds(tuner, lambda: 0.0, rounds=1)
+    rounds.progress = Progress(done=1, sentences=3)
+    assert rounds.run().round == 2

@@ -25,8 +25,9 @@ from torchtune_smt.optim.adapter import Adapter
 from torchtune_smt.optim.trial import check_optimizer
 from torchtune_smt.regularizers import L1, L2, NoRegularizer
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.epochs import EpochSettings, Progress, tune
+from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers.pairs import AllPairs, ProSampler
+from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.stochastic import Stochastic
 
@@ -315,6 +316,7 @@ def tuner_of(kind: Any) -> OnlineTuner:
     return OnlineTuner(
         decoder,
         weights,
+        sentences_of(lists),
         GivenGains(decoder),
         ProSampler(candidates=50, pairs=6),
         Logistic(),
@@ -323,35 +325,36 @@ def tuner_of(kind: Any) -> OnlineTuner:
     )
 
 
-def run(tuner: OnlineTuner, progress: Progress | None = None, **options: Any) -> Progress:
-    settings = EpochSettings(epochs=3, result="average")
-    lists = tuner.decoder.lists  # type: ignore[attr-defined]
-    return tune(tuner, sentences_of(lists), settings, lambda: 0.0, progress=progress, **options)
+def run_of(kind: str, *callbacks: Callback) -> Rounds:
+    return Rounds(tuner_of(kind), lambda: 0.0, rounds=3, result="average", callbacks=callbacks)
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_online_tuning_goes_on_where_it_was_saved(kind: str, tmp_path: Path) -> None:
-    whole = tuner_of(kind)
     ends: list[torch.Tensor] = []
     lengths: list[int] = []
 
-    def save(progress: Progress) -> None:
-        if progress.batches == 0:
-            ends.append(whole.weights.parameter.detach().clone())
-        if (progress.epoch, progress.batches) == (1, 2):
-            lengths.append(len(whole.weights))
-            save_checkpoint(tmp_path / "c.pt", whole.weights, whole.optimizer, progress, {})
+    class Save(Callback):
+        def on_report(self, report: Report, run: Rounds) -> None:
+            weights = run.tuner.weights
+            if report.kind == "round":
+                ends.append(weights.parameter.detach().clone())
+            if (run.progress.round, run.progress.done) == (1, 2):
+                lengths.append(len(weights))
+                save_checkpoint(tmp_path / "c.pt", weights, run, {})
 
-    run(whole, save=save)
-    assert torch.equal(whole.weights.parameter, (ends[0] + ends[1] + ends[2]) / 3)
-    assert len(DENSE) < lengths[0] < len(whole.weights)
+    whole = run_of(kind, Save())
+    whole.run()
+    weights = whole.tuner.weights
+    assert torch.equal(weights.parameter, (ends[0] + ends[1] + ends[2]) / 3)
+    assert len(DENSE) < lengths[0] < len(weights)
 
-    again = tuner_of(kind)
-    progress = load_checkpoint(tmp_path / "c.pt", again.weights, again.optimizer, {})
-    run(again, progress)
-    names = whole.weights.features.names(range(len(whole.weights)))
-    assert again.weights.features.names(range(len(again.weights))) == names
-    assert torch.equal(again.weights.parameter, whole.weights.parameter)
+    again = run_of(kind)
+    load_checkpoint(tmp_path / "c.pt", again.tuner.weights, again, {})
+    again.run()
+    names = weights.features.names(range(len(weights)))
+    assert again.tuner.weights.features.names(range(len(names))) == names
+    assert torch.equal(again.tuner.weights.parameter, weights.parameter)
 
 
 @pytest.mark.parametrize("reduction", ["each", "sum"])
@@ -376,7 +379,7 @@ def test_stochastic_tuning(kind: str, reduction: str) -> None:
 
 def test_an_unknown_class_of_saved_state(tmp_path: Path) -> None:
     tuner = tuner_of("sparse_adam")
-    save_checkpoint(tmp_path / "c.pt", tuner.weights, tuner.optimizer, Progress(), {})
+    save_checkpoint(tmp_path / "c.pt", tuner.weights, tuner.optimizer, {})
     other = tuner_of("adagrad")
     with pytest.raises(InputError, match="optimizer SparseAdam, and this is Adagrad"):
         load_checkpoint(tmp_path / "c.pt", other.weights, other.optimizer, {})

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +22,43 @@ from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.epochs import Best, Progress
+from torchtune_smt.runs.rounds import Best, Progress, Rounds
+from torchtune_smt.tuners.base import Report, Tuner
 
 KILLS = 10
+
+
+class Still(Tuner):
+    """Weights with an optimizer, and nothing to be done."""
+
+    def __init__(self, weights: Weights, optimizer: AdaGrad) -> None:
+        super().__init__()
+        self.weights = weights
+        self.optimizer = optimizer
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+
+def run_of(weights: Weights, optimizer: AdaGrad, progress: Progress | None = None) -> Rounds:
+    run = Rounds(Still(weights, optimizer), lambda: 0.0)
+    run.progress = progress or Progress()
+    return run
+
+
+def save(path: Path, run: Rounds, fingerprint: dict[str, str] | None = None) -> None:
+    save_checkpoint(path, run.tuner.weights, run, fingerprint or {})
+
+
+def load(path: Path, run: Rounds, fingerprint: dict[str, str] | None = None) -> Progress:
+    load_checkpoint(path, run.tuner.weights, run, fingerprint or {})
+    return run.progress
 
 
 def command(repository: Path, *overrides: str) -> list[str]:
@@ -132,11 +168,11 @@ def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
     weights.features.intern(["met but not read yet"])
     ones = torch.ones(5, dtype=torch.float64)
     progress = Progress(3, 2, 70, Best(2, 41.5, ones[:4]), ones, 1, 9)
-    save_checkpoint(tmp_path / "c.pt", weights, optimizer, progress, {"seed": "1"})
+    save(tmp_path / "c.pt", run_of(weights, optimizer, progress), {"seed": "1"})
     again, other = fresh()
-    restored = load_checkpoint(tmp_path / "c.pt", again, other, {"seed": "1"})
-    assert (restored.epoch, restored.batches, restored.sentences) == (3, 2, 70)
-    assert (restored.stale_epochs, restored.records) == (1, 9)
+    restored = load(tmp_path / "c.pt", run_of(again, other), {"seed": "1"})
+    assert (restored.round, restored.done, restored.sentences) == (3, 2, 70)
+    assert (restored.stale, restored.records) == (1, 9)
     assert restored.best is not None and restored.best.score == 41.5
     assert again.features.names(range(6)) == weights.features.names(range(6))
     assert torch.equal(again.parameter[:5], weights.parameter)
@@ -146,16 +182,16 @@ def test_round_trip(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
 
 
 def test_another_run_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
-    save_checkpoint(tmp_path / "c.pt", *state, Progress(), {"seed": "1", "loss": "a"})
+    save(tmp_path / "c.pt", run_of(*state), {"seed": "1", "loss": "a"})
     with pytest.raises(InputError, match="loss = a, and now it is b"):
-        load_checkpoint(tmp_path / "c.pt", *fresh(), {"seed": "1", "loss": "b"})
+        load(tmp_path / "c.pt", run_of(*fresh()), {"seed": "1", "loss": "b"})
 
 
 def test_another_model_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
-    save_checkpoint(tmp_path / "c.pt", *state, Progress(), {})
+    save(tmp_path / "c.pt", run_of(*state))
     weights = Weights(["a", "other"])
     with pytest.raises(InputError, match="other dense features"):
-        load_checkpoint(tmp_path / "c.pt", weights, AdaGrad([weights.parameter]), {})
+        load(tmp_path / "c.pt", run_of(weights, AdaGrad([weights.parameter])))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
@@ -163,11 +199,11 @@ def test_a_truncated_checkpoint(
     tmp_path: Path, state: tuple[Weights, AdaGrad], keep: float
 ) -> None:
     path = tmp_path / "c.pt"
-    save_checkpoint(path, *state, Progress(), {})
+    save(path, run_of(*state))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
     with pytest.raises(InputError, match="damaged"):
-        load_checkpoint(path, *fresh(), {})
+        load(path, run_of(*fresh()))
 
 
 def test_an_older_checkpoint_and_a_pickled_object_are_not_loaded(tmp_path: Path) -> None:
@@ -175,14 +211,24 @@ def test_an_older_checkpoint_and_a_pickled_object_are_not_loaded(tmp_path: Path)
     with pytest.raises(
         InputError, match="no checkpoint of this version of the package; start the run anew"
     ):
-        load_checkpoint(tmp_path / "c.pt", *fresh(), {})
+        load(tmp_path / "c.pt", run_of(*fresh()))
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    path, version = tmp_path / "c.pt", checkpoint._VERSION
+    save(path, run_of(*state))
+    stored = read_container(path, checkpoint._KIND, version, cure="")
+    write_container(path, checkpoint._KIND, version - 1, stored.content, stored.arrays)
+    said = f"of version {version - 1}, and this package reads version {version}; start the run anew"
+    with pytest.raises(InputError, match=said):
+        load(path, run_of(*fresh()))
 
 
 def test_a_flipped_bit_is_refused_or_has_no_effect(
     tmp_path: Path, state: tuple[Weights, AdaGrad]
 ) -> None:
     path = tmp_path / "c.pt"
-    save_checkpoint(path, *state, Progress(3, 2, 70), {"seed": "1"})
+    save(path, run_of(*state, Progress(3, 2, 70)), {"seed": "1"})
     whole = path.read_bytes()
     refused = 0
     for place in range(0, len(whole), 3):
@@ -191,13 +237,13 @@ def test_a_flipped_bit_is_refused_or_has_no_effect(
         path.write_bytes(damaged)
         weights, optimizer = fresh()
         try:
-            progress = load_checkpoint(path, weights, optimizer, {"seed": "1"})
+            progress = load(path, run_of(weights, optimizer), {"seed": "1"})
         except InputError as error:
             assert "is damaged" in str(error) and "start the run anew" in str(error)
             assert len(weights) == 2 and not optimizer.state
             refused += 1
             continue
-        assert (progress.epoch, progress.batches, progress.sentences) == (3, 2, 70)
+        assert (progress.round, progress.done, progress.sentences) == (3, 2, 70)
         assert torch.equal(weights.parameter, state[0].parameter)
     assert refused > len(whole) // 6
 
@@ -205,10 +251,11 @@ def test_a_flipped_bit_is_refused_or_has_no_effect(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("epoch", 0),
-        ("batches", -1),
+        ("round", 0),
+        ("done", -1),
         ("records", 1.5),
-        ("moved", "x"),
+        ("last", "x"),
+        ("new", 1),
         ("best", (1, 2.0)),
         ("best", (7, 41.0, torch.ones(3, dtype=torch.float64))),
         ("best", (1, 41.0, torch.ones(30, dtype=torch.float64))),
@@ -218,6 +265,7 @@ def test_a_flipped_bit_is_refused_or_has_no_effect(
         ("n_dense", 100),
         ("features", {"letters": torch.ones(3)}),
         ("tuner", []),
+        ("state", []),
         ("fingerprint", None),
     ],
 )
@@ -225,17 +273,19 @@ def test_what_cannot_be_is_refused_though_its_checksum_is_right(
     tmp_path: Path, state: tuple[Weights, AdaGrad], name: str, value: object
 ) -> None:
     path = tmp_path / "c.pt"
-    save_checkpoint(path, *state, Progress(3, 2, 70), {})
+    save(path, run_of(*state, Progress(3, 2, 70)))
     stored = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
     content = unpacked(stored.content, stored.arrays)
-    content[name] = value
+    run = content["state"]
+    place = next((some for some in (content, run) if name in some), run["progress"])
+    place[name] = value
     write_container(path, checkpoint._KIND, checkpoint._VERSION, *packed(content))
     weights, optimizer = fresh()
     with pytest.raises(InputError, match="the saved state is"):
-        load_checkpoint(path, weights, optimizer, {})
+        load(path, run_of(weights, optimizer))
     assert not weights.parameter.any() and not optimizer.state
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no checkpoint"):
-        load_checkpoint(tmp_path / "c.pt", *fresh(), {})
+        load(tmp_path / "c.pt", run_of(*fresh()))

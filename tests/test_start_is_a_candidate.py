@@ -14,10 +14,10 @@ from commands import MODEL, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-import torchtune_smt.cli.train as command
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.runs.epochs import Best, Progress
+from torchtune_smt.runs import checkpoint
+from torchtune_smt.runs.rounds import Best, Progress
 
 OPTIONS = {
     "online": ["tuner.epochs=3"],
@@ -198,14 +198,14 @@ def test_a_killed_run_still_knows_its_start(
     # Groups need sparse features.
     options = [METRIC, *([] if tuner == "grouping" else GOOD_START)]
     tune(lists, f"whole_{tuner}", tuner, *options)
-    name, save = f"killed_{tuner}", command.save_checkpoint
+    name, save = f"killed_{tuner}", checkpoint.save_checkpoint
 
     def save_and_die(*arguments: Any) -> None:
         save(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(command, "save_checkpoint", save_and_die)
+        patched.setattr(checkpoint, "save_checkpoint", save_and_die)
         with pytest.raises(AssertionError, match="exit code 130"):
             tune(lists, name, tuner, *options)
     resumed = run_command("train", f"resume={name}", METRIC, folder=lists).check().out
@@ -230,15 +230,15 @@ def test_best_and_patience(start: int, scores: list[int], patience: int | None) 
     for epoch, score in enumerate(scores, start=1):
         if progress.is_stale(patience):
             break
-        progress.epoch = epoch
+        progress.round = epoch
         progress.compare(float(score), torch.tensor([float(epoch)]))
         done.append(score)
     best = done.index(max(done))
     assert progress.best is not None
-    assert (progress.best.epoch, progress.best.score) == (best, max(done))
+    assert (progress.best.round, progress.best.score) == (best, max(done))
     assert progress.best.weights.item() == (best or -1.0)
-    assert progress.stale_epochs == len(done) - 1 - best
-    over = patience is not None and progress.stale_epochs >= patience
+    assert progress.stale == len(done) - 1 - best
+    over = patience is not None and progress.stale >= patience
     assert over or len(done) == len(scores) + 1
 
 

@@ -11,7 +11,8 @@ from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.models import load_model
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.runs.epochs import EpochSettings, tune
+from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers.pairs import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
@@ -29,6 +30,7 @@ weights.set(decoder.dense_names, [0.1] * weights.n_dense)
 tuner = OnlineTuner(
     decoder,
     weights,
+    dev,
     BleuPlusOne().bind(dev.references, decoder.target_words),
     ProSampler(),
     Logistic(),
@@ -41,6 +43,6 @@ def bleu():
     return score_corpus(translate(decoder, weights, dev.sources), dev).score
 
 
-progress = tune(tuner, dev, EpochSettings(epochs=3), bleu)
-print("best epoch", progress.best.epoch, "with dev BLEU", progress.best.score)
+progress = Rounds(tuner, bleu, rounds=3, callbacks=[Console(len(dev))]).run()
+print("best epoch", progress.best.round, "with dev BLEU", progress.best.score)
 save_weights("weights.txt.gz", weights)

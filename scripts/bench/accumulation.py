@@ -23,8 +23,9 @@ from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import make_judge, open_task
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.runs.epochs import Progress
-from torchtune_smt.tuners.batch import IterationReport, IterationSettings, tune_batch
+from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.rounds import Rounds
+from torchtune_smt.tuners.batch import BatchTuner, Mixing
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
 
@@ -83,16 +84,9 @@ def main() -> None:
         judge = make_judge(parts.metric, task.decoder, task.tuning)
         collector = Collector(task.decoder, task.weights, task.tuning, judge, lists)
 
-        def show(report: IterationReport, progress: Progress) -> None:
-            print(
-                f"iteration {report.iteration}: {report.new:,} new hypotheses of "
-                f"{report.hypotheses:,}, {report.seconds:.1f} s, {report.fitting:.1f} s of it PRO"
-            )
-
-        settings = IterationSettings(arguments.iterations, None, cfg.tuner.interpolation)
-        tune_batch(
-            collector, Pro(parts.sampler), settings, lambda: 0.0, seed=cfg.seed, on_iteration=show
-        )
+        mixing = Mixing(cfg.tuner.interpolation)
+        tuner = BatchTuner(collector, Pro(parts.sampler), mixing, seed=cfg.seed)
+        Rounds(tuner, lambda: 0.0, rounds=arguments.iterations, callbacks=[Console()]).run()
         n, decoded = lists.n_hypotheses, len(task.tuning) * arguments.iterations
         by_part = sizes(folder)
         text = ", ".join(f"{part} {size / n:.1f}" for part, size in by_part.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +27,12 @@ from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.regularizers import L1, ElasticNet, Oscar
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.epochs import Best, Progress, set_weights
+from torchtune_smt.runs.rounds import Best, Progress, Rounds, set_weights
 from torchtune_smt.samplers.pairs import AllPairs
-from torchtune_smt.tuners.batch import IterationSettings
+from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.grouping import GroupingSettings, GroupingTuner
+from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.pro import Pro
 
@@ -46,9 +47,22 @@ _OPTIMIZERS: list[Callable[[Weights], SparseOptimizer]] = [
 _FINGERPRINT = {"seed": "1", "tuner": "x"}
 
 
-def _fresh(kind: int) -> tuple[Weights, SparseOptimizer]:
-    weights = Weights([f"dense {i}" for i in range(_DENSE)])
-    return weights, _OPTIMIZERS[kind](weights)
+class _Still(Tuner):
+    """Weights with an optimizer."""
+
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        self.weights = Weights([f"dense {i}" for i in range(_DENSE)])
+        self.optimizer = _OPTIMIZERS[kind](self.weights)
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state_dict)
 
 
 def _rows(seed: int) -> Rows:
@@ -75,25 +89,29 @@ def _work_on(weights: Weights, optimizer: SparseOptimizer) -> list[float]:
 
 
 def _write(path: Path, kind: int) -> None:
-    weights, optimizer = _fresh(kind)
+    tuner = _Still(kind)
+    weights, optimizer = tuner.weights, tuner.optimizer
     weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
     weights.grow()
     optimizer.step_rows(_rows(1), HINGE)
     best = Best(1, 41.5, weights.parameter.detach().clone())
     total = torch.ones(_FEATURES - 3, dtype=torch.float64)
-    progress = Progress(2, 3, 70, best, total, 0, 9, 0.25, 41.5)
-    save_checkpoint(path, weights, optimizer, progress, _FINGERPRINT)
+    run = Rounds(tuner, lambda: 0.0)
+    run.progress = Progress(2, 3, 70, best, total, 0, 9, 41.5)
+    save_checkpoint(path, weights, run, _FINGERPRINT)
 
 
 def _result(path: Path, kind: int) -> list[object]:
-    weights, optimizer = _fresh(kind)
-    progress = load_checkpoint(path, weights, optimizer, _FINGERPRINT)
-    assert progress.best is not None or progress.epoch > 0
-    numbers = [progress.epoch, progress.batches, progress.sentences, progress.records]
+    tuner = _Still(kind)
+    weights, run = tuner.weights, Rounds(tuner, lambda: 0.0)
+    load_checkpoint(path, weights, run, _FINGERPRINT)
+    progress = run.progress
+    assert progress.best is not None or progress.round > 0
+    numbers = [progress.round, progress.done, progress.sentences, progress.records]
     tensors = [progress.best.weights.tolist() if progress.best else None]
     tensors += [progress.total.tolist() if progress.total is not None else None]
     names = weights.features.names(range(len(weights.features)))
-    return [numbers, tensors, names, _work_on(weights, optimizer)]
+    return [numbers, tensors, names, _work_on(weights, tuner.optimizer)]
 
 
 def _damaged(folder: Path) -> Check:
@@ -225,43 +243,48 @@ def _forged_lists(folder: Path) -> Check:
     return check
 
 
-def _grouping(folder: Path) -> GroupingTuner:
-    """Return a tuner whose collectors are asked for no more than their lists."""
+def _grouping(folder: Path) -> Rounds:
+    """Return a run whose collectors are asked for no more than their lists."""
     weights = Weights([f"dense {i}" for i in range(_DENSE)])
     lists = [AccumulatedLists.open(folder / name, n_dense=_DENSE) for name in ("a", "b")]
     collectors: Any = [SimpleNamespace(lists=part, weights=weights) for part in lists]
-    settings = GroupingSettings(), IterationSettings()
-    learning = GroupLearning(Oscar(0.1))
-    return GroupingTuner(*collectors, AllPairs(), learning, Pro(AllPairs()), *settings)
+    batch = BatchTuner(collectors[1], Pro(AllPairs()))
+    dev = Rounds(batch, batch.score)
+    tuner = GroupingTuner(collectors[0], dev, AllPairs(), GroupLearning(Oscar(0.1)))
+    return Rounds(tuner, tuner.score)
 
 
 def _forged_grouping(folder: Path) -> Check:
     path = folder / "checkpoint"
     for name in ("a", "b"):
         _fill(folder / name)
-    tuner = _grouping(folder)
+    run = _grouping(folder)
+    tuner: Any = run.tuner
     tuner.weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
     tuner.weights.grow()
     group = np.r_[np.arange(_DENSE), np.arange(_FEATURES - _DENSE) % 5 + _DENSE]
     best = Best(1, 40.5, torch.linspace(0, 1, _FEATURES, dtype=torch.float64))
-    tuner._groups = FeatureGroups(group, _DENSE)
-    tuner._tuned, tuner._earlier = Progress(epoch=2, sentences=4, moved=0.5, best=best), 1
-    save_checkpoint(path, tuner.weights, tuner, Progress(sentences=4), _FINGERPRINT)
+    tuner._learnt = FeatureGroups(group, _DENSE)
+    tuner.dev.progress = Progress(round=2, sentences=4, best=best)
+    tuner.dev.tuner.moved, tuner.dev.tuner.earlier = 0.5, 1
+    run.progress.sentences = 4
+    save_checkpoint(path, tuner.weights, run, _FINGERPRINT)
     whole = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
 
     def check(case: int) -> Verdict:
         draw = drawer("grouping-forged", case)
         write_forged(path, checkpoint._KIND, checkpoint._VERSION, whole, draw)
-        tuner = _grouping(folder)
-        load_checkpoint(path, tuner.weights, tuner, _FINGERPRINT)
+        run = _grouping(folder)
+        tuner: Any = run.tuner
+        load_checkpoint(path, tuner.weights, run, _FINGERPRINT)
         weights = tuner.weights.parameter.detach().numpy()
-        if tuner._groups is not None:
-            flat = tuner.dev.lists.flat(len(tuner.weights))
-            flat.projected(tuner._groups.rename(weights.size), len(tuner._groups))
-            tuner._groups.unpack(tuner._groups.mean(weights), weights.size)
-        if tuner._tuned.best is not None:
-            set_weights(tuner.weights.parameter, tuner._tuned.best.weights)
-        assert tuner._tuned.best is not None or tuner._tuned.epoch == 1
+        dev, groups = tuner.dev, tuner._learnt
+        if groups is not None:
+            flat = dev.tuner.collector.lists.flat(len(tuner.weights))
+            flat.projected(groups.rename(weights.size), len(groups))
+            groups.unpack(groups.mean(weights), weights.size)
+        if dev.progress.best is not None:
+            set_weights(tuner.weights.parameter, dev.progress.best.weights)
         # It forgets iterations that the checkpoint does not name.
         for name in ("a", "b"):
             if AccumulatedLists.open(folder / name, n_dense=_DENSE).n_iterations < 2:

@@ -21,7 +21,6 @@ from torchtune_smt.cli.lists import (
 )
 from torchtune_smt.cli.objects import check_part
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.reporting import Scored
 from torchtune_smt.cli.setup import (
     initial_weights,
     make_decoder,
@@ -38,6 +37,7 @@ from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
+from torchtune_smt.metrics.corpus import CorpusScore
 from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 
@@ -185,7 +185,9 @@ def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
     return sentences.subset(chosen.tolist())
 
 
-def evaluate(decoder: Decoder, weights: Weights, sentences: Sentences) -> Scored:
+def evaluate(
+    decoder: Decoder, weights: Weights, sentences: Sentences
+) -> tuple[CorpusScore, list[str]]:
     """Return corpus BLEU and the translations under the weights as they are."""
     if isinstance(decoder, KBestFiles):
         return evaluate_lists(decoder, weights, sentences)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.batch import BatchRun
 from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
-from torchtune_smt.cli.grouping import GroupingRun, check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.online import OnlineRun
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.reporting import contents, gained_nothing, summary
 from torchtune_smt.cli.run_files import (
     CHECKPOINT,
     WEIGHTS,
@@ -35,21 +31,19 @@ from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
-from torchtune_smt.cli.tuning_run import TuningRun
+from torchtune_smt.cli.tuning import Tuning, check_grouping
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
-from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
+from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.group_records import GroupRecords
 from torchtune_smt.runs.log import RunLog
-
-# What each tuner.kind is done by.
-KINDS: Final[dict[str, Callable[[DictConfig, Parts], TuningRun]]] = {
-    "online": OnlineRun,
-    "batch": BatchRun,
-    "grouping": GroupingRun,
-}
+from torchtune_smt.runs.summary import contents, gained_nothing, summary
+from torchtune_smt.tuners.grouping import GroupingTuner
+from torchtune_smt.tuners.online import OnlineTuner
 
 
 def _train(cfg: DictConfig, settings: Settings) -> float:
@@ -67,6 +61,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
+    if cfg.tuner.kind == "grouping":
+        check_grouping(cfg)
     parts = Parts(cfg)
     _check(cfg, parts)
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
@@ -74,7 +70,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     require_all(cfg, needless=unused)
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
-    tuning = KINDS[cfg.tuner.kind](cfg, parts)
+    tuning = Tuning(cfg, parts)
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
     decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
@@ -82,19 +78,20 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     if cfg.resume is None and cfg.overwrite:
         # Now that nothing can be wrong with the options of this one.
         empty(folder)
-    state = tuning.open(task, folder, resumed=cfg.resume is not None)
+    run = tuning.open(task, folder, resumed=cfg.resume is not None)
+    tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg) | origin.digests()
-    progress = Progress()
     if cfg.resume is not None:
         before = _scores_before(folder, sets)
-        progress = load_checkpoint(folder / CHECKPOINT, weights, state, fingerprint)
-        print(f"resuming in {tuning.unit} {progress.epoch}, after {progress.sentences:,} sentences")
+        load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
+        done = run.progress
+        print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")
     else:
         print(
             "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
         )
         before = evaluate_start(task)
-        progress.note_start(before["dev"], weights.parameter)
+        run.progress.note_start(before["dev"], weights.parameter)
         scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
         order = " (the order of the lists, as all weights are 0)" if as_they_came else ""
         print(f"before tuning: {scores}{order}", flush=True)
@@ -103,42 +100,46 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
     print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan()}", flush=True)
 
-    with RunLog(folder, progress if cfg.resume is not None else None) as log:
+    with RunLog(folder, run.progress if cfg.resume is not None else None) as log:
         if cfg.resume is None:
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
             log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
             log.weights(0, weights)
-
-        def save(progress: Progress) -> None:
-            progress.records = log.records
-            save_checkpoint(folder / CHECKPOINT, weights, state, progress, fingerprint)
-
-        progress = tuning.tune(log, progress, save)
-        after = {name: evaluate(decoder, weights, s) for name, s in sets.items()}
-        for name, (_, lines) in after.items():
+            if isinstance(tuner, OnlineTuner) and tuning.dimension.value is not None:
+                log.scalars(0, {"oscar/dimension": tuning.dimension.value})
+        minutes = cfg.tuner.get("checkpoint_minutes", math.inf)
+        run.callbacks = [
+            log,
+            Console(len(sentences) if isinstance(tuner, OnlineTuner) else None),
+            *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
+            Checkpoints(folder / CHECKPOINT, fingerprint, minutes),
+        ]
+        progress = run.run()
+        after: dict[str, CorpusScore] = {}
+        for name, some in sets.items():
+            after[name], lines = evaluate(decoder, weights, some)
             with atomic_writer(folder / f"{name}.translations.txt") as file:
                 file.writelines(f"{line}\n" for line in lines)
-        best = progress.best.epoch if progress.best is not None else 0
-        tuned = {f"bleu/{name}_tuned": score.score for name, (score, _) in after.items()}
-        reached = [f"best {tuning.unit}: {best or '0 (the start)'}"]
-        if progress.epoch - 1 != best:
-            reached.append(
-                f"last {tuning.unit}: {progress.epoch - 1}, dev BLEU {progress.last:.2f}"
-            )
+        best = progress.best.round if progress.best is not None else 0
+        tuned = {f"bleu/{name}_tuned": score.score for name, score in after.items()}
+        reached = [f"best {unit}: {best or '0 (the start)'}"]
+        if progress.round - 1 != best:
+            reached.append(f"last {unit}: {progress.round - 1}, dev BLEU {progress.last:.2f}")
         if as_they_came:
             reached.append("before: the order of the lists, as all weights were 0")
-        if after["dev"][0].score <= before["dev"]:
-            reached.append(gained_nothing(tuning.unit, tuning.advice, cfg.tuner.result, weights))
+        if after["dev"].score <= before["dev"]:
+            reached.append(gained_nothing(run))
         text = summary(before, after, weights, reached, start)
-        log.scalars(progress.sentences, tuned | {f"best_{tuning.unit}": best})
+        log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / WEIGHTS, weights, origin)
         (folder / CHECKPOINT).unlink(missing_ok=True)
-        tuning.finish()
+        if not cfg.tuner.get("keep_lists", True):
+            remove_lists(folder)
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
-    return after["dev"][0].score
+    return after["dev"].score
 
 
 def main() -> int:
@@ -184,8 +185,6 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _check(cfg: DictConfig, parts: Parts) -> None:
     """Refuse combinations that make no sense, before anything is done."""
-    if cfg.tuner.kind == "grouping":
-        check_grouping(cfg)
     if cfg.decoder.k == 1:
         raise InputError(
             "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "

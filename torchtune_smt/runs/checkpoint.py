@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -13,15 +14,16 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import DAMAGED, packed, unpacked, vector, well_formed, whole
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.runs.epochs import Best, Progress, check_progress
+from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.tuners.base import Report
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _KIND: Final = "checkpoint"
 _CURE: Final = "start the run anew"
 
 
 class Stateful(Protocol):
-    """What a tuner has besides weights and progress: its optimizer, say."""
+    """What there is besides weights: a run (`Rounds`), or a part of one."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, strings and tensors."""
@@ -38,8 +40,7 @@ class Stateful(Protocol):
 def save_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    tuner: Stateful,
-    progress: Progress,
+    state: Stateful,
     fingerprint: dict[str, str],
 ) -> None:
     """Write a checkpoint, whole or not at all.
@@ -49,8 +50,8 @@ def save_checkpoint(
 
     Parameters
     ----------
-    tuner : Stateful
-        Its optimizer, say.
+    state : Stateful
+        Of what changes them: a run.
     fingerprint : dict of str
         What the run depends on (see `load_checkpoint`).
 
@@ -60,22 +61,12 @@ def save_checkpoint(
         The file cannot be written, as on a full disk; the last checkpoint is still there.
     """
     names = {name: torch.from_numpy(a) for name, a in weights.features.to_arrays().items()}
-    best = progress.best
     content = {
         "fingerprint": fingerprint,
         "features": names,
         "n_dense": weights.n_dense,
         "weights": weights.parameter,
-        "tuner": tuner.state_dict(),
-        "epoch": progress.epoch,
-        "batches": progress.batches,
-        "sentences": progress.sentences,
-        "stale_epochs": progress.stale_epochs,
-        "records": progress.records,
-        "moved": progress.moved,
-        "last": progress.last,
-        "total": progress.total,
-        "best": None if best is None else (best.epoch, best.score, best.weights),
+        "state": state.state_dict(),
     }
     write_container(path, _KIND, _VERSION, *packed(content))
 
@@ -83,18 +74,18 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    tuner: Stateful,
+    state: Stateful,
     fingerprint: dict[str, str],
-) -> Progress:
-    """Restore weights and tuner from a checkpoint and return where the run was.
+) -> None:
+    """Restore weights, and a run that changes them, from a checkpoint.
 
-    Nothing in the file is executed, and all of it is checked before weights or tuner change.
+    Nothing in the file is executed, and all of it is checked before weights or run change.
 
     Parameters
     ----------
     weights : Weights
         Fresh, with the dense features of the run's decoder.
-    tuner : Stateful
+    state : Stateful
         With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
         What this run depends on: what differs from the checkpoint's is an error that names it.
@@ -117,20 +108,7 @@ def load_checkpoint(
             features = Vocabulary.from_arrays(names)
             n_dense = whole(content["n_dense"], 0, len(features))
             values = vector(content["weights"], weights.parameter.dtype, len(features))
-            best = content["best"]
-            progress = Progress(
-                epoch=content["epoch"],
-                batches=content["batches"],
-                sentences=content["sentences"],
-                best=None if best is None else Best(*best),
-                total=content["total"],
-                stale_epochs=content["stale_epochs"],
-                records=content["records"],
-                moved=content["moved"],
-                last=content["last"],
-            )
-            check_progress(progress, weights.parameter.dtype, len(features))
-            state = content["tuner"]
+            saved = content["state"]
     except ValueError:
         raise InputError(f"{DAMAGED}; {_CURE}", path=path) from None
     for name in sorted(recorded.keys() | fingerprint.keys(), key=str):
@@ -142,16 +120,47 @@ def load_checkpoint(
             )
     if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
-    # The tuner is told how many weights there are, and may still refuse.
+    # The run is told how many weights there are, and may still refuse.
     weights.features.intern(features.names(range(len(features))))
     weights.grow()
     try:
-        tuner.load_state_dict(state)
+        state.load_state_dict(saved)
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"does not fit the tuner: {error}", path=path) from None
+        raise InputError(f"does not fit the run: {error}; {_CURE}", path=path) from None
     with torch.no_grad():
         # Features met after the weights were last read have a name already and no weight yet.
         weights.parameter[: values.numel()] = values.to(weights.parameter.device)
-    return progress
+
+
+class Checkpoints(Callback):
+    """Saves a run after each round, after each part that takes long, and now and then.
+
+    Parameters
+    ----------
+    path : path
+    fingerprint : dict of str
+        See `load_checkpoint`.
+    minutes : float
+        A step is saved if the last time was so long ago: a checkpoint has the names of all
+        features, which may be millions.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], fingerprint: dict[str, str], minutes: float = 1.0
+    ) -> None:
+        self._path = path
+        self._fingerprint = fingerprint
+        self._minutes = minutes
+
+    def on_start(self, run: Rounds) -> None:
+        """Begin to count the minutes."""
+        self._saved = time.perf_counter()
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Save the run, if it is worth it."""
+        if report.kind == "step" and time.perf_counter() - self._saved < 60 * self._minutes:
+            return
+        save_checkpoint(self._path, run.tuner.weights, run, self._fingerprint)
+        self._saved = time.perf_counter()

@@ -12,23 +12,24 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.features.template import template_of
-from torchtune_smt.runs.epochs import Progress
+from torchtune_smt.runs.rounds import Callback, Progress, Rounds
+from torchtune_smt.tuners.base import Report
 
 _METRICS = "metrics.jsonl"
 
 
-class RunLog:
+class RunLog(Callback):
     """TensorBoard events and ``metrics.jsonl`` of one run folder.
 
-    A line of the file is a JSON object: ``{"step": ..., "name": value, ...}``, the step in
-    sentences tuned on.
+    As a callback it records the numbers of each report, and after each round the weights. A line
+    of the file is a JSON object: ``{"step": ..., "name": value, ...}``, the step in sentences tuned
+    on.
 
     Parameters
     ----------
@@ -44,6 +45,9 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, resumed: Progress | None = None) -> None:
+        # It takes long to import.
+        from torch.utils.tensorboard import SummaryWriter
+
         path, events = folder / _METRICS, folder / "tensorboard"
         purge = None
         self.records = 0
@@ -98,6 +102,14 @@ class RunLog:
     ) -> None:
         self._writer.close()
         self._file.close()
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Record what was done."""
+        if report.numbers:
+            self.scalars(run.progress.sentences, report.numbers)
+        if report.kind == "round":
+            self.weights(run.progress.sentences, run.tuner.weights)
+        run.progress.records = self.records
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Record numbers at a step; a tag's part before ``/`` groups it in TensorBoard."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
 
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
-from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.state import DAMAGED, well_formed, whole
 from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.runs.epochs import Progress, check_ending, set_weights
 from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.collect import Collector
-
-Result = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -111,23 +108,16 @@ def solve_lists(
 
 
 @dataclass(frozen=True)
-class IterationSettings:
-    """How weights are taken over, when tuning ends, and with which weights.
+class Mixing:
+    """How weights that were found are taken over, and when there is nothing left to be found.
 
     Parameters
     ----------
-    iterations : int
-        At most.
-    patience : int, optional
-        Stop after this many iterations without a better score.
     interpolation : float
         Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
     tolerance : float
-        Stop, too, where decoding brings nothing new and the last iteration has moved no weight by
-        more than this share of the largest one.
-    result : {"best", "last"}
-        Weights of the iteration with the best score (or the start's, if its score is known and none
-        is better), or of the last one.
+        Stop where decoding brings nothing new and the last iteration has moved no weight by more
+        than this share of the largest one.
 
     Raises
     ------
@@ -135,14 +125,10 @@ class IterationSettings:
         A value is out of range.
     """
 
-    iterations: int = 15
-    patience: int | None = 3
     interpolation: float = 1.0
     tolerance: float = 1e-3
-    result: Result = "best"
 
     def __post_init__(self) -> None:
-        check_ending("iterations", self.iterations, self.patience, self.result, get_args(Result))
         if not 0 < self.interpolation <= 1:
             raise ValueError(
                 f"interpolation must be above 0 and at most 1, not {self.interpolation}"
@@ -151,124 +137,131 @@ class IterationSettings:
             raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
 
 
-@dataclass(frozen=True)
-class IterationReport:
-    """What one iteration did.
-
-    Attributes
-    ----------
-    iteration : int
-        From 1.
-    hypotheses, new : int
-        In the lists that weights were found on; of these, those that came last.
-    score : float
-        Of the new weights.
-    fit : dict of str to float
-        See `Solution.report`.
-    seconds, fitting : float
-        Wall-clock time of all, and of finding weights in it.
-    """
-
-    iteration: int
-    hypotheses: int
-    new: int
-    score: float
-    fit: dict[str, float]
-    seconds: float
-    fitting: float
-
-
-def tune_batch(
-    collector: Collector,
-    solver: Solver,
-    settings: IterationSettings,
-    evaluate: Callable[[], float] | None,
-    *,
-    seed: int = 0,
-    earlier: int = 0,
-    progress: Progress | None = None,
-    on_iteration: Callable[[IterationReport, Progress], None] = lambda report, progress: None,
-    save: Callable[[Progress], None] = lambda progress: None,
-) -> Progress:
-    """Run the iterations of a batch tuner and leave the resulting weights in place.
+class BatchTuner(Tuner):
+    """Finds weights on the k-best lists of all iterations.
 
     Iteration i decodes the sentences with W^(i-1), adds to their lists, and finds W^i on these.
 
     Parameters
     ----------
     collector : Collector
-        With lists that have `earlier` iterations, and one for each one done (and one more if
-        `evaluate` is None).
+        Its lists are empty, or those of the run that is taken up again.
     solver : Solver
-    settings : IterationSettings
-    evaluate : callable, optional
-        Returns the score (larger is better) of the weights as they are. None: it is corpus BLEU of
-        the collector's sentences, which comes with the lists of the next iteration.
+    mixing : Mixing
     seed : int
+    dimension : callable
+        Returns OSCAR's d, where it took part in the last solution.
+
+    Attributes
+    ----------
     earlier : int
-        Iterations of the lists that were there before the run; weights are found on all of them.
-    progress : Progress, optional
-        Where an earlier run stopped; weights and lists are as they were then. Or one that has noted
-        the score of the start. If none is noted and `evaluate` is None, the first lists tell it.
-    on_iteration : callable
-        Told what happened.
-    save : callable
-        Called after each iteration, when the state may be saved.
-
-    Raises
-    ------
-    DivergenceError
-        A weight is not finite.
+        Iterations of the lists that were there before; weights are found on all of them.
+    moved : float
+        In the last iteration: the largest change of a weight, as a share of the largest weight.
     """
-    progress = progress or Progress()
-    weights, lists = collector.weights, collector.lists
-    while progress.epoch <= settings.iterations and not progress.is_stale(settings.patience):
-        begin = time.perf_counter()
-        iteration = earlier + progress.epoch
+
+    advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
+
+    def __init__(
+        self,
+        collector: Collector,
+        solver: Solver,
+        mixing: Mixing = Mixing(),
+        *,
+        seed: int = 0,
+        dimension: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self.collector = collector
+        self.weights = collector.weights
+        self.solver = solver
+        self.mixing = mixing
+        self.seed = seed
+        self.dimension = dimension
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a run of iterations; those that the lists have are earlier ones."""
+        self.earlier = self.collector.lists.n_iterations
+        self.moved = float("inf")
+        # Of the iteration under way: what its solution has to say, and when it began.
+        self._numbers: dict[str, float] = {}
+        self._clock, self._solving = time.perf_counter(), 0.0
+
+    def score(self) -> float:
+        """Decode with the weights as they are, for the next iteration; return corpus BLEU.
+
+        Where the sentences tuned on are those that weights are to be evaluated on, this is the
+        evaluation, and nothing is decoded twice.
+        """
+        return self.collector.collect(self.show).bleu
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        """Do an iteration; none if decoding brings nothing new and weights no longer move."""
+        self._clock = time.perf_counter()
+        if done:
+            return
+        weights, lists = self.weights, self.collector.lists
+        iteration = self.earlier + number
         if lists.n_iterations < iteration:
-            collected = collector.collect()
-            if evaluate is None and progress.best is None:
-                progress.note_start(collected.bleu, weights.parameter)
-        sizes = lists.sizes[:iteration]
-        if sizes[-1] == 0 and progress.moved <= settings.tolerance:
-            break
-        start = _current(weights)
-        decoded = time.perf_counter()
-        solution = solve_lists(solver, lists, start, (seed, iteration))
-        fitting = time.perf_counter() - decoded
-        progress.moved = _interpolate(weights, start, solution.weights, settings.interpolation)
-        score = collector.collect().bleu if evaluate is None else evaluate()
-        progress.compare(score, weights.parameter.detach()[: start.size])
-        progress.sentences += len(collector.sentences)
-        seconds = time.perf_counter() - begin
-        report = IterationReport(
-            progress.epoch, sum(sizes), sizes[-1], score, solution.report, seconds, fitting
-        )
-        on_iteration(report, progress)
-        progress.epoch += 1
-        save(progress)
-    if settings.result == "best" and progress.best is not None:
+            self.collector.collect(self.show)
+        if lists.sizes[iteration - 1] == 0 and self.moved <= self.mixing.tolerance:
+            return
         weights.grow()
-        set_weights(weights.parameter, progress.best.weights)
-    return progress
+        start: Float64 = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
+        decoded = time.perf_counter()
+        solution = solve_lists(self.solver, lists, start, (self.seed, iteration))
+        self._solving = time.perf_counter() - decoded
+        share = self.mixing.interpolation
+        mixed = share * solution.weights + (1 - share) * start
+        largest = float(np.abs(mixed).max(initial=0.0))
+        self.moved = float(np.abs(mixed - start).max(initial=0.0)) / largest if largest > 0 else 0.0
+        weights.parameter.data[:] = torch.from_numpy(mixed)
+        sizes = lists.sizes[:iteration]
+        self._numbers = {
+            "lists/hypotheses": sum(sizes),
+            "lists/new": sizes[-1],
+            **{f"fit/{name}": value for name, value in solution.report.items()},
+            "fit/moved": self.moved,
+        }
+        yield Report("step", sentences=len(self.collector.sentences))
 
-
-def _current(weights: Weights) -> Float64:
-    """Return a copy of the weights of all features known."""
-    weights.grow()
-    values: Float64 = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
-    return values
-
-
-def _interpolate(weights: Weights, old: Float64, new: Float64, share: float) -> float:
-    """Set weights to a mean of new and old; return the largest change over the largest weight."""
-    mixed = share * new + (1 - share) * old
-    if not np.isfinite(mixed).all():
-        raise DivergenceError(
-            "a weight is not finite after fitting: check the feature values, and the learning rate "
-            "if the tuner has one"
+    def summary(self, kept: bool) -> Report:
+        """Return what the iteration did."""
+        numbers, d = dict(self._numbers), self.dimension()
+        if d is not None:
+            numbers["oscar/dimension"] = d
+        seconds = time.perf_counter() - self._clock
+        numbers |= {"speed/seconds": seconds, "speed/seconds_fitting": self._solving}
+        active = int(self.weights.parameter.count_nonzero())
+        text = (
+            f"{numbers['lists/new']:,} new hypotheses of {numbers['lists/hypotheses']:,}, "
+            f"{active:,} active features, {seconds:.0f} s{'' if d is None else f', d = {d:,}'}"
         )
-    set_weights(weights.parameter, torch.from_numpy(mixed))
-    largest = float(np.abs(mixed).max(initial=0.0))
-    change = float(np.abs(mixed - old).max(initial=0.0))
-    return change / largest if largest > 0 else 0.0
+        return Report("round", numbers, text)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what there is besides weights; the lists are in their folder."""
+        return {
+            "lists": self.collector.lists.state_dict(),
+            "earlier": self.earlier,
+            "moved": self.moved,
+            "numbers": self._numbers,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            It cannot have; the lists are others, or have fewer iterations.
+        """
+        with well_formed():
+            lists, moved = state_dict["lists"], state_dict["moved"]
+            numbers = dict(state_dict["numbers"])
+            earlier = whole(state_dict["earlier"], 0, lists["iterations"])
+        if {type(value) for value in numbers.values()} - {int, float} or type(moved) is not float:
+            raise ValueError(DAMAGED)
+        self.collector.lists.load_state_dict(lists)
+        self.earlier, self.moved, self._numbers = earlier, moved, numbers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
@@ -17,6 +17,7 @@ from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.metrics.corpus import bleu_of_statistics
+from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.sentences import Sentences
 
 # Sentences decoded between two reports.
@@ -68,8 +69,8 @@ class Collector:
         One at least.
     judge : Judge
     lists : AccumulatedLists
-    on_batch : callable
-        Told how many sentences have been decoded, every now and then.
+    name : str
+        What the sentences are called, where it is shown how many have been decoded.
     """
 
     def __init__(
@@ -79,17 +80,22 @@ class Collector:
         sentences: Sentences,
         judge: Judge,
         lists: AccumulatedLists,
-        on_batch: Callable[[int], None] = lambda sentences: None,
+        name: str = "",
     ) -> None:
         self.decoder = decoder
         self.weights = weights
         self.sentences = sentences
         self.judge = judge
         self.lists = lists
-        self.on_batch = on_batch
+        self.name = name
 
-    def collect(self) -> Collected:
+    def collect(self, show: Show = lambda what, done, total, unit: None) -> Collected:
         """Decode all sentences, and end an iteration of the lists.
+
+        Parameters
+        ----------
+        show : callable
+            Told every now and then how many have been decoded.
 
         Raises
         ------
@@ -97,17 +103,15 @@ class Collector:
             All lists have one hypothesis.
         """
         start = time.perf_counter()
-        total = np.zeros(10, np.int64)
-        sources = self.sentences.sources
-        for begin in range(0, len(sources), _BATCH):
-            batch = sources[begin : begin + _BATCH]
-            kbests = self.decoder.decode(batch, self.weights)
-            statistics = [self.judge.statistics(kbest) for kbest in kbests]
+        total: Int64 = np.zeros(10, np.int64)
+        done, sources = 0, self.sentences.sources
+        for kbests, statistics in self._decoded():
             pairs = zip(kbests, statistics, strict=True)
-            kbests = [kbest.with_gains(self.judge.gains(kbest, counts)) for kbest, counts in pairs]
+            judged = [kbest.with_gains(self.judge.gains(kbest, counts)) for kbest, counts in pairs]
             total += np.sum([counts[0] for counts in statistics], axis=0)
-            self.lists.add(kbests, statistics)
-            self.on_batch(len(batch))
+            self.lists.add(judged, statistics)
+            done += len(judged)
+            show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
         new = self.lists.end_iteration()
         if self.lists.n_hypotheses <= len(self.sentences):
             raise InputError(
@@ -115,3 +119,16 @@ class Collector:
                 "let lists be longer (decoder.k)"
             )
         return Collected(new, bleu_of_statistics(total), time.perf_counter() - start)
+
+    def score(self) -> float:
+        """Return corpus BLEU of the weights of the moment, and leave the lists as they are."""
+        return bleu_of_statistics(
+            np.sum([counts[0] for _, all_ in self._decoded() for counts in all_], axis=0)
+        )
+
+    def _decoded(self) -> Iterator[tuple[Sequence[KBest], list[Counts]]]:
+        """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
+        sources = self.sentences.sources
+        for begin in range(0, len(sources), _BATCH):
+            kbests = self.decoder.decode(sources[begin : begin + _BATCH], self.weights)
+            yield kbests, [self.judge.statistics(kbest) for kbest in kbests]

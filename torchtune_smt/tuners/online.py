@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,38 +17,12 @@ from torchtune_smt.metrics.base import BoundMetric
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers.pairs import PairSampler
-from torchtune_smt.tuners.objective import take_step
+from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.objective import check_pairs, take_step
 from torchtune_smt.tuners.sentences import Sentences
 
 
-@dataclass(frozen=True)
-class BatchReport:
-    """What one mini-batch did.
-
-    Attributes
-    ----------
-    epoch, batch : int
-        Counted from 1.
-    sentences, pairs : int
-    loss : float
-        Mean over the pairs, before the step.
-    gain : float
-        Mean gain of the best hypotheses.
-    seconds, decoding : float
-        Wall-clock time of all, and of decoding in it.
-    """
-
-    epoch: int
-    batch: int
-    sentences: int
-    pairs: int
-    loss: float
-    gain: float
-    seconds: float
-    decoding: float
-
-
-class OnlineTuner:
+class OnlineTuner(Tuner):
     """Pairwise online tuning (Green et al. 2013, Algorithm 1; Simianer et al. 2012, Algorithm 1).
 
     Parameters
@@ -56,6 +30,8 @@ class OnlineTuner:
     decoder : Decoder
     weights : Weights
         Changed in place, through `optimizer`.
+    sentences : Sentences
+        Those that are tuned on.
     metric : BoundMetric
         Gains, for the references of the sentences tuned on.
     sampler : PairSampler
@@ -69,12 +45,19 @@ class OnlineTuner:
         Take the sentences in a new random order each epoch, or as given.
     seed : int
         Of the order and of the pairs.
+    average : bool
+        The average of a run's weights is what ``optimizer.averaged()`` returns.
     """
+
+    unit = "epoch"
+    advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
+    results = ("best", "last", "average")
 
     def __init__(
         self,
         decoder: Decoder,
         weights: Weights,
+        sentences: Sentences,
         metric: BoundMetric,
         sampler: PairSampler,
         loss: Loss,
@@ -83,11 +66,14 @@ class OnlineTuner:
         batch_size: int = 20,
         shuffle: bool = True,
         seed: int = 0,
+        average: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        super().__init__()
         self.decoder = decoder
         self.weights = weights
+        self.sentences = sentences
         self.metric = metric
         self.sampler = sampler
         self.loss = loss
@@ -95,34 +81,63 @@ class OnlineTuner:
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
+        self.average = average
         weights.before_read = self.optimizer.catch_up
 
-    def epoch(self, sentences: Sentences, number: int, done: int = 0) -> Iterator[BatchReport]:
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
 
-        Parameters
-        ----------
-        number : int
-            Of the epoch, from 1: with the seed it decides on order and pairs.
-        done : int
-            Mini-batches of this epoch that an earlier run has done already.
+        Raises
+        ------
+        InputError
+            The first epoch has found no pair to learn from.
         """
-        order = np.arange(len(sentences))
+        order = np.arange(len(self.sentences))
         if self.shuffle:
             order = np.random.default_rng((self.seed, number)).permutation(order)
-        begins = range(done * self.batch_size, order.size, self.batch_size)
-        for batch, begin in enumerate(begins, start=done + 1):
+        found = 0
+        for begin in range(done * self.batch_size, order.size, self.batch_size):
             start = time.perf_counter()
             chosen = order[begin : begin + self.batch_size]
-            kbests = self.decoder.decode([sentences.sources[i] for i in chosen], self.weights)
+            kbests = self.decoder.decode([self.sentences.sources[i] for i in chosen], self.weights)
             decoded = time.perf_counter()
             kbests = [kbest.with_gains(self.metric.gains(kbest)) for kbest in kbests]
             loss, pairs = self.step(kbests, number)
             gain = sum(float(k.finite_gains()[0]) for k in kbests) / len(kbests)
             end = time.perf_counter()
-            yield BatchReport(
-                number, batch, len(kbests), pairs, loss, gain, end - start, decoded - start
-            )
+            found += pairs
+            numbers = {
+                "train/loss": loss,
+                "train/gain": gain,
+                "train/pairs": pairs,
+                "train/lr": float(self.optimizer.param_groups[0].get("lr", "nan")),
+                "speed/sentences_per_second": chosen.size / (end - start),
+                "speed/milliseconds_outside_decoding": 1e3 * (end - decoded) / chosen.size,
+            }
+            yield Report("step", numbers, f"gain {gain:.4f}", chosen.size)
+        # What there was of an epoch before it was taken up again is not known.
+        if number == 1 and not done:
+            check_pairs(found)
+        self.optimizer.flush()
+        self.optimizer.end_epoch()
+
+    def summary(self, kept: bool) -> Report:
+        """Return how many features have a weight."""
+        active = int(self.weights.parameter.count_nonzero())
+        return Report("round", text=f"{active:,} active features")
+
+    def averaged(self) -> torch.Tensor | None:
+        """Return the optimizer's own average of the weights, if it is to be taken."""
+        optimizer: Any = self.optimizer
+        return optimizer.averaged() if self.average else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.optimizer.load_state_dict(state_dict)
 
     def step(self, kbests: Sequence[KBest], epoch: int) -> tuple[float, int]:
         """Take one step on lists with gains; return the mean loss and the number of pairs.

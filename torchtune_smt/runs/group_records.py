@@ -1,0 +1,52 @@
+"""What a run of tuning by groups leaves besides its log: a file of groups, and pictures of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from torchtune_smt.runs.log import RunLog
+from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.feature_groups import save_groups
+from torchtune_smt.tuners.group_picture import draw_groups
+from torchtune_smt.tuners.grouping import GroupingTuner
+
+GROUPS: Final = "groups.tsv.gz"
+
+
+class GroupRecords(Callback):
+    """Draws the groups of each iteration, and writes those of the weights that are kept.
+
+    Parameters
+    ----------
+    log : RunLog
+        Has the pictures.
+    folder : path
+        Of the run.
+    """
+
+    def __init__(self, log: RunLog, folder: Path) -> None:
+        self._log = log
+        self._folder = folder
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Record the weights and sizes of groups after an iteration."""
+        if report.kind != "round":
+            return
+        assert isinstance(run.tuner, GroupingTuner) and run.tuner.groups is not None
+        groups, step = run.tuner.groups, run.progress.sentences
+        packed = groups.pack(run.tuner.weights.parameter.detach().numpy())
+        weights, sizes = packed[groups.n_dense :], groups.sizes[groups.n_dense :]
+        if weights.size:
+            self._log.histogram("groups/weights", weights, step)
+            self._log.histogram("groups/log10_sizes", np.log10(sizes), step)
+        title = (
+            f"iteration {report.round}: {weights.size:,} groups of {sizes.sum():,} features, "
+            f"dev BLEU {run.progress.last:.2f}"
+        )
+        self._log.image("groups/picture", draw_groups(weights, sizes, title), step)
+        if report.kept:
+            save_groups(self._folder / GROUPS, groups, packed, run.tuner.weights.features)

@@ -1,0 +1,295 @@
+"""Rounds of tuning: evaluation after each, the best one kept, stopped and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
+from torchtune_smt.tuners.base import Report, Tuner
+
+
+@dataclass
+class Best:
+    """The best round so far: its number, its score, its weights [D then].
+
+    Number 0 is the start: the weights before the first one.
+    """
+
+    round: int
+    score: float
+    weights: torch.Tensor
+
+
+@dataclass
+class Progress:
+    """How far tuning has come, and what has come out.
+
+    Attributes
+    ----------
+    round : int
+        The round under way, from 1.
+    done : int
+        Reports of it so far.
+    sentences : int
+        Sentences tuned on in all rounds.
+    best : Best, optional
+    total : tensor [D then], optional
+        Sum of the weights at the ends of the rounds.
+    stale : int
+        Rounds since the best one, or since the start.
+    records : int
+        Lines that the run's log has so far; whoever writes one keeps count here.
+    last : float
+        Score of the last round.
+    """
+
+    round: int = 1
+    done: int = 0
+    sentences: int = 0
+    best: Best | None = None
+    total: torch.Tensor | None = None
+    stale: int = 0
+    records: int = 0
+    last: float = float("nan")
+
+    def note_start(self, score: float, weights: torch.Tensor) -> None:
+        """Note the score of the weights before the first round: no worse ones are the best."""
+        self.best = Best(0, score, weights.detach().clone())
+
+    def compare(self, score: float, weights: torch.Tensor) -> None:
+        """Note the score of the round under way, and its weights if they are the best so far."""
+        self.last = score
+        self.stale += 1
+        if self.best is None or score > self.best.score:
+            self.best = Best(self.round, score, weights.detach().clone())
+            self.stale = 0
+
+    def is_stale(self, patience: int | None) -> bool:
+        """Say whether so many rounds have gone by without a better one."""
+        return patience is not None and self.stale >= patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it in numbers and tensors."""
+        best = self.best
+        found = None if best is None else (best.round, best.score, best.weights)
+        return {**vars(self), "best": found}
+
+    @classmethod
+    def of_state(cls, state_dict: dict[str, Any], dtype: torch.dtype, dimension: int) -> Progress:
+        """Return what `state_dict` gave; raise ValueError if it cannot have.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            Of weights.
+        dimension : int
+            How many weights there are at most.
+        """
+        with well_formed():
+            best = state_dict["best"]
+            progress = cls(**{**state_dict, "best": None if best is None else Best(*best)})
+        number = whole(progress.round, 1)
+        for count in (progress.done, progress.sentences, progress.stale, progress.records):
+            whole(count, 0)
+        if type(progress.last) is not float:
+            raise ValueError(DAMAGED)
+        if progress.best is not None:
+            whole(progress.best.round, 0, number)
+            real(progress.best.score)
+            vector(progress.best.weights, dtype, dimension)
+        if progress.total is not None:
+            vector(progress.total, dtype, dimension)
+        return progress
+
+
+class Callback:
+    """Told what a run does. Of these methods, write those that you need."""
+
+    def on_start(self, run: Rounds) -> None:
+        """A run begins, or goes on."""
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        """Something was done. With the report of a round, ``run.progress`` is in the next one."""
+
+    def on_work(self, what: str, done: int, total: int, unit: str) -> None:
+        """A long piece of work has come so far; see `tuners.base.Show`."""
+
+    def on_end(self, run: Rounds) -> None:
+        """The run is over, or an exception ends it."""
+
+
+def check_ending(kind: type[Tuner] | Tuner, rounds: int, patience: int | None, result: str) -> None:
+    """Raise ValueError if when tuning ends, or with which weights, is out of range."""
+    if rounds < 1:
+        raise ValueError(f"{kind.unit}s must be at least 1, not {rounds}")
+    if patience is not None and patience < 1:
+        raise ValueError(f"patience must be at least 1, or null, not {patience}")
+    if result not in kind.results:
+        *names, last = kind.results
+        raise ValueError(f"result must be {', '.join(names)} or {last}, not {result!r}")
+
+
+class Rounds:
+    """A run: rounds of a tuner, until there have been enough, or none has been better for long.
+
+    Parameters
+    ----------
+    tuner : Tuner
+    evaluate : callable
+        Returns the score (larger is better) of the weights as they are; asked before the first
+        round, if `Progress.note_start` was not, and after each.
+    rounds : int
+        At most.
+    patience : int, optional
+        Stop after this many rounds without a better score.
+    result : {"best", "last", "average"}
+        Weights of the round with the best score (or the start's, if none is better), of the last
+        one, or, of tuners that have it, the average: `Tuner.averaged`, or the mean of the weights
+        after each round (Simianer et al. 2012, Algorithm 1).
+    callbacks : sequence of Callback
+        Asked in this order. Whoever saves comes last.
+
+    Attributes
+    ----------
+    progress : Progress
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    def __init__(
+        self,
+        tuner: Tuner,
+        evaluate: Callable[[], float],
+        *,
+        rounds: int = 10,
+        patience: int | None = None,
+        result: str = "best",
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        check_ending(tuner, rounds, patience, result)
+        self.tuner = tuner
+        self.evaluate = evaluate
+        self.rounds = rounds
+        self.patience = patience
+        self.result = result
+        self.callbacks = callbacks
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what has come out so far; the weights stay as they are."""
+        self.progress = Progress()
+
+    def run(self) -> Progress:
+        """Tune, from where `progress` is, and leave the resulting weights in place.
+
+        Raises
+        ------
+        InputError
+            There is nothing to learn from.
+        DivergenceError
+            A weight is not finite.
+        """
+        self.tuner.show = self._show
+        try:
+            for callback in self.callbacks:
+                callback.on_start(self)
+            for report in self.steps():
+                for callback in self.callbacks:
+                    callback.on_report(report, self)
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self)
+        return self.progress
+
+    def steps(self) -> Iterator[Report]:
+        """Do what `run` does, without callbacks, yielding what was done.
+
+        What `state_dict` returns after a yield suffices to go on from there.
+        """
+        tuner, progress, weights = self.tuner, self.progress, self.tuner.weights
+        if progress.best is None:
+            score = self.evaluate()
+            progress.note_start(score, weights.parameter)
+        while progress.round <= self.rounds and not progress.is_stale(self.patience):
+            number = progress.round
+            for report in tuner.round(number, progress.done):
+                progress.done += 1
+                progress.sentences += report.sentences
+                yield replace(report, round=number)
+            if progress.done == 0:
+                break
+            values = weights.parameter.detach()
+            if not values.isfinite().all():
+                raise DivergenceError(
+                    f"a weight is not finite after {tuner.unit} {number}: check the feature "
+                    "values, and lower the learning rate if there is one"
+                )
+            score = self.evaluate()
+            progress.compare(score, values)
+            if self.result == "average" and tuner.averaged() is None:
+                total = weights.parameter.detach().clone()
+                if progress.total is not None:
+                    total[: progress.total.numel()] += progress.total
+                progress.total = total
+            kept = self.result == "last" or progress.stale == 0
+            report = tuner.summary(kept)
+            said = f"{tuner.unit} {number}: dev BLEU {score:.2f}"
+            progress.round += 1
+            progress.done = 0
+            yield replace(
+                report,
+                numbers={"bleu/dev": score, **report.numbers},
+                text=", ".join(filter(None, [said, report.text])),
+                round=number,
+                kept=kept,
+            )
+        weights.grow()
+        if self.result == "best":
+            assert progress.best is not None
+            set_weights(weights.parameter, progress.best.weights)
+        elif self.result == "average":
+            average = tuner.averaged()
+            if average is None and progress.total is not None:
+                average = progress.total / (progress.round - 1)
+            if average is not None:
+                set_weights(weights.parameter, average)
+        # The optimizer is done: nothing is put off for the weights that are read from now on.
+        weights.before_read = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, in numbers, strings and tensors, what there is besides weights."""
+        return {"progress": self.progress.state_dict(), "tuner": self.tuner.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            It cannot have given that.
+        """
+        weights = self.tuner.weights
+        with well_formed():
+            saved, state = state_dict["progress"], state_dict["tuner"]
+        progress = Progress.of_state(saved, weights.parameter.dtype, len(weights.features))
+        self.tuner.load_state_dict(state)
+        self.progress = progress
+
+    def _show(self, what: str, done: int, total: int, unit: str) -> None:
+        for callback in self.callbacks:
+            callback.on_work(what, done, total, unit)
+
+
+def set_weights(parameter: torch.Tensor, values: torch.Tensor) -> None:
+    """Set the first weights to `values`; features that came later have none."""
+    with torch.no_grad():
+        parameter.zero_()
+        parameter[: values.numel()] = values

@@ -1,0 +1,66 @@
+"""What is said at the end of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.runs.log import active_features
+from torchtune_smt.runs.rounds import Rounds
+
+
+def gained_nothing(run: Rounds) -> str:
+    """Return what is said where dev is no better than before."""
+    unit, weights = run.tuner.unit, run.tuner.weights
+    if run.result == "best":
+        what = f"no {unit} was better on dev than the start, and its weights are kept"
+        if not weights.parameter.any():
+            what += " (all are 0: they rank nothing, and leave lists in the order they come in)"
+    else:
+        what = (
+            f"dev BLEU is no better than before; tuner.result=best keeps the start if no {unit} is"
+        )
+    return f"tuning has gained nothing: {what}; try {run.tuner.advice} (docs/errors.md)"
+
+
+def summary(
+    before: Mapping[str, float],
+    after: Mapping[str, CorpusScore],
+    weights: Weights,
+    reached: Sequence[str],
+    start: float,
+) -> str:
+    """Return what came out as a table and some lines."""
+    lines = [f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}"]
+    for name, score in after.items():
+        old, new = before[name], score.score
+        lines.append(f"{name:<6}{old:>8.2f}{new:>8.2f}{new - old:>+8.2f}")
+    active = active_features(weights)
+    parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
+    lines += [
+        f"signature: {after['dev'].signature}",
+        *reached,
+        f"active features: {sum(active.values()):,} ({parts})",
+        f"time: {time.perf_counter() - start:.0f} s",
+    ]
+    return "\n".join(lines)
+
+
+def contents(folder: Path) -> str:
+    """Return what lies in a run folder, a line a file."""
+    lines = []
+    for name, what in {
+        "weights.txt.gz": "tuned weights, name and value a line",
+        "groups.tsv.gz": "groups of features: number, weight, size, and a feature, a line each",
+        "dev.translations.txt": "translations with the tuned weights",
+        "test.translations.txt": "translations with the tuned weights",
+        "lists": "k-best lists of all iterations",
+        "metrics.jsonl": "everything measured, a line each",
+        "config.yaml": "the configuration, resolved",
+    }.items():
+        if (folder / name).exists():
+            lines.append(f"{folder / name}: {what}")
+    return "\n".join([*lines, f"tensorboard --logdir {folder}"])
