@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import SparseRows
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment
-from torchtune_smt.samplers.pairs import AllPairs, ProSampler
+from torchtune_smt.kbest.store import ListStore
+from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 
 D = 8
 
@@ -40,6 +39,23 @@ def kbest_of(index, hypotheses):
     )
 
 
+def lists_of(chosen):
+    return KBestLists.of([kbest_of(index, hypotheses) for index, hypotheses in chosen])
+
+
+def with_statistics(kbests, numbers):
+    rows = np.array(numbers, np.int32).reshape(-1, 10)
+    ends = np.cumsum([len(kbest) for kbest in kbests])
+    parts = np.split(rows, ends[:-1])
+    return [replace(k, statistics=part) for k, part in zip(kbests, parts, strict=True)]
+
+
+def flattened(store):
+    """Return everything in a store as arrays."""
+    lists = store.lists()
+    return {"index": lists.index, "begin": lists.begin, "gain": lists.gain} | vars(lists.rows)
+
+
 values = st.sampled_from([-2.0, -0.5, 0.25, 1.0, 1.0, 2.0, 3.0, 1 / 3, 300.0, 1e9])
 hypotheses = st.tuples(
     st.lists(st.integers(0, 3), max_size=3),
@@ -57,59 +73,51 @@ def kbests_of(chosen):
 
 @given(sets, weights)
 def test_scores_and_best(chosen, w):
-    flat = FlatLists.of_kbests(kbests_of(chosen), D)
+    flat = KBestLists.of(kbests_of(chosen))
     scores = [
         [sum(v * w[f] for f, v in sorted(features.items())) for _, features, _ in chosen[i]]
         for i in sorted(chosen)
     ]
-    assert flat.scores(w).tolist() == [s for part in scores for s in part]
-    firsts = flat.list_begin[:-1].tolist()
+    assert flat.rows.dot(w).tolist() == [s for part in scores for s in part]
+    firsts = flat.begin[:-1].tolist()
     expected = [b + part.index(max(part)) for b, part in zip(firsts, scores, strict=True)]
     assert flat.best(w).tolist() == expected
-    assert flat.sentence.tolist() == sorted(chosen)
-    assert not flat.has_statistics
+    assert flat.index.tolist() == sorted(chosen)
+    assert flat.statistics is None
 
 
 @given(sets, st.lists(st.integers(-1, 2), min_size=D, max_size=D))
 def test_projected(chosen, rename):
-    flat = FlatLists.of_kbests(kbests_of(chosen), D)
-    short = flat.projected(np.array(rename), 3)
+    rows = KBestLists.of(kbests_of(chosen)).rows
+    short = rows.projected(np.array(rename), 3)
     matrix = np.zeros((D, 3))
     for old, new in enumerate(rename):
         if new >= 0:
             matrix[old, new] = 1
-    np.testing.assert_allclose(
-        short.dense_matrix(3), flat.dense_matrix(D) @ matrix, rtol=1e-11, atol=1e-2 * 1e-9
-    )
+    np.testing.assert_allclose(short.dense(3), rows.dense(D) @ matrix, rtol=1e-11, atol=1e-2 * 1e-9)
     assert (short.value != 0).all()
-    for row in range(short.n_hypotheses):
-        ids = short.feature[short.row_begin[row] : short.row_begin[row + 1]]
-        assert (np.diff(ids) > 0).all()
+    short.check(3)
 
 
 def test_projection_leaves_out_what_cancels():
-    flat = FlatLists.of_kbests([kbest_of(0, [([0], {0: 0.1, 1: 0.2, 2: -0.3}, 0.0)])], 3)
-    assert flat.projected(np.zeros(3, np.int64), 1).value.size == 0
+    rows = kbest_of(0, [([0], {0: 0.1, 1: 0.2, 2: -0.3}, 0.0)]).rows
+    assert rows.projected(np.zeros(3, np.int64), 1).value.size == 0
 
 
 @given(sets)
 def test_lists_come_out_as_they_went_in(chosen):
     kbests = kbests_of(chosen)
-    flat = FlatLists.of_kbests(kbests, D)
-    for s, kbest in enumerate(kbests):
-        again = flat.kbest(s)
+    for kbest, again in zip(kbests, KBestLists.of(kbests), strict=True):
         assert again.index == kbest.index and np.array_equal(again.gain, kbest.gain)
         assert_equal(again.rows, kbest.rows)
-        assert again.tokens is None
+        assert all(map(np.array_equal, again.strings(), kbest.strings()))
 
 
 @given(sets, st.integers(0, 3))
 @pytest.mark.parametrize("sampler", [AllPairs(), ProSampler(candidates=20, pairs=3, threshold=0.1)])
 def test_pair_rows(sampler, chosen, seed):
-    # Words that tell hypotheses apart, as those of flat lists do.
-    chosen = {i: [([h], f, g) for h, (_, f, g) in enumerate(c)] for i, c in chosen.items()}
     kbests = kbests_of(chosen)
-    rows = FlatLists.of_kbests(kbests, D).pair_rows(sampler, (7, seed))
+    rows = pair_rows(KBestLists.of(kbests), sampler, (7, seed))
     pairs = [sampler.sample(kbest, (7, seed, kbest.index)) for kbest in kbests]
     expected = SparseRows.differences(kbests, pairs)
     assert len(rows) == len(expected)
@@ -121,26 +129,21 @@ def test_pair_rows(sampler, chosen, seed):
 
 def test_statistics_stay_with_their_hypotheses():
     kbests = kbests_of({0: [([1], {0: 1.0}, 0.5)] * 2, 3: [([1], {}, 0.0)]})
-    statistics = [np.arange(20).reshape(2, 10), np.arange(20, 30).reshape(1, 10)]
-    flat = FlatLists.of_kbests(kbests, D, statistics)
-    assert flat.has_statistics and flat.statistics.dtype == np.int32
+    flat = KBestLists.of(with_statistics(kbests, np.arange(30)))
+    assert flat.statistics.dtype == np.int32
+    assert flat[1].statistics.tolist() == [list(range(20, 30))]
     assert flat.statistics.ravel().tolist() == list(range(30))
 
 
-def test_lists_out_of_order_and_without_gains():
+def test_lists_without_gains():
     kbests = kbests_of({0: [([1], {}, 0.0)], 1: [([1], {}, 0.0)]})
-    with pytest.raises(ValueError, match="ascending order"):
-        FlatLists.of_kbests(kbests[::-1], D)
-    kbests[1] = replace(kbests[1], gain=None)
+    without = [replace(kbest, gain=None) for kbest in kbests]
+    with pytest.raises(ValueError, match="some lists have gain, and some have none"):
+        KBestLists.of([kbests[0], without[1]])
     with pytest.raises(ValueError, match="let a metric set `gain` first"):
-        FlatLists.of_kbests(kbests, D)
-
-
-def test_weights_of_another_length():
-    flat = FlatLists.of_kbests([], D)
-    assert len(flat) == flat.n_hypotheses == 0
-    with pytest.raises(ValueError, match="7 weights were given for 8 features"):
-        flat.scores(np.zeros(7))
+        ListStore().add(KBestLists.of(without))
+    with pytest.raises(ValueError, match="let a metric set `gain` first"):
+        pair_rows(without, AllPairs(), (1,))
 
 
 def plain(number):
@@ -181,26 +184,18 @@ class Reference:
         everything.sort(key=lambda h: h[0])
         assert lists.n_hypotheses == len(everything)
         assert lists.n_iterations == len(self.iterations)
-        flat = lists.flat(D)
-        owner = np.repeat(flat.sentence, np.diff(flat.list_begin)).tolist()
+        flat = lists.lists()
+        flat.check()
+        owner = np.repeat(flat.index, np.diff(flat.begin)).tolist()
         assert owner == [index for index, _, _ in everything]
         assert flat.gain.tolist() == [gain for _, _, gain in everything]
         rows = [
-            dict(
-                zip(
-                    flat.feature[a:b].tolist(),
-                    flat.value[a:b].tolist(),
-                    strict=True,
-                )
-            )
-            for a, b in zip(flat.row_begin[:-1], flat.row_begin[1:], strict=True)
+            dict(zip(*(part.tolist() for part in flat.row(h)), strict=True))
+            for h in range(flat.n_hypotheses)
         ]
         assert rows == [features for _, features, _ in everything]
-        for number in range(flat.n_hypotheses):
-            row = flat.feature[flat.row_begin[number] : flat.row_begin[number + 1]]
-            assert (np.diff(row) > 0).all()
         sampler = ProSampler(candidates=20, pairs=3, threshold=0.1)
-        ours, theirs = (x.pair_rows(sampler, (1, 2)) for x in (lists, flat))
+        ours, theirs = (pair_rows(x, sampler, (1, 2)) for x in (lists, flat))
         assert_equal(ours, theirs)
 
 
@@ -216,48 +211,50 @@ batches = st.lists(st.tuples(st.integers(0, 5), lists), max_size=4)
 )
 def test_accumulation(tmp_path_factory, iterations, unique, n_dense, files, kept):
     folder = tmp_path_factory.mktemp("lists") if files else None
-    lists = AccumulatedLists(n_dense=n_dense, unique=unique, folder=folder)
+    lists = ListStore(n_dense=n_dense, unique=unique, folder=folder)
     reference = Reference(unique)
     for chosen in iterations:
-        added = lists.add([kbest_of(index, hypotheses) for index, hypotheses in chosen])
+        added = lists.add(lists_of(chosen))
         assert lists.end_iteration() == added == reference.add(chosen)
         reference.check(lists, n_dense)
     if folder is not None:
-        lists = AccumulatedLists.open(folder, unique=unique, n_dense=n_dense)
+        lists = ListStore.open(folder, unique=unique, n_dense=n_dense)
         reference.check(lists, n_dense)
     kept = min(kept, len(iterations))
-    lists.add([kbest_of(0, [([9], {}, 0.0)])])  # an iteration that never ends
+    lists.add(KBestLists.of([kbest_of(0, [([9], {}, 0.0)])]))  # an iteration that never ends
     lists.truncate(kept)
     reference.truncate(kept)
     reference.check(lists, n_dense)
     for chosen in iterations[kept:]:
-        lists.add([kbest_of(index, hypotheses) for index, hypotheses in chosen])
+        lists.add(lists_of(chosen))
         assert lists.end_iteration() == reference.add(chosen)
     reference.check(lists, n_dense)
 
 
 def test_statistics_are_kept():
-    lists = AccumulatedLists(n_dense=1)
+    lists = ListStore(n_dense=1)
     kbests = [
         kbest_of(4, [([1], {0: 1.0}, 0.5), ([2], {0: 1.0}, 0.5)]),
         kbest_of(2, [([1], {}, 0.0)]),
     ]
-    statistics = [np.arange(20).reshape(2, 10), np.arange(1000, 1010).reshape(1, 10)]
-    assert lists.add(kbests, statistics) == 3
+    kbests = with_statistics(kbests, [*range(20), *range(1000, 1010)])
+    assert lists.add(KBestLists.of(kbests)) == 3
     lists.end_iteration()
-    assert lists.add(kbests, statistics) == 0
+    assert lists.add(KBestLists.of(kbests)) == 0
     lists.end_iteration()
-    flat = lists.flat(1)
+    flat = lists.lists()
     assert flat.statistics.ravel().tolist() == [*range(1000, 1010), *range(20)]
-    lists.add([kbest_of(2, [([5], {}, 0.0)])])
+    lists.add(KBestLists.of([kbest_of(2, [([5], {}, 0.0)])]))
     with pytest.raises(ValueError, match="for all lists, or for none"):
         lists.end_iteration()
 
 
 def test_small_numbers_take_little_room():
-    lists = AccumulatedLists(n_dense=2)
+    lists = ListStore(n_dense=2)
     rows = {0: 3.0, 1: -0.1} | dict.fromkeys(range(2, 12), 1.0)
-    lists.add([kbest_of(s, [([h], rows, 0.1 * h) for h in range(100)]) for s in range(20)])
+    lists.add(
+        KBestLists.of([kbest_of(s, [([h], rows, 0.1 * h) for h in range(100)]) for s in range(20)])
+    )
     lists.end_iteration()
     # hash, gain, length; two dense values; ids and counts of ten sparse features
     expected = 8 + 8 + 1 + (1 + 8) + 10 * (4 + 1)
@@ -266,18 +263,18 @@ def test_small_numbers_take_little_room():
 
 def test_a_new_run_forgets_the_lists_of_an_earlier_one(tmp_path):
     for _ in range(2):
-        lists = AccumulatedLists(folder=tmp_path)
-        lists.add([kbest_of(0, [([1], {0: 1.0}, 0.5)])])
+        lists = ListStore(folder=tmp_path)
+        lists.add(KBestLists.of([kbest_of(0, [([1], {0: 1.0}, 0.5)])]))
         assert lists.end_iteration() == 1
-    assert AccumulatedLists.open(tmp_path, n_dense=0).n_iterations == 1
+    assert ListStore.open(tmp_path, n_dense=0).n_iterations == 1
 
 
 def test_damaged_files(tmp_path):
-    lists = AccumulatedLists(folder=tmp_path, n_dense=1)
-    lists.add([kbest_of(0, [([1], {0: 1.0, 3: 1.0}, 0.5)])])
+    lists = ListStore(folder=tmp_path, n_dense=1)
+    lists.add(KBestLists.of([kbest_of(0, [([1], {0: 1.0, 3: 1.0}, 0.5)])]))
     lists.end_iteration()
     with pytest.raises(InputError, match="has 1 dense features, and now there are 2"):
-        AccumulatedLists.open(tmp_path, n_dense=2)
+        ListStore.open(tmp_path, n_dense=2)
     path = tmp_path / "iteration-0001"
     whole = path.read_bytes()
     for place in range(0, len(whole), 13):
@@ -285,33 +282,33 @@ def test_damaged_files(tmp_path):
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
         try:
-            again = AccumulatedLists.open(tmp_path, n_dense=1)
-            for name, array in vars(lists.flat(4)).items():
-                np.testing.assert_array_equal(array, getattr(again.flat(4), name))
+            again = ListStore.open(tmp_path, n_dense=1)
+            for name, array in flattened(lists).items():
+                np.testing.assert_array_equal(array, flattened(again)[name])
         except InputError as error:
             assert "iteration-0001: is damaged" in str(error) and "start the run anew" in str(error)
     path.write_bytes(whole[:-1])
     with pytest.raises(InputError, match="is damaged"):
-        AccumulatedLists.open(tmp_path, n_dense=1)
+        ListStore.open(tmp_path, n_dense=1)
 
 
 def test_lists_of_another_run_or_iteration(tmp_path):
     def fill(folder, value):
-        lists = AccumulatedLists(folder=folder, n_dense=1)
+        lists = ListStore(folder=folder, n_dense=1)
         for sentence in range(2):
-            lists.add([kbest_of(sentence, [([1], {0: value, 3: 1.0}, 0.5)])])
+            lists.add(KBestLists.of([kbest_of(sentence, [([1], {0: value, 3: 1.0}, 0.5)])]))
             lists.end_iteration()
         return lists.state_dict()
 
     state = fill(tmp_path / "one", 1.0)
     fill(tmp_path / "two", 2.0)
-    AccumulatedLists.open(tmp_path / "one", n_dense=1).load_state_dict(state)
+    ListStore.open(tmp_path / "one", n_dense=1).load_state_dict(state)
     with pytest.raises(ValueError, match="the lists are not those of this run"):
-        AccumulatedLists.open(tmp_path / "two", n_dense=1).load_state_dict(state)
+        ListStore.open(tmp_path / "two", n_dense=1).load_state_dict(state)
     one, two = (tmp_path / "one" / f"iteration-000{i}" for i in (1, 2))
     two.write_bytes(one.read_bytes())
     with pytest.raises(InputError, match="iteration-0002: is not of iteration 2; start the run"):
-        AccumulatedLists.open(tmp_path / "one", n_dense=1)
+        ListStore.open(tmp_path / "one", n_dense=1)
 
 
 # What has a checksum that is right, and does not fit together.
@@ -328,29 +325,29 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_impossible_files(tmp_path, name):
-    lists = AccumulatedLists(folder=tmp_path, n_dense=1)
+    lists = ListStore(folder=tmp_path, n_dense=1)
     rows = [([1], {0: 1.0, 3: 0.1}, 0.1), ([2], {0: 0.5, 4: 0.3}, 0.3)]
-    lists.add([kbest_of(s, rows) for s in range(2)])
+    lists.add(KBestLists.of([kbest_of(s, rows) for s in range(2)]))
     lists.end_iteration()
     segment, _ = Segment.open(tmp_path / "iteration-0001", 1)
     IMPOSSIBLE[name](segment)
     segment.save(tmp_path / "iteration-0001", 1)
     with pytest.raises(InputError, match="is damaged: it holds no lists; start the run anew"):
-        AccumulatedLists.open(tmp_path, n_dense=1)
+        ListStore.open(tmp_path, n_dense=1)
 
 
 def test_arguments_out_of_range():
     with pytest.raises(ValueError, match="unique must be derivation or string"):
-        AccumulatedLists(unique="words")
+        ListStore(unique="words")
     with pytest.raises(ValueError, match="n_dense must be at least 0"):
-        AccumulatedLists(n_dense=-1)
-    lists = AccumulatedLists()
+        ListStore(n_dense=-1)
+    lists = ListStore()
     with pytest.raises(ValueError, match="there are 0 iterations, not 1"):
         lists.truncate(1)
     bad = kbest_of(7, [([1], {0: float("inf")}, 0.5)])
     with pytest.raises(ValueError, match="sentence 7: a value of its k-best list is not finite"):
-        lists.add([bad])
-    lists.add([kbest_of(0, [([1], {5: 1.0}, 0.5)])])
+        lists.add(KBestLists.of([bad]))
+    lists.add(KBestLists.of([kbest_of(0, [([1], {5: 1.0}, 0.5)])]))
     lists.end_iteration()
-    with pytest.raises(ValueError, match="beyond the 5 that were named"):
-        lists.flat(5)
+    with pytest.raises(InputError, match="beyond the 5 that were named"):
+        lists.require(5)

@@ -15,16 +15,15 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import ExpectedGain, Hinge, Logistic, Perceptron, Softmax
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, ElasticNet
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.samplers.pairs import AllPairs, ProSampler
+from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.batch import BatchTuner, Mixing, Solution, solve_lists
 from torchtune_smt.tuners.collect import Collector, Judge
 from torchtune_smt.tuners.pro import Pro
@@ -81,7 +80,7 @@ class Shift:
 
     def solve(self, lists, start, seed):
         gain = lists.gain - lists.gain.mean()
-        weights = lists.dense_matrix(lists.dimension).T @ gain
+        weights = lists.rows.dense(start.size).T @ gain
         return Solution(start + self.size * weights + seed[1], {"n": lists.n_hypotheses})
 
 
@@ -89,7 +88,7 @@ def collector_of(pool, weights, folder=None):
     sentences = pool.sentences()
     references = BleuReferences(sentences.references, pool.target_words)
     judge = Judge(references.statistics, lambda kbest, counts: BleuPlusOne().score(counts))
-    lists = AccumulatedLists(n_dense=2, folder=folder)
+    lists = ListStore(n_dense=2, folder=folder)
     return Collector(pool, weights, sentences, judge, lists)
 
 
@@ -117,9 +116,9 @@ def test_one_pass_over_the_sentences():
     assert collected.new == collector.lists.n_hypotheses == 4 * K
     assert done == [("decoding dev", 4, 4, "sent")]
     assert collector.collect().new == 0
-    flat = collector.lists.flat(5)
+    flat = collector.lists.lists()
     kbest = pool.decode(pool.sentences().sources, weights)[2]
-    assert np.array_equal(flat.kbest(2).rows.value, kbest.rows.value)
+    assert np.array_equal(flat[2].rows.value, kbest.rows.value)
     counts = flat.statistics[2 * K : 3 * K].astype(np.int64)
     assert np.array_equal(flat.gain[2 * K : 3 * K], BleuPlusOne().score(counts))
 
@@ -268,7 +267,7 @@ def test_resumed_at_each_report(tmp_path, same_set, stop):
     # Killed while it worked on what comes next.
     stopped.tuner.score()
     second = Told()
-    lists = AccumulatedLists.open(tmp_path / "stopped", n_dense=2)
+    lists = ListStore.open(tmp_path / "stopped", n_dense=2)
     again = make(None, pool, [second], lists)
     weights = again.tuner.weights
     weights.set(["s2", "s3", "s4"], [0.0] * 3)
@@ -329,7 +328,7 @@ def test_pairs_are_all_that_some_solvers_need():
     sampler = ProSampler(candidates=20, pairs=4, threshold=0.01)
     for solver in (Pro(sampler), Stochastic(sampler, Hinge(), partial(SGD, lr=0.1))):
         short = solve_lists(solver, lists, start, (1, 2))
-        assert np.array_equal(short.weights, solver.solve(lists.flat(5), start, (1, 2)).weights)
+        assert np.array_equal(short.weights, solver.solve(lists.lists(), start, (1, 2)).weights)
     listwise = Stochastic(sampler, Softmax(), partial(SGD, lr=0.1))
     assert solve_lists(listwise, lists, start, (1,)).report["lists"] == 4
 
@@ -438,7 +437,7 @@ def flat_of(gains, seed=0):
                 gain=np.array(some, float),
             )
         )
-    return FlatLists.of_kbests(kbests, 4)
+    return KBestLists.of(kbests)
 
 
 @pytest.mark.parametrize("loss", [Softmax("sum"), ExpectedGain(reduction="mean"), Softmax("each")])
@@ -449,14 +448,14 @@ def test_passes_over_lists(loss):
     )
     w = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
     generator, size = np.random.default_rng((8,)), 1 if loss.reduction == "each" else 2
-    matrix = torch.from_numpy(lists.dense_matrix(4))
+    matrix = torch.from_numpy(lists.rows.dense(4))
     for _ in range(2):
         order = generator.permutation([0, 2, 3, 4])
         for begin in range(0, 4, size):
             part = order[begin : begin + size]
             total = 0.0
             for s in part:
-                span = slice(*lists.list_begin[s : s + 2].tolist())
+                span = slice(*lists.begin[s : s + 2].tolist())
                 gains = torch.from_numpy(lists.gain[span])
                 total = total + loss((matrix[span] @ w)[None], gains[None]).sum()
             if loss.reduction == "mean":

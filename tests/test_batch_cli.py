@@ -17,7 +17,7 @@ from commands import MODEL, Outcome, run_command
 
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 
 SHORT = ["tuner.iterations=2", "decoder.k=20", "decoder.pop_limit=10"]
 L1 = ["loss=hinge", "optimizer=cumulative_l1", "regularizer.strength=1e-5"]
@@ -101,12 +101,12 @@ def test_threads_make_no_difference(runs: dict[str, str], place: Path) -> None:
 
 def test_lists_that_are_kept(runs: dict[str, str], place: Path) -> None:
     assert "k-best lists of all iterations" in runs["last"]
-    lists = AccumulatedLists.open(place / "batch_last" / "lists", n_dense=10)
+    lists = ListStore.open(place / "batch_last" / "lists", n_dense=10)
     lines = [line for line in metrics(place / "batch_last") if "lists/new" in line]
     # Those of the last weights, which gave them their score, are there as well.
     assert lists.sizes[:2] == [line["lists/new"] for line in lines]
     assert len(lists.sizes) == 3
-    assert lists.flat(10**6).has_statistics
+    assert lists.lists().statistics is not None
 
 
 def config(place: Path, *options: str) -> str:

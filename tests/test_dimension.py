@@ -13,7 +13,7 @@ from commands import MODEL, Outcome, run_command
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.tuners.learn_groups import count_features
 
@@ -98,7 +98,7 @@ def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
 
 def test_features_in_lists(place: Path) -> None:
     run(place, "in_lists", *GROUPING, "tuner.keep_lists=true", "tuner.result=last").check()
-    lists = AccumulatedLists.open(place / "in_lists" / "lists" / "learning", n_dense=10)
+    lists = ListStore.open(place / "in_lists" / "lists" / "learning", n_dense=10)
     after = lists.features().size
     lists.truncate(1)
     assert dimensions(place / "in_lists") == [lists.features().size, after]

@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as hnp
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
 from torchtune_smt.tuners.group_picture import HEIGHT, WIDTH, draw_groups
 
@@ -74,15 +73,13 @@ def test_projected_lists_have_the_scores_of_unpacked_weights(case, later, data):
     values = data.draw(
         hnp.arrays(np.float64, (5, dimension), elements=st.integers(-3, 3).map(float))
     )
-    lists = FlatLists.of_kbests([kbest(0, values[:2]), kbest(4, values[2:])], dimension)
-    projected = lists.projected(groups.rename(dimension), len(groups))
+    lists = KBestLists.of([kbest(0, values[:2]), kbest(4, values[2:])])
+    projected = lists.rows.projected(groups.rename(dimension), len(groups))
     weights = data.draw(hnp.arrays(np.float64, len(groups), elements=st.floats(-2, 2)))
     unpacked = groups.unpack(weights, dimension)
-    assert np.allclose(projected.scores(weights), values @ unpacked, rtol=0, atol=1e-12)
-    assert projected.dimension == len(groups)
-    for h in range(5):
-        row = projected.value[projected.row_begin[h] : projected.row_begin[h + 1]]
-        assert (row != 0).all()
+    assert np.allclose(projected.dot(weights), values @ unpacked, rtol=0, atol=1e-12)
+    projected.check(len(groups))
+    assert (projected.value != 0).all()
 
 
 def kbest(sentence, values):

@@ -14,12 +14,12 @@ from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_o
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
 from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.batch import BatchTuner, Mixing
 from torchtune_smt.tuners.collect import Collector, Judge
 from torchtune_smt.tuners.grouping import GroupingTuner
@@ -81,9 +81,9 @@ class Data:
         )
         folder = None if folder is None else folder / which
         if resumed:
-            accumulated = AccumulatedLists.open(folder, n_dense=2)
+            accumulated = ListStore.open(folder, n_dense=2)
         else:
-            accumulated = AccumulatedLists(n_dense=2, folder=folder)
+            accumulated = ListStore(n_dense=2, folder=folder)
         return Collector(decoder, weights, sentences, judge, accumulated)
 
     def rounds(

@@ -15,7 +15,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.tuners.feature_groups import read_groups
 
@@ -104,7 +104,7 @@ def test_threads_and_seeds(out: str, place: Path) -> None:
     first = [(place / "grouping" / name).read_bytes() for name in files]
     tune(place, "grouping_one", "threads=1", "tuner.keep_lists=true")
     assert [(place / "grouping_one" / name).read_bytes() for name in files] == first
-    lists = AccumulatedLists.open(place / "grouping_one" / "lists" / "learning", n_dense=10)
+    lists = ListStore.open(place / "grouping_one" / "lists" / "learning", n_dense=10)
     assert lists.n_iterations == 2
     tune(place, "grouping_seed", "seed=2")
     assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]

@@ -17,7 +17,7 @@ from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, words_of
 

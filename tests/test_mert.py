@@ -1,5 +1,7 @@
 """MERT against dense grids, brute force, sacrebleu, and Moses's figure on Moses's lists."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.from_stored import flat_of_stored
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.mert import FAR, NARROW, Mert
 
@@ -32,15 +35,15 @@ def make_lists(generator, sizes, features, whole=False, statistics=None):
     if whole:
         values = generator.integers(-2, 3, (n, features)).astype(float)
     present = values != 0
-    return FlatLists(
-        np.arange(len(sizes)),
-        np.cumsum([0, *sizes]),
-        np.append(0, np.cumsum(present.sum(1))),
-        np.nonzero(present)[1].astype(np.int32),
-        values[present],
-        np.zeros(n),
-        random_statistics(generator, n) if statistics is None else statistics,
-        features,
+    return KBestLists(
+        index=np.arange(len(sizes)),
+        begin=np.cumsum([0, *sizes]),
+        rows=Rows(
+            np.append(0, np.cumsum(present.sum(1))),
+            np.nonzero(present)[1].astype(np.int32),
+            values[present],
+        ),
+        statistics=random_statistics(generator, n) if statistics is None else statistics,
     )
 
 
@@ -55,11 +58,11 @@ def sacrebleu_of(lists, chosen):
 
 def line_search(lists, offset, slope):
     """Return what the kernels find: BLEU, γ; and thresholds and changes, sorted."""
-    n, sizes = lists.n_hypotheses, np.diff(lists.list_begin)
+    n, sizes = lists.n_hypotheses, np.diff(lists.begin)
     first, gamma = np.empty(len(lists), np.int64), np.empty(n)
     change = np.empty((n, 2), np.int32)
     stack = np.empty(sizes.max(), np.int64)
-    count = kernels.envelopes(lists.list_begin, offset, slope, stack, first, gamma, change)
+    count = kernels.envelopes(lists.begin, offset, slope, stack, first, gamma, change)
     order = np.argsort(gamma[:count])
     found = kernels.sweep(first, gamma, change, order, lists.statistics, NARROW, FAR)
     return *found, gamma[:count], change[:count], first
@@ -70,7 +73,7 @@ def test_envelope_against_brute_force(seed, whole, size):
     """Between its thresholds, the line said to be best is above all others."""
     generator = np.random.default_rng(seed)
     lists = make_lists(generator, [size], 2, whole)
-    offset, slope = lists.dense_matrix(2).T.copy()
+    offset, slope = lists.rows.dense(2).T.copy()
     *_, gamma, change, first = line_search(lists, offset, slope)
     assert (np.diff(gamma) >= -1e-12).all()
     bests = [int(first[0]), *change[:, 1].tolist()]
@@ -91,7 +94,7 @@ def test_envelope_against_brute_force(seed, whole, size):
 def test_line_search_against_a_dense_grid(seed, whole, s):
     generator = np.random.default_rng(seed)
     lists = make_lists(generator, generator.integers(1, 8, s), 3, whole)
-    matrix = lists.dense_matrix(3)
+    matrix = lists.rows.dense(3)
     start, direction = generator.normal(size=(2, 3))
     bleu, gamma, *_ = line_search(lists, matrix @ start, matrix @ direction)
     assert sacrebleu_of(lists, lists.best(start + gamma * direction)) == pytest.approx(bleu)
@@ -106,7 +109,7 @@ def test_sweep_against_every_interval(seed):
     generator = np.random.default_rng(seed)
     statistics = random_statistics(generator, 12, 0)
     lists = make_lists(generator, [5, 1, 6], 2, statistics=statistics)
-    offset, slope = lists.dense_matrix(2).T.copy()
+    offset, slope = lists.rows.dense(2).T.copy()
     bleu, gamma, thresholds, *_ = line_search(lists, offset, slope)
     ends = np.sort([-FAR, *thresholds, FAR])
     middles = (ends[1:] + ends[:-1]) / 2
@@ -253,7 +256,7 @@ def test_nothing_to_choose_from(sizes):
     """Lists of one hypothesis, or of equal ones: the start is the result."""
     generator = np.random.default_rng(7)
     lists = make_lists(generator, sizes, 3)
-    lists.value[:] = 0.1
+    lists.rows.value[:] = 0.1
     found = Mert().solve(lists, np.array([0.3, 0.1, -0.2]), [0])
     assert found.weights.tolist() == [0.3, 0.1, -0.2]
     assert found.report["line_searches"] <= 21 * 20
@@ -270,9 +273,11 @@ def test_features_that_make_no_difference_keep_their_weights():
     """One is the same throughout each list, another never occurs."""
     generator = np.random.default_rng(9)
     lists = make_lists(generator, [10] * 20, 4)
-    lists.value[lists.feature == 1] = np.repeat(generator.normal(size=20), 10)
+    lists.rows.value[lists.rows.feature == 1] = np.repeat(generator.normal(size=20), 10)
     rename = np.array([0, 1, 2, 4])
-    found = Mert(restarts=1).solve(lists.projected(rename, 5), np.ones(5), [0])
+    found = Mert(restarts=1).solve(
+        replace(lists, rows=lists.rows.projected(rename, 5)), np.ones(5), [0]
+    )
     assert found.report["bleu"] > found.report["start_bleu"]
     assert found.weights[[1, 3]].tolist() == [1, 1] and found.weights[0] != 1
     assert np.abs(found.weights).sum() == pytest.approx(5)
@@ -281,16 +286,16 @@ def test_features_that_make_no_difference_keep_their_weights():
 def test_refused_input():
     generator = np.random.default_rng(10)
     lists = make_lists(generator, [3, 4], 3)
-    none = make_lists(generator, [3, 4], 3, statistics=np.empty((7, 0), np.int32))
+    none = replace(lists, statistics=None)
     with pytest.raises(InputError, match="without its statistics; give lists with words"):
         Mert().solve(none, np.ones(3), [0])
     with pytest.raises(InputError, match=r"3 features, and MERT takes up to 2 .*features=dense"):
         Mert(max_features=2).solve(lists, np.ones(3), [0])
-    with pytest.raises(ValueError, match="3 start weights, not 2"):
+    with pytest.raises(ValueError, match="3 start weights or more, not 2"):
         Mert().solve(lists, np.ones(2), [0])
     with pytest.raises(ValueError, match="start weight is not finite"):
         Mert().solve(lists, np.array([0, 1, np.nan]), [0])
-    lists.value[4] = np.inf
+    lists.rows.value[4] = np.inf
     with pytest.raises(InputError, match="value of the lists is not finite"):
         Mert().solve(lists, np.ones(3), [0])
 

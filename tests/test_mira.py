@@ -12,10 +12,13 @@ from sacrebleu.metrics.bleu import BLEU
 from scipy.optimize import LinearConstraint, minimize
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows_kernels import difference
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.flat_lists import FlatLists
 from torchtune_smt.kbest.from_stored import flat_of_stored
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.mira import KBestMira, bleu_on
 
@@ -26,15 +29,15 @@ def flat(lists, dimension):
     """Lists of hypotheses (row as a dict, statistics) one behind the other."""
     hypotheses = [hypothesis for one in lists for hypothesis in one]
     rows = [sorted(row.items()) for row, _ in hypotheses]
-    return FlatLists(
-        np.arange(len(lists), dtype=np.int64),
-        np.cumsum([0, *map(len, lists)]).astype(np.int64),
-        np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        np.array([f for row in rows for f, _ in row], np.int32),
-        np.array([v for row in rows for _, v in row], np.float64),
-        np.zeros(len(hypotheses)),
-        np.array([statistics for _, statistics in hypotheses], np.int32).reshape(-1, 10),
-        dimension,
+    return KBestLists(
+        index=np.arange(len(lists)),
+        begin=offsets([len(one) for one in lists]),
+        rows=Rows(
+            offsets([len(row) for row in rows]),
+            np.array([f for row in rows for f, _ in row], np.int32),
+            np.array([v for row in rows for _, v in row], np.float64),
+        ),
+        statistics=np.array([counts for _, counts in hypotheses], np.int32).reshape(-1, 10),
     )
 
 
@@ -168,10 +171,10 @@ def one_step(one, dimension, start, C):
     """Weights after one list; x, gap and margin of its hope and fear."""
     lists = flat([one], dimension)
     hope, fear, gap, margin = kernels.hope_and_fear(
-        0, len(one), lists.row_begin, lists.feature, lists.value, lists.statistics, np.ones(10),
-        True, start,
+        0, len(one), lists.rows.begin, lists.rows.feature, lists.rows.value, lists.statistics,
+        np.ones(10), True, start,
     )  # fmt: skip
-    x = lists.dense_matrix(dimension)[hope] - lists.dense_matrix(dimension)[fear]
+    x = lists.rows.dense(dimension)[hope] - lists.rows.dense(dimension)[fear]
     return KBestMira(C=C, passes=1).solve(lists, start, (0,)).weights, x, gap, margin
 
 
@@ -214,7 +217,7 @@ def test_hope_and_fear_are_the_extremes(case, background):
     lists = flat([one], dimension)
     for scale in ("reference", "none"):
         hope, fear, gap, margin = kernels.hope_and_fear(
-            0, len(one), lists.row_begin, lists.feature, lists.value, lists.statistics,
+            0, len(one), lists.rows.begin, lists.rows.feature, lists.rows.value, lists.statistics,
             np.array(background), scale == "reference", start,
         )  # fmt: skip
         scores = [dot(start, row) for row, _ in one]
@@ -233,15 +236,13 @@ def test_hope_and_fear_are_the_extremes(case, background):
 @given(*[st.dictionaries(st.integers(0, 9), st.sampled_from([-1.0, 0.5, 2.0])) for _ in range(2)])
 def test_differences_hold_no_zeros(a, b):
     lists = flat([[(a, [0] * 10), (b, [0] * 10)]], 10)
-    feature, value = np.empty(20, np.int64), np.empty(20)
-    n, square = kernels.difference(
-        0, 1, lists.row_begin, lists.feature, lists.value, feature, value
-    )
+    feature, value = np.empty(20, np.int32), np.empty(20)
+    rows = lists.rows
+    n = difference(0, 1, rows.begin, rows.feature, rows.value, 0.0, feature, value, 0)
     x = {f: a.get(f, 0) - b.get(f, 0) for f in a | b}
     expected = {f: v for f, v in x.items() if v}
     assert dict(zip(feature[:n].tolist(), value[:n].tolist(), strict=True)) == expected
     assert feature[:n].tolist() == sorted(expected)
-    assert square == pytest.approx(sum(v * v for v in expected.values()))
 
 
 def test_equal_seeds_give_equal_weights():
@@ -341,11 +342,11 @@ def test_options_out_of_range(options):
 
 def test_what_it_cannot_work_on():
     _, lists = random_lists(6)
-    without = replace(lists, statistics=np.empty((lists.n_hypotheses, 0), np.int32))
+    without = replace(lists, statistics=None)
     with pytest.raises(InputError, match="no statistics of it; give references"):
         KBestMira().solve(without, np.zeros(30), (0,))
-    with pytest.raises(ValueError, match="there must be 30 start weights, not 31"):
-        KBestMira().solve(lists, np.zeros(31), (0,))
+    with pytest.raises(ValueError, match="there must be 30 start weights or more, not 29"):
+        KBestMira().solve(lists, np.zeros(29), (0,))
     with pytest.raises(ValueError, match="a start weight is not finite"):
         KBestMira().solve(lists, np.full(30, math.nan), (0,))
 
@@ -371,13 +372,10 @@ def test_stored_lists_come_as_they_are(tmp_path):
             # The decoder sorts its rows by the ids of these weights.
             decoder.decode(decoder.sources("dev"), Weights(names))
         lists = flat_of_stored(stored)
-        assert lists.dimension == 4
-        assert lists.dense_matrix(4).tolist() == expected.tolist()
-        for h in range(5):
-            row = lists.feature[lists.row_begin[h] : lists.row_begin[h + 1]]
-            assert (np.diff(row) > 0).all()
-        assert lists.sentence.tolist() == [0, 1]
-        assert lists.list_begin.tolist() == [0, 3, 5]
+        assert lists.rows.dense(4).tolist() == expected.tolist()
+        lists.check()
+        assert lists.index.tolist() == [0, 1]
+        assert lists.begin.tolist() == [0, 3, 5]
         assert lists.statistics[1].tolist() == [8, 5, 3, 1, 9, 8, 7, 6, 9, 10]
         assert lists.gain.tolist() == [0.0] * 5
     assert flat_of_stored(stored, np.arange(5.0)).gain.tolist() == [0, 1, 2, 3, 4]
@@ -393,7 +391,7 @@ def test_at_least_as_good_as_kbmira():
         for_tuning=True,
     )
     lists = flat_of_stored(stored)
-    start = np.zeros(lists.dimension)
+    start = np.zeros(len(stored.features))
     names = []
     for line in (MOSES / "run9.dense").read_text().splitlines():
         label, value = line.split("= ")

@@ -20,7 +20,7 @@ from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1, NoRegularizer
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate

@@ -26,7 +26,7 @@ from torchtune_smt.optim.trial import check_optimizer
 from torchtune_smt.regularizers import L1, L2, NoRegularizer
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.samplers.pairs import AllPairs, ProSampler
+from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.stochastic import Stochastic

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.samplers.pairs import AllPairs, Multipartite, ProSampler
+from torchtune_smt.samplers import AllPairs, Multipartite, ProSampler
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15

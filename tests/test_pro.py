@@ -9,9 +9,8 @@ from sklearn.linear_model import LogisticRegression
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.samplers.pairs import AllPairs, ProSampler
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 from torchtune_smt.tuners.pro import Pro
 
 
@@ -83,14 +82,14 @@ def lists_of(*gains):
         rows=Rows(np.arange(k + 1), np.asarray(np.arange(k), np.int32), np.ones(k)),
         gain=np.array(gains),
     )
-    return FlatLists.of_kbests([kbest], k)
+    return KBestLists.of([kbest])
 
 
 def test_lists():
     sampler = AllPairs(threshold=0.1)
     lists = lists_of(0.1, 0.5, 0.3)
     found = Pro(sampler).solve(lists, np.zeros(3), (1, 2))
-    same = Pro(sampler).solve_pairs(lists.pair_rows(sampler, (1, 2)), np.zeros(3), ())
+    same = Pro(sampler).solve_pairs(pair_rows(lists, sampler, (1, 2)), np.zeros(3), ())
     assert found.weights.tolist() == same.weights.tolist()
     assert found.weights.argsort().tolist() == [0, 2, 1]
 

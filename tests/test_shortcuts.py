@@ -19,15 +19,15 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as, declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
 from torchtune_smt.losses.base import is_listwise
 from torchtune_smt.metrics import NakovBleu
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, SparseOptimizer
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
-from torchtune_smt.samplers.pairs import AllPairs
+from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.batch import Solution, solve_lists
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.grouping import GroupedSolver
@@ -490,7 +490,7 @@ class OwnFitPairs(Pro):
     ("kind", "value", "name"), [(OwnFit, 3.0, "lists"), (OwnFitPairs, 4.0, "pairs")]
 )
 def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name: str) -> None:
-    lists = AccumulatedLists(n_dense=2)
+    lists = ListStore(n_dense=2)
     kbest = KBest(
         index=0,
         rows=Rows(np.array([0, 1, 2]), np.asarray(np.array([0, 1]), np.int32), np.ones(2)),
@@ -499,7 +499,7 @@ def test_the_solve_of_a_solvers_subclass_is_called(kind: Any, value: float, name
         tokens=np.array([0, 1], np.int32),
     )
     kbest = kbest.with_gains(np.array([0.5, 0.0]))
-    lists.add([kbest])
+    lists.add(KBestLists.of([kbest]))
     lists.end_iteration()
     solver = kind(AllPairs())
     for some in (solver, GroupedSolver(solver, FeatureGroups(np.arange(2), 2))):

@@ -13,7 +13,7 @@ from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
 

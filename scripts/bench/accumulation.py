@@ -22,9 +22,10 @@ from hydra import compose, initialize_config_dir
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import make_judge, open_task
 from torchtune_smt.core.resources import config_folder
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
+from torchtune_smt.samplers import pair_rows
 from torchtune_smt.tuners.batch import BatchTuner, Mixing
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
@@ -32,7 +33,7 @@ from torchtune_smt.tuners.pro import Pro
 SENTENCES, ITERATIONS, K, LIMIT = 29_000, 15, 100, 8 << 30
 
 
-class Timed(AccumulatedLists):
+class Timed(ListStore):
     """Accumulated lists that note how long adding takes."""
 
     seconds = 0.0
@@ -93,16 +94,17 @@ def main() -> None:
         print(f"bytes a hypothesis: {lists.nbytes / n:.1f} ({text})")
         print(f"adding: {1e6 * lists.seconds / (decoded * K):.1f} µs a decoded hypothesis")
         begin = perf_counter()
-        pairs = lists.pair_rows(parts.sampler, (0,))
+        pairs = pair_rows(lists, parts.sampler, (0,))
         seconds = perf_counter() - begin
         print(
             f"{len(pairs):,} pairs: {seconds:.2f} s, {1e3 * seconds / len(task.tuning):.2f} ms a "
             f"list, {(pairs.value.nbytes + pairs.feature.nbytes) / len(pairs):.0f} bytes a pair"
         )
         begin = perf_counter()
-        flat = lists.flat(len(task.weights.features))
+        flat = lists.lists()
         seconds = perf_counter() - begin
-        print(f"all laid out: {seconds:.2f} s, {flat.value.size / n:.1f} non-zeros a hypothesis")
+        width = flat.rows.value.size / n
+        print(f"all laid out: {seconds:.2f} s, {width:.1f} non-zeros a hypothesis")
     size = lists.nbytes / n
     most = SENTENCES * ITERATIONS * K
     # The share of new hypotheses falls with the iterations: the last one's stands for those after.

@@ -23,7 +23,7 @@ from torchtune_smt.losses import Logistic, reduce
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 
 BATCH, K, LENGTH, DENSE, SPARSE, LIMIT = 20, 100, 12, 8, 52, 1.5
 

@@ -24,7 +24,7 @@ from torchtune_smt.losses import (
 )
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
-from torchtune_smt.samplers.pairs import ProSampler
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.objective import take_step
 
 LIMIT = 5.0

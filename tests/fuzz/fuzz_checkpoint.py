@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,8 @@ from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest import segment
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.optim.sparse import SparseOptimizer
@@ -28,7 +29,7 @@ from torchtune_smt.regularizers import L1, ElasticNet, Oscar
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Best, Progress, Rounds, set_weights
-from torchtune_smt.samplers.pairs import AllPairs
+from torchtune_smt.samplers import AllPairs, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.feature_groups import FeatureGroups
@@ -171,35 +172,40 @@ def _kbest(sentence: int, draw: np.random.Generator) -> KBest:
     )
 
 
-def _fill(folder: Path) -> AccumulatedLists:
+def _lists(sentences: Iterable[int], draw: np.random.Generator) -> KBestLists:
+    kbests = KBestLists.of([_kbest(sentence, draw) for sentence in sentences])
+    statistics = draw.integers(0, 9, (kbests.n_hypotheses, 10))
+    return replace(kbests, statistics=statistics.astype(np.int32))
+
+
+def _fill(folder: Path) -> ListStore:
     draw = np.random.default_rng(5)
-    lists = AccumulatedLists(folder=folder, n_dense=_DENSE)
+    lists = ListStore(folder=folder, n_dense=_DENSE)
     for _ in range(2):
-        kbests = [_kbest(sentence, draw) for sentence in range(4)]
-        lists.add(kbests, [draw.integers(0, 9, (6, 10)) for _ in kbests])
+        lists.add(_lists(range(4), draw))
         lists.end_iteration()
     return lists
 
 
-def _use(lists: AccumulatedLists) -> list[object]:
+def _use(lists: ListStore) -> list[object]:
     """Return what tuners take from lists; it reads all of their arrays."""
     lists.require(_FEATURES)
-    flat = lists.flat(_FEATURES)
-    found = [array.tolist() for array in vars(flat).values() if isinstance(array, np.ndarray)]
-    pairs = lists.pair_rows(AllPairs(), (1, 2))
-    found += [pairs.row_begin.tolist(), pairs.feature.tolist(), pairs.value.tolist()]
+    flat = lists.lists()
+    pairs = pair_rows(lists, AllPairs(), (1, 2))
+    everything = vars(flat) | vars(flat.rows) | {f"pairs' {k}": v for k, v in vars(pairs).items()}
+    found = [array.tolist() for array in everything.values() if isinstance(array, np.ndarray)]
     start = np.linspace(-1, 1, _FEATURES)
     optimizer = SGD([torch.nn.Parameter(torch.from_numpy(start))])
     optimizer.step_rows(pairs, HINGE)
     draw = np.random.default_rng(5)
-    new = lists.add([_kbest(0, draw)], [draw.integers(0, 9, (6, 10))])
+    new = lists.add(_lists([0], draw))
     return [*found, start.tolist(), lists.features().tolist(), new]
 
 
 def _damaged_lists(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "lists"
     state = _fill(whole).state_dict()
-    expected = _use(AccumulatedLists.open(whole, n_dense=_DENSE))
+    expected = _use(ListStore.open(whole, n_dense=_DENSE))
     names = sorted(path.name for path in whole.iterdir())
     shutil.copytree(whole, place)
     contents = {name: (whole / name).read_bytes() for name in names}
@@ -209,7 +215,7 @@ def _damaged_lists(folder: Path) -> Check:
         name = draw.choice(names)
         (place / name).write_bytes(mutated(contents[name], draw, list(contents.values())))
         try:
-            lists = AccumulatedLists.open(place, n_dense=_DENSE)
+            lists = ListStore.open(place, n_dense=_DENSE)
             lists.load_state_dict(state)
             if _use(lists) != expected:
                 raise Different("the lists are others")
@@ -233,7 +239,7 @@ def _forged_lists(folder: Path) -> Check:
         name = draw.choice(names)
         write_forged(place / name, kind, version, contents[name], draw)
         try:
-            _use(AccumulatedLists.open(place, n_dense=_DENSE))
+            _use(ListStore.open(place, n_dense=_DENSE))
         except DivergenceError:
             return "refused"
         finally:
@@ -246,7 +252,7 @@ def _forged_lists(folder: Path) -> Check:
 def _grouping(folder: Path) -> Rounds:
     """Return a run whose collectors are asked for no more than their lists."""
     weights = Weights([f"dense {i}" for i in range(_DENSE)])
-    lists = [AccumulatedLists.open(folder / name, n_dense=_DENSE) for name in ("a", "b")]
+    lists = [ListStore.open(folder / name, n_dense=_DENSE) for name in ("a", "b")]
     collectors: Any = [SimpleNamespace(lists=part, weights=weights) for part in lists]
     batch = BatchTuner(collectors[1], Pro(AllPairs()))
     dev = Rounds(batch, batch.score)
@@ -280,14 +286,15 @@ def _forged_grouping(folder: Path) -> Check:
         weights = tuner.weights.parameter.detach().numpy()
         dev, groups = tuner.dev, tuner._learnt
         if groups is not None:
-            flat = dev.tuner.collector.lists.flat(len(tuner.weights))
-            flat.projected(groups.rename(weights.size), len(groups))
+            store = dev.tuner.collector.lists
+            store.require(len(tuner.weights))
+            store.lists().rows.projected(groups.rename(weights.size), len(groups))
             groups.unpack(groups.mean(weights), weights.size)
         if dev.progress.best is not None:
             set_weights(tuner.weights.parameter, dev.progress.best.weights)
         # It forgets iterations that the checkpoint does not name.
         for name in ("a", "b"):
-            if AccumulatedLists.open(folder / name, n_dense=_DENSE).n_iterations < 2:
+            if ListStore.open(folder / name, n_dense=_DENSE).n_iterations < 2:
                 _fill(folder / name)
         return "taken"
 

@@ -15,7 +15,7 @@ from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.learn_groups import count_features
 
@@ -50,13 +50,13 @@ class Dimension:
         self.source = _source(cfg) if oscar else None
         self.value: int | None = None
 
-    def open(self, task: Task, lists: AccumulatedLists | None = None) -> None:
+    def open(self, task: Task, lists: ListStore | None = None) -> None:
         """Learn what is tuned, before anything is decoded.
 
         Parameters
         ----------
         task : Task
-        lists : AccumulatedLists, optional
+        lists : ListStore, optional
             The lists that are tuned on; by default those of the decoder.
 
         Raises

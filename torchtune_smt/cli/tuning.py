@@ -20,7 +20,7 @@ from torchtune_smt.cli.solvers import groups_taken, make_solver
 from torchtune_smt.cli.task import Task, bind_metric, evaluate, has_stored_lists, make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.runs.rounds import Rounds, check_ending
@@ -244,7 +244,7 @@ def _check_list_features(lists: StoredLists, dense: Sequence[str], most: int) ->
         )
 
 
-def _open_lists(folder: Path, cfg: DictConfig, task: Task, resumed: bool) -> AccumulatedLists:
+def _open_lists(folder: Path, cfg: DictConfig, task: Task, resumed: bool) -> ListStore:
     """Return the lists of a run's folder, or empty ones for a run that begins."""
     unique, n_dense = cfg.tuner.unique, task.weights.n_dense
     without_words = isinstance(task.decoder, KBestFiles) and has_statistics(
@@ -257,5 +257,5 @@ def _open_lists(folder: Path, cfg: DictConfig, task: Task, resumed: bool) -> Acc
         )
     with option_errors("tuner"):
         if resumed:
-            return AccumulatedLists.open(folder, n_dense=n_dense, unique=unique)
-        return AccumulatedLists(folder=folder, n_dense=n_dense, unique=unique)
+            return ListStore.open(folder, n_dense=n_dense, unique=unique)
+        return ListStore(folder=folder, n_dense=n_dense, unique=unique)

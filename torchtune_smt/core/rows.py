@@ -207,7 +207,5 @@ class Rows:
     def dense(self, columns: int) -> Float64:
         """Return the values of the features below `columns` as a matrix, float64 [n, columns]."""
         out = np.zeros((len(self), columns))
-        low = self.feature < columns
-        row = np.repeat(np.arange(len(self)), np.diff(self.begin))
-        out[row[low], self.feature[low]] = self.value[low]
+        kernels.dense(self.begin, self.feature, self.value, out)
         return out

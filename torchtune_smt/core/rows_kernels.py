@@ -13,15 +13,32 @@ NOISE = 1e-12
 
 
 @inner
+def dot_row(row: int, begin: Int64, feature: Int32, value: Float64, weights: Float64) -> float:
+    """Return W·H of a row, added up in the order of its features."""
+    total = 0.0
+    for p in range(begin[row], begin[row + 1]):
+        total += value[p] * weights[feature[p]]
+    return total
+
+
+@inner
 def dot(
     begin: Int64, feature: Int32, value: Float64, weights: Float64, first: int, out: Float64
 ) -> None:
-    """Write W·H of the rows from `first` on, each added up in the order of its features."""
+    """Write W·H of the rows from `first` on."""
     for i in range(out.size):
-        total = 0.0
-        for p in range(begin[first + i], begin[first + i + 1]):
-            total += value[p] * weights[feature[p]]
-        out[i] = total
+        out[i] = dot_row(first + i, begin, feature, value, weights)
+
+
+@inner
+def dense(begin: Int64, feature: Int32, value: Float64, out: Float64) -> None:
+    """Write the values of features ``0 .. out.shape[1] - 1`` into a matrix of zeros."""
+    for row in range(out.shape[0]):
+        for p in range(begin[row], begin[row + 1]):
+            # Ids ascend: what follows is no smaller.
+            if feature[p] >= out.shape[1]:
+                break
+            out[row, feature[p]] = value[p]
 
 
 @inner
@@ -49,6 +66,43 @@ def sort_rows(begin: Int64, feature: Int32, value: Float64) -> None:
         sort_row(begin[row], begin[row + 1], feature, value)
 
 
+@inner
+def difference(
+    a: int,
+    b: int,
+    begin: Int64,
+    feature: Int32,
+    value: Float64,
+    noise: float,
+    out_feature: Int32,
+    out_value: Float64,
+    n: int,
+) -> int:
+    """Append row `a` minus row `b` to an output of `n` entries; return the new number of entries.
+
+    Left out is what is not larger than `noise` times the two values that it is the difference of.
+    """
+    i, i_end = begin[a], begin[a + 1]
+    j, j_end = begin[b], begin[b + 1]
+    while i < i_end or j < j_end:
+        if j == j_end or (i < i_end and feature[i] < feature[j]):
+            out_feature[n], out_value[n] = feature[i], value[i]
+            i += 1
+            n += 1
+        elif i == i_end or feature[j] < feature[i]:
+            out_feature[n], out_value[n] = feature[j], -value[j]
+            j += 1
+            n += 1
+        else:
+            x = value[i] - value[j]
+            if abs(x) > noise * (abs(value[i]) + abs(value[j])):
+                out_feature[n], out_value[n] = feature[i], x
+                n += 1
+            i += 1
+            j += 1
+    return n
+
+
 @kernel
 def differences(
     begin: Int64, feature: Int32, value: Float64, pairs: Int64
@@ -63,24 +117,9 @@ def differences(
     out_value = np.empty(room)
     n = 0
     for p in range(pairs.shape[0]):
-        i, i_end = begin[pairs[p, 0]], begin[pairs[p, 0] + 1]
-        j, j_end = begin[pairs[p, 1]], begin[pairs[p, 1] + 1]
-        while i < i_end or j < j_end:
-            if j == j_end or (i < i_end and feature[i] < feature[j]):
-                out_feature[n], out_value[n] = feature[i], value[i]
-                i += 1
-                n += 1
-            elif i == i_end or feature[j] < feature[i]:
-                out_feature[n], out_value[n] = feature[j], -value[j]
-                j += 1
-                n += 1
-            else:
-                difference = value[i] - value[j]
-                if abs(difference) > NOISE * (abs(value[i]) + abs(value[j])):
-                    out_feature[n], out_value[n] = feature[i], difference
-                    n += 1
-                i += 1
-                j += 1
+        n = difference(
+            pairs[p, 0], pairs[p, 1], begin, feature, value, NOISE, out_feature, out_value, n
+        )
         out_begin[p + 1] = n
     return out_begin, out_feature[:n].copy(), out_value[:n].copy()
 

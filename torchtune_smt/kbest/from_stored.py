@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32
-from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists
-from torchtune_smt.kbest.stored_lists_kernels import sort_rows
 
 
-def flat_of_stored(stored: StoredLists, gains: Float64 | None = None) -> FlatLists:
+def flat_of_stored(stored: StoredLists, gains: Float64 | None = None) -> KBestLists:
     """Return stored lists for a batch tuner, with no decoder between.
 
     Feature ids are those of ``stored.features``. Arrays are shared where they can be.
@@ -22,28 +22,12 @@ def flat_of_stored(stored: StoredLists, gains: Float64 | None = None) -> FlatLis
         Sentence-level gains of all entries; zeros by default, for tuners that compute theirs
         from statistics.
     """
-    feature, value = stored.feature, stored.value
-    if not _ascending(stored):
+    return KBestLists(
+        index=stored.sentence,
+        begin=stored.list_begin,
         # A decoder has sorted the rows by the ids of its weights.
-        feature, value = feature.copy(), value.copy()
-        ids: Int32 = np.arange(len(stored.features), dtype=np.int32)
-        sort_rows(stored.row_begin, feature, value, ids)
-    return FlatLists(
-        stored.sentence,
-        stored.list_begin,
-        stored.row_begin,
-        feature,
-        value,
-        np.zeros(stored.n_entries) if gains is None else gains,
-        stored.statistics,
-        len(stored.features),
+        rows=Rows(stored.row_begin, stored.feature, stored.value).sorted(),
+        features=stored.features,
+        gain=np.zeros(stored.n_entries) if gains is None else gains,
+        statistics=stored.statistics if stored.has_statistics else None,
     )
-
-
-def _ascending(stored: StoredLists) -> bool:
-    """Say whether the ids of each row ascend."""
-    rises = np.diff(stored.feature, prepend=-1) > 0
-    # The first of a row may be less than the last of the row before.
-    begins = stored.row_begin[stored.row_begin < stored.feature.size]
-    rises[begins] = True
-    return bool(rises.all())

@@ -292,20 +292,19 @@ class KBestLists(Hypotheses):
         begin = offsets([len(strings) for strings in hypotheses])
         split = [split_words(text) for strings in hypotheses for text in strings]
         rows = [row for one in features for row in one] if features else [{}] * len(split)
-        lists = cls(
+        result = cls(
             index=np.arange(len(hypotheses)) if index is None else np.array(index, np.int64),
             begin=begin,
             rows=Rows.of_dicts(rows, names),
             features=names,
             score=numbers["score"],
             gain=numbers["gain"],
-            entry=np.arange(begin[-1]) - np.repeat(begin[:-1], np.diff(begin)),
             token_begin=offsets([len(sentence) for sentence in split]),
             tokens=words.intern([word for sentence in split for word in sentence]),
             words=words,
         )
-        lists.check()
-        return lists
+        result.check()
+        return replace(result, entry=result.entries())
 
     def __len__(self) -> int:
         return self.index.size
@@ -323,6 +322,12 @@ class KBestLists(Hypotheses):
     def n_hypotheses(self) -> int:
         """The number of hypotheses in all lists."""
         return int(self.begin[-1])
+
+    def entries(self) -> Int64:
+        """Return what hypotheses are known by: `entry`, or else their places in the lists."""
+        if self.entry is not None:
+            return self.entry
+        return np.arange(self.n_hypotheses) - np.repeat(self.begin[:-1], np.diff(self.begin))
 
     def check(self) -> None:
         """Raise ValueError unless the lists are as this class describes them.

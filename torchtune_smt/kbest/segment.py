@@ -11,30 +11,29 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
-from torchtune_smt.core.container import are_offsets, read_container, write_container
+from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
 from torchtune_smt.kbest import segment_kernels as kernels
-from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.kbest.stored_lists import concatenated, lists_of
-from torchtune_smt.metrics.bleu import Counts
+from torchtune_smt.kbest.lists import KBestLists
 
 # The first type that holds all numbers exactly is taken, or else float64.
 _TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
 # Of hypotheses, before those of dense features.
 _FIELDS: Final = ("hash", "gain", "length", "statistics")
 _KIND: Final = "file of k-best lists"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _CURE: Final = "start the run anew"
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Some hypotheses of some sentences; narrow once they are `joined`.
+    """Some hypotheses of some sentences; narrow and in order once they are `joined`.
 
     Attributes
     ----------
     sentence : int64 [S]
-        Ascending.
+        Ascending, none twice.
     list_begin : int64 [S + 1]
         Hypotheses of list s are ``list_begin[s] .. list_begin[s + 1] - 1``.
     sparse_begin : int64 [S + 1]
@@ -56,45 +55,27 @@ class Segment:
     value: NDArray[Any]
 
     @classmethod
-    def of_list(
-        cls,
-        kbest: KBest,
-        chosen: Int64,
-        hashes: UInt64,
-        statistics: Counts | None,
-        n_dense: int,
-    ) -> Segment:
-        """Return some hypotheses of one k-best list with gains.
+    def of(cls, lists: KBestLists, hashes: UInt64, n_dense: int) -> Segment:
+        """Return lists with gains, each of another sentence, in no order.
 
         Parameters
         ----------
-        chosen : int64 [n]
-            Their numbers.
-        hashes : uint64 [k]
-        statistics : int64 [k, 10], optional
-        n_dense : int
+        hashes : uint64 [n]
         """
-        assert kbest.gain is not None
+        rows = lists.rows
         dense, length, feature, value = kernels.split_rows(
-            kbest.rows.begin, kbest.rows.feature, kbest.rows.value, chosen, n_dense
+            rows.begin, rows.feature, rows.value, n_dense
         )
-        counts = np.empty((chosen.size, 0)) if statistics is None else statistics[chosen]
+        statistics = np.empty((hashes.size, 0)) if lists.statistics is None else lists.statistics
         columns = {
-            "hash": hashes[chosen],
-            "gain": kbest.gain[chosen],
+            "hash": hashes,
+            "gain": np.empty(0) if lists.gain is None else lists.gain,
             "length": length,
-            "statistics": counts,
+            "statistics": statistics,
             **{_dense(f): dense[:, f] for f in range(n_dense)},
         }
-        any_at_all = chosen.size > 0
-        return cls(
-            np.full(int(any_at_all), kbest.index, np.int64),
-            np.array([0, chosen.size][: 1 + any_at_all]),
-            np.array([0, feature.size][: 1 + any_at_all]),
-            _records(columns),
-            feature,
-            value,
-        )
+        sparse_begin = offsets(length)[lists.begin]
+        return cls(lists.index, lists.begin, sparse_begin, _records(columns), feature, value)
 
     @classmethod
     def joined(cls, parts: Sequence[Segment]) -> Segment:
@@ -105,7 +86,7 @@ class Segment:
         ValueError
             Some have statistics and some have none.
         """
-        owner = np.concatenate([np.repeat(p.sentence, np.diff(p.list_begin)) for p in parts])
+        owner = np.concatenate([part.owner for part in parts])
         filled = [part for part in parts if len(part)] or list(parts[:1])
         names = filled[0].hypotheses.dtype.names
         assert names is not None
@@ -113,18 +94,17 @@ class Segment:
             raise ValueError("statistics must be given for all lists, or for none")
         columns = {name: np.concatenate([p.hypotheses[name] for p in filled]) for name in names}
         feature = np.concatenate([part.feature for part in parts])
-        value = concatenated([part.value for part in parts if part.value.size], np.uint8)
-        length = columns["length"].astype(np.int64)
+        # What is empty must not decide on the type.
+        values = [part.value for part in parts if part.value.size]
+        value = np.concatenate(values or [np.empty(0, np.uint8)])
+        begin = offsets(columns["length"])
         if (np.diff(owner) < 0).any():
             order = np.argsort(owner, kind="stable")
-            old = _begins(length)
-            owner, length = owner[order], length[order]
+            owner = owner[order]
             columns = {name: column[order] for name, column in columns.items()}
-            places = np.repeat(old[order] - _begins(length)[:-1], length)
-            places += np.arange(feature.size)
+            begin, places = places_of(begin, order)
             feature, value = feature[places], value[places]
-        sentence, list_begin = lists_of(owner)
-        begin = _begins(length)
+        sentence, list_begin = runs(owner)
         narrow = {
             name: column if name == "hash" else _narrow(column) for name, column in columns.items()
         }
@@ -150,6 +130,11 @@ class Segment:
     def n_dense(self) -> int:
         """The number of dense features."""
         return len(self.hypotheses.dtype.names or ()) - len(_FIELDS)
+
+    @property
+    def owner(self) -> Int64:
+        """The sentence of each hypothesis, int64 [n]."""
+        return np.repeat(self.sentence, np.diff(self.list_begin))
 
     def between(self, first: int, last: int) -> Segment:
         """Return the lists of the sentences ``first .. last - 1``; nothing is copied."""
@@ -234,7 +219,7 @@ class Segment:
         # In float64, no sum of so few numbers of 32 bits wraps around.
         if (length < 0).any() or length.sum(dtype=np.float64) != self.feature.size:
             raise ValueError
-        if not np.array_equal(_begins(length)[self.list_begin], self.sparse_begin):
+        if not np.array_equal(offsets(length)[self.list_begin], self.sparse_begin):
             raise ValueError
         if self.feature.size and self.feature.min() < self.n_dense:
             raise ValueError
@@ -292,8 +277,3 @@ def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
             if np.array_equal(narrow.astype(np.float64), numbers):
                 return narrow
     return numbers.astype(np.float64)
-
-
-def _begins(lengths: Int64) -> Int64:
-    """Return where each of consecutive pieces begins, and where the last one ends."""
-    return np.append(np.int64(0), np.cumsum(lengths, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Kernels of accumulated k-best lists: hashes, duplicates, rows taken apart and put together."""
+"""Kernels of stored k-best lists: hashes, duplicates, rows taken apart and put together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hash_hypotheses(
     Parameters
     ----------
     token_begin, tokens, row_begin, feature
-        As in `KBest`.
+        As in `KBestLists`.
     bits : uint32 [non-zeros]
         The values' bits; entries with 0 are passed over.
     words_only : bool
@@ -74,9 +74,9 @@ def mark_new(known: UInt64, hashes: UInt64) -> Bool:
 
 @kernel
 def split_rows(
-    row_begin: Int64, feature: Int32, value: Float64, chosen: Int64, n_dense: int
+    row_begin: Int64, feature: Int32, value: Float64, n_dense: int
 ) -> tuple[Float64, Int64, Int32, Float64]:
-    """Return some rows in two parts: the features below `n_dense`, and the others without zeros.
+    """Return rows in two parts: the features below `n_dense`, and the others without zeros.
 
     Returns
     -------
@@ -84,22 +84,19 @@ def split_rows(
     length : int64 [rows]
     feature, value : int32 array, float64 array
     """
-    room = 0
-    for row in chosen:
-        room += row_begin[row + 1] - row_begin[row]
-    dense = np.zeros((chosen.size, n_dense))
-    length = np.zeros(chosen.size, np.int64)
-    out_feature = np.empty(room, np.int32)
-    out_value = np.empty(room)
+    rows = row_begin.size - 1
+    dense = np.zeros((rows, n_dense))
+    length = np.zeros(rows, np.int64)
+    out_feature = np.empty(feature.size, np.int32)
+    out_value = np.empty(feature.size)
     n = 0
-    for j in range(chosen.size):
-        row = chosen[j]
+    for row in range(rows):
         for p in range(row_begin[row], row_begin[row + 1]):
             if feature[p] < n_dense:
-                dense[j, feature[p]] = value[p]
+                dense[row, feature[p]] = value[p]
             elif value[p] != 0.0:
                 out_feature[n], out_value[n] = feature[p], value[p]
-                length[j] += 1
+                length[row] += 1
                 n += 1
     return dense, length, out_feature[:n].copy(), out_value[:n].copy()
 

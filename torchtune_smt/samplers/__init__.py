@@ -1,1 +1,8 @@
-"""Which hypotheses of a list are compared."""
+"""Samplers of pairs of hypotheses to be ranked, within one sentence's k-best list."""
+
+from torchtune_smt.samplers.all_pairs import AllPairs
+from torchtune_smt.samplers.base import PairSampler, pair_rows
+from torchtune_smt.samplers.multipartite import Multipartite
+from torchtune_smt.samplers.pro import ProSampler
+
+__all__ = ["AllPairs", "Multipartite", "PairSampler", "ProSampler", "pair_rows"]

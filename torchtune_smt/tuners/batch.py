@@ -14,9 +14,9 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.state import DAMAGED, well_formed, whole
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.store import ListStore
+from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.collect import Collector
 
@@ -39,12 +39,13 @@ class Solution:
 class Solver(Protocol):
     """Finds weights on k-best lists."""
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists.
 
         Parameters
         ----------
-        lists : FlatLists
+        lists : KBestLists
+            With gains, and statistics of BLEU where there are some; ids of features are below D.
         start : float64 [D]
             The weights so far.
         seed : sequence of int
@@ -89,22 +90,21 @@ def wants_pairs(solver: Solver) -> TypeGuard[PairSolver]:
     return isinstance(solver, PairSolver) and bool(declared(solver, "takes_pairs", "solve"))
 
 
-def check_start(lists: FlatLists, start: Float64) -> None:
-    """Raise ValueError if there are not D start weights, or not all are finite."""
-    if start.shape != (lists.dimension,):
-        raise ValueError(f"there must be {lists.dimension} start weights, not {start.size}")
+def check_start(lists: KBestLists, start: Float64) -> None:
+    """Raise ValueError if a feature has no start weight, or one of them is not finite."""
+    needed = int(lists.rows.feature.max(initial=-1)) + 1
+    if start.ndim != 1 or start.size < needed:
+        raise ValueError(f"there must be {needed} start weights or more, not {start.size}")
     if not np.isfinite(start).all():
         raise ValueError("a start weight is not finite")
 
 
-def solve_lists(
-    solver: Solver, lists: AccumulatedLists, start: Float64, seed: Sequence[int]
-) -> Solution:
-    """Return what a solver finds on accumulated lists; see `Solver.solve`."""
+def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence[int]) -> Solution:
+    """Return what a solver finds on stored lists; see `Solver.solve`."""
+    lists.require(start.size)
     if wants_pairs(solver):
-        lists.require(start.size)
-        return solver.solve_pairs(lists.pair_rows(solver.sampler, seed), start, seed)
-    return solver.solve(lists.flat(start.size), start, seed)
+        return solver.solve_pairs(pair_rows(lists, solver.sampler, seed), start, seed)
+    return solver.solve(lists.lists(), start, seed)
 
 
 @dataclass(frozen=True)

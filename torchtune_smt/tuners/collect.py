@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,8 +13,8 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.accumulated_lists import AccumulatedLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.base import Show
@@ -68,7 +68,7 @@ class Collector:
     sentences : Sentences
         One at least.
     judge : Judge
-    lists : AccumulatedLists
+    lists : ListStore
     name : str
         What the sentences are called, where it is shown how many have been decoded.
     """
@@ -79,7 +79,7 @@ class Collector:
         weights: Weights,
         sentences: Sentences,
         judge: Judge,
-        lists: AccumulatedLists,
+        lists: ListStore,
         name: str = "",
     ) -> None:
         self.decoder = decoder
@@ -106,10 +106,12 @@ class Collector:
         total: Int64 = np.zeros(10, np.int64)
         done, sources = 0, self.sentences.sources
         for kbests, statistics in self._decoded():
-            pairs = zip(kbests, statistics, strict=True)
-            judged = [kbest.with_gains(self.judge.gains(kbest, counts)) for kbest, counts in pairs]
-            total += np.sum([counts[0] for counts in statistics], axis=0)
-            self.lists.add(judged, statistics)
+            judged = []
+            for kbest, counts in zip(kbests, statistics, strict=True):
+                gain = self.judge.gains(kbest, counts)
+                judged.append(replace(kbest, gain=gain, statistics=counts.astype(np.int32)))
+                total += counts[0]
+            self.lists.add(KBestLists.of(judged))
             done += len(judged)
             show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
         new = self.lists.end_iteration()

@@ -89,7 +89,7 @@ class FeatureGroups:
         return counts
 
     def rename(self, dimension: int) -> Int64:
-        """Return the group of each of `dimension` features, as `FlatLists.projected` takes it."""
+        """Return the group of each of `dimension` features, as `Rows.projected` takes it."""
         if dimension < self.group.size:
             raise ValueError(
                 f"{self.group.size} features are known, and {dimension} were asked for"

@@ -14,8 +14,8 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import DAMAGED, well_formed
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner, PairSolver, Solution, Solver, wants_pairs
 from torchtune_smt.tuners.collect import Collector
@@ -50,12 +50,13 @@ class GroupedSolver:
         """What chooses the pairs of such a solver."""
         return cast(PairSolver, self.solver).sampler
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `Solver.solve`."""
         groups = self.groups
-        projected = lists.projected(groups.rename(lists.dimension), len(groups))
+        rows = lists.rows.projected(groups.rename(start.size), len(groups))
+        projected = replace(lists, rows=rows, features=None)
         solution = self.solver.solve(projected, groups.mean(start), seed)
-        return Solution(groups.unpack(solution.weights, lists.dimension), solution.report)
+        return Solution(groups.unpack(solution.weights, start.size), solution.report)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `PairSolver.solve_pairs`."""
@@ -223,7 +224,7 @@ class GroupingTuner(Tuner):
             oscar = replace(learning.regularizer, dimension=dimension)
             learning = replace(learning, regularizer=oscar)
         seed = (self.seed, number)
-        pairs = lists.pair_rows(self.sampler, (*seed, 1))
+        pairs = pair_rows(lists, self.sampler, (*seed, 1))
         learned = learn_groups(
             pairs,
             start,

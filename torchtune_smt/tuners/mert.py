@@ -10,7 +10,8 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.batch import Solution, check_start
 
@@ -67,14 +68,14 @@ class Mert:
         if self.max_features < 1:
             raise ValueError(f"max_features must be at least 1, not {self.max_features}")
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights of the best BLEU that was found.
 
         It is never worse than the start's, unless that has no weight that makes a difference.
 
         Parameters
         ----------
-        lists : FlatLists
+        lists : KBestLists
             With statistics.
         start : float64 [D]
         seed : sequence of int
@@ -94,12 +95,12 @@ class Mert:
         ValueError
             There are not D start weights, or not all are finite.
         """
-        if not lists.has_statistics:
+        if lists.statistics is None:
             raise InputError(
                 "MERT maximises corpus BLEU, and the lists come without its statistics; give "
                 "lists with words and references, or with scores.dat"
             )
-        active = np.flatnonzero(np.bincount(lists.feature, minlength=lists.dimension))
+        active, rows = lists.rows.numbered()
         if active.size > self.max_features:
             raise InputError(
                 f"the lists have {active.size:,} features, and MERT takes up to "
@@ -109,7 +110,7 @@ class Mert:
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)
-        search = _Search(lists, active)
+        search = _Search(lists, active, rows)
         old = start[search.feature]
         norm = float(np.abs(old).sum()) or 1.0
         first = old * search.scale if old.any() else generator.standard_normal(old.size)
@@ -169,25 +170,23 @@ class _Search:
         Scores at the present point.
     """
 
-    def __init__(self, lists: FlatLists, active: Int64) -> None:
-        column = np.full(lists.dimension, -1, np.int64)
-        column[active] = np.arange(active.size)
-        matrix = np.zeros((active.size, lists.n_hypotheses))
-        kernels.fill(lists.row_begin, lists.feature, lists.value, column, matrix)
+    def __init__(self, lists: KBestLists, active: Int64, rows: Rows) -> None:
+        matrix = np.ascontiguousarray(rows.dense(active.size).T)
         if not np.isfinite(matrix).all():
             raise InputError("a feature value of the lists is not finite; check the lists")
         scale: Float64 = np.empty(active.size)
-        kernels.standardize(lists.list_begin, matrix, scale)
+        kernels.standardize(lists.begin, matrix, scale)
         self._matrix = np.ascontiguousarray(matrix[scale > 0])
         self.feature = active[scale > 0]
         self.scale = scale[scale > 0]
-        self._list_begin = lists.list_begin
-        self._statistics = np.ascontiguousarray(lists.statistics)
+        self._list_begin = lists.begin
+        assert lists.statistics is not None
+        self._statistics = lists.statistics
         self.count = 0
         n = lists.n_hypotheses
         self.offset: Float64 = np.zeros(n)
         self._slope: Float64 = np.empty(n)
-        self._stack: Int64 = np.empty(np.diff(lists.list_begin).max(initial=0), np.int64)
+        self._stack: Int64 = np.empty(np.diff(lists.begin).max(initial=0), np.int64)
         self._chosen: Int64 = np.empty(len(lists), np.int64)
         self._gamma: Float64 = np.empty(n)
         self._change: Int32 = np.empty((n, 2), np.int32)
@@ -242,6 +241,7 @@ def _unit(vector: Float64) -> Float64:
     return vector / (float(np.linalg.norm(vector)) or 1.0)
 
 
-def _bleu(lists: FlatLists, weights: Float64) -> float:
+def _bleu(lists: KBestLists, weights: Float64) -> float:
     """Return corpus BLEU (0..1) of the lists under some weights."""
+    assert lists.statistics is not None
     return float(kernels.chosen_bleu(lists.statistics, lists.best(weights)))

@@ -24,17 +24,6 @@ LARGEST = 1e30  # of γ: so much times a slope is still finite
 
 
 @kernel
-def fill(row_begin: Int64, feature: Int32, value: Float64, column: Int64, matrix: Float64) -> None:
-    """Write values of CSR rows into a matrix of zeros, float64 [m, n].
-
-    ``column[j]`` is the row of the matrix that has feature j.
-    """
-    for h in range(row_begin.size - 1):
-        for p in range(row_begin[h], row_begin[h + 1]):
-            matrix[column[feature[p]], h] = value[p]
-
-
-@kernel
 def standardize(list_begin: Int64, matrix: Float64, scale: Float64) -> None:
     """Subtract each list's mean from each feature (float64 [m, n]), and divide by its spread.
 

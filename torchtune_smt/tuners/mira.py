@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics import bleu_kernels
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.batch import Solution, check_start
@@ -66,12 +66,12 @@ class KBestMira:
                 f"scale must be one of {', '.join(get_args(GainScale))}, not {self.scale!r}"
             )
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return averaged weights.
 
         Parameters
         ----------
-        lists : FlatLists
+        lists : KBestLists
             With statistics.
         start : float64 [D]
         seed : sequence of int
@@ -91,28 +91,28 @@ class KBestMira:
         ValueError
             There are not D start weights, or not all are finite.
         """
-        if not lists.has_statistics:
+        if lists.statistics is None:
             raise InputError(
                 "MIRA computes BLEU, and these lists have no statistics of it; give references "
                 "or Moses's scores.dat, or tune with tuner=pro"
             )
         check_start(lists, start)
         generator = np.random.default_rng(seed)
-        usable: Int64 = np.flatnonzero(np.diff(lists.list_begin) > 1)
-        widest = int(np.diff(lists.row_begin).max(initial=0))
-        x_feature, x_value = np.empty(2 * widest, np.int64), np.empty(2 * widest)
+        usable: Int64 = np.flatnonzero(np.diff(lists.begin) > 1)
+        widest = int(np.diff(lists.rows.begin).max(initial=0))
+        x_feature, x_value = np.empty(2 * widest, np.int32), np.empty(2 * widest)
         weights: Float64 = start.astype(np.float64)
-        late: Float64 = np.zeros(lists.dimension)
+        late: Float64 = np.zeros(start.size)
         background: Float64 = np.ones(lists.statistics.shape[1])
         start_bleu = bleu_on(lists, start)
         best = Solution(weights, {"bleu": -1.0})
         for number in range(1, self.passes + 1):
             violations, loss = kernels.one_pass(
                 generator.permutation(usable),
-                lists.list_begin,
-                lists.row_begin,
-                lists.feature,
-                lists.value,
+                lists.begin,
+                lists.rows.begin,
+                lists.rows.feature,
+                lists.rows.value,
                 lists.statistics,
                 background,
                 self.decay,
@@ -138,8 +138,9 @@ class KBestMira:
         return best
 
 
-def bleu_on(lists: FlatLists, weights: Float64) -> float:
+def bleu_on(lists: KBestLists, weights: Float64) -> float:
     """Return corpus BLEU (0..1, as sacrebleu computes it) of the hypotheses that W ranks first."""
+    assert lists.statistics is not None
     totals = lists.statistics[lists.best(weights)].sum(axis=0, dtype=np.int64)
     bleu: Float64 = bleu_kernels.sacrebleu_bleu(totals[None], bleu_kernels.EXP, 0.0, False)
     return float(bleu[0])

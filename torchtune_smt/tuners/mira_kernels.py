@@ -6,6 +6,7 @@ import math
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner
+from torchtune_smt.core.rows_kernels import difference, dot_row
 from torchtune_smt.metrics.bleu_kernels import ORDER
 
 # The pseudo-document's statistics of long n-grams must not vanish where all hypotheses are short.
@@ -66,52 +67,13 @@ def hope_and_fear(
     hope, fear = first, first
     hope_gain, hope_score, fear_gain, fear_score = 0.0, -math.inf, 0.0, -math.inf
     for h in range(first, last):
-        score = 0.0
-        for p in range(row_begin[h], row_begin[h + 1]):
-            score += value[p] * weight[feature[p]]
+        score = dot_row(h, row_begin, feature, value, weight)
         gain = background_bleu(statistics, h, background, by_reference)
         if score + gain > hope_score + hope_gain:
             hope, hope_gain, hope_score = h, gain, score
         if score - gain > fear_score - fear_gain:
             fear, fear_gain, fear_score = h, gain, score
     return hope, fear, hope_gain - fear_gain, hope_score - fear_score
-
-
-@inner
-def difference(
-    a: int,
-    b: int,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    out_feature: Int64,
-    out_value: Float64,
-) -> tuple[int, float]:
-    """Write row `a` minus row `b`, without zeros; return the number of values and ‖·‖².
-
-    Parameters
-    ----------
-    out_feature, out_value : int64, float64
-        Room for two rows.
-    """
-    p, q, n, square = row_begin[a], row_begin[b], 0, 0.0
-    p_end, q_end = row_begin[a + 1], row_begin[b + 1]
-    while p < p_end or q < q_end:
-        if q == q_end or (p < p_end and feature[p] < feature[q]):
-            f, x = feature[p], value[p]
-            p += 1
-        elif p == p_end or feature[q] < feature[p]:
-            f, x = feature[q], -value[q]
-            q += 1
-        else:
-            f, x = feature[p], value[p] - value[q]
-            p += 1
-            q += 1
-        if x != 0.0:
-            out_feature[n], out_value[n] = f, x
-            n += 1
-            square += x * x
-    return n, square
 
 
 @inner
@@ -129,7 +91,7 @@ def one_pass(
     weight: Float64,
     late: Float64,
     step: int,
-    x_feature: Int64,
+    x_feature: Int32,
     x_value: Float64,
 ) -> tuple[int, float]:
     """Take a step for each list in this order.
@@ -139,7 +101,7 @@ def one_pass(
     order : int64
         Numbers of lists.
     list_begin, row_begin, feature, value, statistics
-        As in `FlatLists`.
+        Of `KBestLists`.
     background : float64 [10]
         Statistics of the pseudo-document; written to.
     decay, by_reference, C
@@ -151,7 +113,7 @@ def one_pass(
         after the steps 1..T is ``weight - late / T``.
     step : int
         Steps taken before.
-    x_feature, x_value : int64, float64
+    x_feature, x_value : int32, float64
         Room for two rows.
 
     Returns
@@ -172,7 +134,10 @@ def one_pass(
             if loss > 0.0:
                 violations += 1
                 total += loss
-                n, square = difference(hope, fear, row_begin, feature, value, x_feature, x_value)
+                n = difference(hope, fear, row_begin, feature, value, 0.0, x_feature, x_value, 0)
+                square = 0.0
+                for k in range(n):
+                    square += x_value[k] * x_value[k]
                 if square > 0.0:
                     rate = min(C, loss / square)
                     for k in range(n):

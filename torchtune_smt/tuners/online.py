@@ -16,7 +16,7 @@ from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
-from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.objective import check_pairs, take_step
 from torchtune_smt.tuners.sentences import Sentences

@@ -15,8 +15,8 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import SparseRows
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.objective import check_pairs
 
@@ -72,9 +72,9 @@ class Pro:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
         check_device(self.device)
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs of the lists; see `solve_pairs`."""
-        return self.solve_pairs(lists.pair_rows(self.sampler, seed), start, seed)
+        return self.solve_pairs(pair_rows(lists, self.sampler, seed), start, seed)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights with the least objective.

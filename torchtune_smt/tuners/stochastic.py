@@ -14,11 +14,11 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.kbest.flat_lists import FlatLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
 from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
-from torchtune_smt.samplers.pairs import PairSampler
+from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
 
@@ -72,12 +72,12 @@ class Stochastic:
         """Whether the loss is one of pairs."""
         return not is_listwise(self.loss)
 
-    def solve(self, lists: FlatLists, start: Float64, seed: Sequence[int]) -> Solution:
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for the lists.
 
         Parameters
         ----------
-        lists : FlatLists
+        lists : KBestLists
         start : float64 [D]
         seed : sequence of int
             Decides on the pairs and on the order.
@@ -97,8 +97,8 @@ class Stochastic:
         """
         loss = self.loss
         if not is_listwise(loss):
-            return self.solve_pairs(lists.pair_rows(self.sampler, seed), start, seed)
-        usable: Int64 = np.flatnonzero(np.diff(lists.list_begin) > 1)
+            return self.solve_pairs(pair_rows(lists, self.sampler, seed), start, seed)
+        usable: Int64 = np.flatnonzero(np.diff(lists.begin) > 1)
         if usable.size == 0:
             raise InputError(
                 "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
@@ -106,7 +106,7 @@ class Stochastic:
         weights, optimizer = self._begin(start)
 
         def step(chosen: Int64) -> float:
-            kbests = [lists.kbest(s) for s in chosen.tolist()]
+            kbests = [lists[s] for s in chosen.tolist()]
             return listwise_step(weights, optimizer, loss, kbests)[0]
 
         return self._passes(weights, optimizer, usable, step, seed, "lists")

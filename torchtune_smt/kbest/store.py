@@ -1,4 +1,4 @@
-"""k-best lists of several iterations, merged."""
+"""The store of k-best lists: those of several iterations, merged."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64, UInt64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import well_formed, whole
 from torchtune_smt.kbest import segment_kernels as kernels
-from torchtune_smt.kbest.flat_lists import FlatLists
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment
-from torchtune_smt.metrics.bleu import Counts
-from torchtune_smt.samplers.pairs import PairSampler, pair_rows
 
 Unique = Literal["derivation", "string"]
 
 # Hypotheses that are laid out at once where not all are needed together: some 20 MB.
 _BLOCK: Final = 1 << 16
 
+_NONE: Final = KBestLists.of([]).with_gains(np.empty(0))
 
-class AccumulatedLists:
+
+class ListStore:
     """k-best lists of several iterations, merged per sentence, without duplicates.
 
     A hypothesis takes about 100 bytes and 5 more for each sparse feature; numbers are stored
@@ -117,15 +117,14 @@ class AccumulatedLists:
         """The size of these hypotheses, in memory or in files."""
         return sum(segment.nbytes for segment in self._segments)
 
-    def add(self, kbests: Sequence[KBest], statistics: Sequence[Counts] | None = None) -> int:
+    def add(self, lists: KBestLists) -> int:
         """Add what is new in some lists to the iteration under way.
 
         Parameters
         ----------
-        kbests : sequence of KBest
-            With gains; sentences in any order.
-        statistics : sequence of int64 [k, 10], optional
-            BLEU's statistics of the hypotheses of each list; all lists have them, or none.
+        lists : KBestLists
+            With gains; sentences in any order. All lists that are added have statistics, or none.
+            Without words, two hypotheses are the same that have the same `entry` and features.
 
         Returns
         -------
@@ -137,22 +136,27 @@ class AccumulatedLists:
         ValueError
             A list has no gains, or a number that is not finite.
         """
-        parts = []
-        for i, kbest in enumerate(kbests):
+        for kbest in lists:
             kbest.finite_gains()
             kbest.check_finite()
-            hashes = self._hashes(kbest)
-            known = [segment.hashes(kbest.index) for segment in self._segments]
-            known += self._open_hashes.get(kbest.index, [])
-            new = np.flatnonzero(
-                kernels.mark_new(np.concatenate([np.empty(0, np.uint64), *known]), hashes)
+        if len(np.unique(lists.index)) < len(lists):
+            return sum(self.add(lists.some(np.array([s]))) for s in range(len(lists)))
+        hashes = self._hashes(lists)
+        new = np.empty(hashes.size, np.bool_)
+        for sentence, (first, last) in zip(
+            lists.index.tolist(), pairwise(lists.begin.tolist()), strict=True
+        ):
+            known = [segment.hashes(sentence) for segment in self._segments]
+            known += self._open_hashes.setdefault(sentence, [])
+            new[first:last] = kernels.mark_new(
+                np.concatenate([np.empty(0, np.uint64), *known]), hashes[first:last]
             )
-            self._open_hashes.setdefault(kbest.index, []).append(hashes[new])
-            counts = None if statistics is None else statistics[i]
-            parts.append(Segment.of_list(kbest, new, hashes, counts, self.n_dense))
-        if parts:
-            self._open.append(Segment.joined(parts))
-        return sum(map(len, parts))
+            self._open_hashes[sentence].append(hashes[first:last][new[first:last]])
+        numbers = np.flatnonzero(new)
+        if numbers.size:
+            part = Segment.of(lists.chosen(numbers), hashes[numbers], self.n_dense)
+            self._open.append(Segment.joined([part]))
+        return numbers.size
 
     def end_iteration(self) -> int:
         """End the iteration under way; return the number of its new hypotheses.
@@ -164,7 +168,9 @@ class AccumulatedLists:
         InputError
             The folder cannot be written to.
         """
-        segment = Segment.joined(self._open or [self._empty()])
+        segment = Segment.joined(
+            self._open or [Segment.of(_NONE, np.empty(0, np.uint64), self.n_dense)]
+        )
         if self._differs(segment):
             raise ValueError("statistics must be given for all lists, or for none")
         self._drop_open()
@@ -223,36 +229,14 @@ class AccumulatedLists:
         if dimension <= max(largest, self.n_dense - 1):
             raise InputError(f"there are features beyond the {dimension} that were named")
 
-    def flat(self, dimension: int) -> FlatLists:
-        """Return the hypotheses of all iterations that have ended, by sentence, as they came.
+    def lists(self) -> KBestLists:
+        """Return the hypotheses of all iterations that have ended, by sentence, as they came."""
+        return _laid_out(self._segments)
 
-        Parameters
-        ----------
-        dimension : int
-            D, larger than all ids of features.
-
-        Raises
-        ------
-        InputError
-            An id is not below `dimension`.
-        """
-        self.require(dimension)
-        return self._laid_out(self._segments, dimension)
-
-    def pair_rows(self, sampler: PairSampler, seed: Sequence[int]) -> Rows:
-        """Return pairs of each list, drawn with ``(*seed, sentence)``, list after list.
-
-        The same as ``flat(...).pair_rows(sampler, seed)``, but only some lists at a time are laid
-        out.
-        """
-        return pair_rows(self._kbests(), sampler, seed)
-
-    def _kbests(self) -> Iterator[KBest]:
-        """Yield the list of each sentence, as `FlatLists.kbest` has it."""
+    def __iter__(self) -> Iterator[KBest]:
+        """Yield the list of each sentence; only some lists at a time are laid out."""
         for first, last in self._blocks():
-            block = self._laid_out([s.between(first, last) for s in self._segments], 0)
-            for s in range(len(block)):
-                yield block.kbest(s)
+            yield from _laid_out([segment.between(first, last) for segment in self._segments])
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of sentences that have some tens of thousands of hypotheses together."""
@@ -269,65 +253,22 @@ class AccumulatedLists:
             yield int(numbers[first]), int(numbers[last - 1]) + 1
             first = last
 
-    def _laid_out(self, segments: Sequence[Segment], dimension: int) -> FlatLists:
-        """Return the hypotheses of some segments by sentence."""
-        filled = [segment for segment in segments if len(segment)]
-        owners = [np.repeat(s.sentence, np.diff(s.list_begin)) for s in filled]
-        owner = np.concatenate([np.empty(0, np.int64), *owners])
-        order = np.argsort(owner, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(order.size)
-        lengths: Int64 = np.empty(order.size, np.int64)
-        gain = np.empty(order.size)
-        width = filled[0].hypotheses["statistics"].shape[1] if filled else 0
-        statistics = np.empty((order.size, width), np.int32)
-        ends = np.cumsum([0, *map(len, filled)])
-        places = [place[a:b] for a, b in pairwise(ends)]
-        for segment, where in zip(filled, places, strict=True):
-            sizes = segment.hypotheses["length"].astype(np.int64)
-            lengths[where] = sizes + np.count_nonzero(segment.dense(), axis=1)
-            gain[where] = segment.hypotheses["gain"]
-            statistics[where] = segment.hypotheses["statistics"]
-        row_begin = np.append(np.int64(0), np.cumsum(lengths))
-        feature = np.empty(row_begin[-1], np.int32)
-        value = np.empty(row_begin[-1])
-        for segment, where in zip(filled, places, strict=True):
-            sizes = segment.hypotheses["length"].astype(np.int64)
-            kernels.join_rows(
-                where,
-                segment.dense(),
-                np.append(np.int64(0), np.cumsum(sizes)),
-                np.asarray(segment.feature),
-                segment.value.astype(np.float64),
-                row_begin,
-                feature,
-                value,
-            )
-        sentence, counts = np.unique(owner, return_counts=True)
-        list_begin = np.append(np.int64(0), np.cumsum(counts))
-        return FlatLists(
-            sentence, list_begin, row_begin, feature, value, gain, statistics, dimension
-        )
-
-    def _hashes(self, kbest: KBest) -> UInt64:
+    def _hashes(self, lists: KBestLists) -> UInt64:
         with np.errstate(over="ignore"):
-            bits = kbest.rows.value.astype(np.float32)
+            bits = lists.rows.value.astype(np.float32)
+        begin, tokens = lists.token_begin, lists.tokens
+        if begin is None or tokens is None:
+            begin, tokens = np.arange(lists.n_hypotheses + 1), lists.entries().astype(np.int32)
         # Adding 0 turns a negative zero into a positive one, whose bits are 0.
         hashes: UInt64 = kernels.hash_hypotheses(
-            *kbest.strings(),
-            kbest.rows.begin,
-            kbest.rows.feature,
+            begin,
+            tokens,
+            lists.rows.begin,
+            lists.rows.feature,
             (bits + np.float32(0)).view(np.uint32),
             self.unique == "string",
         )
         return hashes
-
-    def _empty(self) -> Segment:
-        """Return a segment without hypotheses."""
-        kbest = KBest(index=0, rows=Rows.joined([]), gain=np.empty(0))
-        return Segment.of_list(
-            kbest, np.empty(0, np.int64), np.empty(0, np.uint64), None, self.n_dense
-        )
 
     def _differs(self, segment: Segment) -> bool:
         """Say whether of hypotheses and those before them only the ones have statistics."""
@@ -345,6 +286,45 @@ class AccumulatedLists:
         while self.folder is not None and (path := _segment_path(self.folder, number)).is_file():
             path.unlink()
             number += 1
+
+
+def _laid_out(segments: Sequence[Segment]) -> KBestLists:
+    """Return the hypotheses of some segments by sentence."""
+    filled = [segment for segment in segments if len(segment)]
+    if not filled:
+        return _NONE
+    owner = np.concatenate([segment.owner for segment in filled])
+    place = np.empty_like(owner)
+    place[np.argsort(owner, kind="stable")] = np.arange(owner.size)
+    places = [place[a:b] for a, b in pairwise(offsets([len(segment) for segment in filled]))]
+    lengths, gain = np.empty_like(owner), np.empty(owner.size)
+    statistics = np.empty((owner.size, filled[0].hypotheses["statistics"].shape[1]), np.int32)
+    for segment, where in zip(filled, places, strict=True):
+        sparse = segment.hypotheses["length"].astype(np.int64)
+        lengths[where] = sparse + np.count_nonzero(segment.dense(), axis=1)
+        gain[where] = segment.hypotheses["gain"]
+        statistics[where] = segment.hypotheses["statistics"]
+    begin = offsets(lengths)
+    rows = Rows(begin, np.empty(begin[-1], np.int32), np.empty(begin[-1]))
+    for segment, where in zip(filled, places, strict=True):
+        kernels.join_rows(
+            where,
+            segment.dense(),
+            offsets(segment.hypotheses["length"]),
+            np.asarray(segment.feature),
+            segment.value.astype(np.float64),
+            rows.begin,
+            rows.feature,
+            rows.value,
+        )
+    index, counts = np.unique(owner, return_counts=True)
+    return KBestLists(
+        index=index,
+        begin=offsets(counts),
+        rows=rows,
+        gain=gain,
+        statistics=statistics if statistics.shape[1] else None,
+    )
 
 
 def _segment_path(folder: Path, iteration: int) -> Path:

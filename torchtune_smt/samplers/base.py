@@ -1,0 +1,79 @@
+"""What a sampler of pairs is, and what samplers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.samplers import base_kernels as kernels
+
+
+class PairSampler(Protocol):
+    """A way to choose pairs of hypotheses from one k-best list."""
+
+    def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
+        """Return pairs of hypotheses, the one of larger gain first.
+
+        Parameters
+        ----------
+        kbest : KBest
+            With gains.
+        seed : sequence of int
+            Names the random stream, for example (seed, epoch, sentence): equal seeds give
+            equal pairs, wherever and in whatever order sentences are worked on.
+
+        Returns
+        -------
+        int64 [p, 2]
+            Numbers of hypotheses (better, worse). No pair has equal gains or equal strings;
+            without words, all hypotheses are different ones.
+        """
+        ...
+
+
+def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]) -> Rows:
+    """Return x = H(better) - H(worse) for pairs of some k-best lists, list after list.
+
+    Parameters
+    ----------
+    kbests : iterable of KBest
+        With gains.
+    sampler : PairSampler
+    seed : sequence of int
+        The pairs of a list are drawn with ``(*seed, kbest.index)``.
+    """
+    return Rows.joined(
+        [kbest.rows.differences(sampler.sample(kbest, (*seed, kbest.index))) for kbest in kbests]
+    )
+
+
+def string_numbers(kbest: KBest) -> Int64:
+    """Return a number for each hypothesis (int64 [k]), the same for the same words."""
+    if kbest.tokens is None or kbest.token_begin is None:
+        return np.arange(len(kbest))
+    numbers: Int64 = kernels.number_strings(kbest.token_begin, kbest.tokens)
+    return numbers
+
+
+def ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:
+    """Return pairs by the places of their hypotheses; see `kernels.ranked_pairs`."""
+    gain = kbest.finite_gains()
+    result: Int64 = kernels.ranked_pairs(
+        gain,
+        string_numbers(kbest),
+        np.argsort(-gain, kind="stable"),
+        partners,
+        float(threshold),
+    )
+    return result
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise ValueError unless a least difference of gains is 0 or more."""
+    if not threshold >= 0:
+        raise ValueError(f"threshold must be 0 or more, not {threshold}")

@@ -1,0 +1,60 @@
+"""Pairs of hypotheses of different levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.samplers.base import check_threshold, ranked_pairs
+
+
+@dataclass(frozen=True)
+class Multipartite:
+    """Pairs of hypotheses of different levels: the best, the worst, and those between.
+
+    Sorted by gain (ties keep their order in the list), the best ⌈n · percent / 100⌉ of n
+    hypotheses are the level HI, as many of the worst are LOW, the rest is MID. Pairs are
+    HI-MID, HI-LOW and MID-LOW, never inside a level, in the order of `AllPairs`. Fewer than
+    three hypotheses make no pairs. Simianer et al. (2012), with 100-best lists.
+
+    Parameters
+    ----------
+    percent : int
+        The share of HI and of LOW, 1..50; each has at most half of the list.
+    threshold : float
+        Gains that differ by less make no pair, nor do equal ones; in units of the gain.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+    """
+
+    percent: int = 10
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.percent != int(self.percent) or not 1 <= self.percent <= 50:
+            raise ValueError(f"percent must be a whole number of 1..50, not {self.percent}")
+        check_threshold(self.threshold)
+
+    def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
+        """Return the pairs; see `PairSampler.sample`. The seed makes no difference.
+
+        Raises
+        ------
+        ValueError
+            The list has no gains, or one of them is not finite.
+        """
+        n = len(kbest)
+        # In integers: 0.1 · 30 is more than 3 in floating point.
+        level = min(-(-n * int(self.percent) // 100), n // 2)
+        partners = np.full(n, n)
+        if n >= 3:
+            partners[:level] = level
+            partners[level : n - level] = n - level
+        return ranked_pairs(kbest, partners, self.threshold)

@@ -1,0 +1,72 @@
+"""PRO's sampler of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.samplers import pro_kernels as kernels
+from torchtune_smt.samplers.base import check_threshold, string_numbers
+
+
+@dataclass(frozen=True)
+class ProSampler:
+    """PRO's sampler (Hopkins and May, 2011).
+
+    Draws `candidates` index pairs uniformly, keeps those whose gains differ by `threshold` or
+    more, and of these the `pairs` with the largest difference (of equal ones those drawn
+    first), in descending order of difference.
+
+    Parameters
+    ----------
+    candidates : int
+        Γ.
+    threshold : float
+        α, in units of the gain.
+    pairs : int
+        Ξ: 50 in Hopkins and May, 15 in Green et al. (2013).
+    distinct : bool
+        Draw different unordered pairs. Otherwise they are drawn with replacement, as
+        published, which on short lists keeps copies of one pair.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+    """
+
+    candidates: int = 5000
+    threshold: float = 0.05
+    pairs: int = 15
+    distinct: bool = False
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise ValueError(f"candidates must be at least 1, not {self.candidates}")
+        if self.pairs < 1:
+            raise ValueError(f"pairs must be at least 1, not {self.pairs}")
+        check_threshold(self.threshold)
+
+    def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
+        """Return the sampled pairs; see `PairSampler.sample`.
+
+        Raises
+        ------
+        ValueError
+            The list has no gains, or one of them is not finite.
+        """
+        gain = kbest.finite_gains()
+        result: Int64 = kernels.pro_pairs(
+            gain,
+            string_numbers(kbest),
+            np.array(seed, np.int64),
+            self.candidates,
+            self.threshold,
+            self.pairs,
+            self.distinct,
+        )
+        return result
