@@ -1,6 +1,12 @@
 """Sentence-level gains, one file each, and corpus scores."""
 
-from torchtune_smt.metrics.base import BoundMetric, Metric, References
+from torchtune_smt.metrics.base import (
+    BoundMetric,
+    Metric,
+    References,
+    bind_metric,
+    with_gains,
+)
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences, SentenceBleu
 from torchtune_smt.metrics.external import ExternalScores
 from torchtune_smt.metrics.liang import LiangBleu
@@ -22,4 +28,6 @@ __all__ = [
     "References",
     "SacreBleu",
     "SentenceBleu",
+    "bind_metric",
+    "with_gains",
 ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 
 References = Sequence[Sequence[list[str]]]
 """``references[i]``: the references of sentence i, each a list of tokens."""
@@ -31,6 +34,33 @@ class Metric(Protocol):
     def bind(self, references: References, words: Vocabulary) -> BoundMetric:
         """Prepare the references once, for hypotheses written in the ids of `words`."""
         ...
+
+
+def bind_metric(metric: Metric, references: References, words: Vocabulary) -> BoundMetric:
+    """Return a metric for lists of sentences with these references.
+
+    Where no sentence has any, the lists must have BLEU's statistics, and the metric must be
+    computed from them alone: its class says so by ``from_statistics = True``.
+
+    Raises
+    ------
+    InputError
+        The metric needs words, and there are no references.
+    """
+    if any(references):
+        return metric.bind(references, words)
+    if not declared(metric, "from_statistics", "bind"):
+        raise InputError(
+            f"metric: {type(metric).__name__} needs the words of the hypotheses, and "
+            "scores.dat has only BLEU's statistics; choose a metric of BLEU's family, or give n-best lists"
+        )
+    return metric.bind([], words)
+
+
+def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
+    """Return lists with the gains that a metric gives them."""
+    gains = [np.empty(0), *(metric.gains(kbest) for kbest in lists)]
+    return lists.with_gains(np.concatenate(gains))
 
 
 def check_references(references: References) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.metrics import bleu_kernels as kernels
 from torchtune_smt.metrics.base import References, check_references
 
@@ -25,7 +27,8 @@ class BleuReferences:
     Parameters
     ----------
     references : sequence of sequence of list of str
-        ``references[i]``: those of sentence i, tokenised; their number may differ.
+        ``references[i]``: those of sentence i, tokenised; their number may differ. None at all for
+        lists that have their statistics.
     words : Vocabulary
         Gives the ids in which hypotheses are written. Words of the references are added to
         it, since a hypothesis may bring them later (as a copied unknown word, for example).
@@ -40,13 +43,13 @@ class BleuReferences:
         check_references(references)
         flat = [reference for alternatives in references for reference in alternatives]
         lengths = np.array([len(reference) for reference in flat], np.int64)
-        group = _offsets(np.array([len(a) for a in references], np.int64))
-        begin = _offsets(lengths)
+        group = offsets([len(alternatives) for alternatives in references])
+        begin = offsets(lengths)
         tokens = words.intern([word for reference in flat for word in reference])
 
         sizes = begin[group[1:]] - begin[group[:-1]]
         rooms = np.array([1 << (2 * int(size)).bit_length() for size in sizes], np.int64)
-        self._root_begin = _offsets(rooms)
+        self._root_begin = offsets(rooms)
         self._roots = np.full(self._root_begin[-1], -1, np.int32)
         nodes = np.empty((kernels.ORDER * tokens.size, 4), np.int32)
         self._node_begin = kernels.build_tries(
@@ -65,8 +68,15 @@ class BleuReferences:
         """Return the length of each sentence's shortest reference."""
         return self._lengths[self._length_begin[:-1]]
 
+    def with_statistics(self, lists: KBestLists) -> KBestLists:
+        """Return lists with the statistics of their hypotheses; see `statistics`."""
+        if lists.statistics is not None:
+            return lists
+        rows = [np.empty((0, kernels.STATISTICS)), *map(self.statistics, lists)]
+        return replace(lists, statistics=np.concatenate(rows).astype(np.int32))
+
     def statistics(self, kbest: KBest) -> Counts:
-        """Return sacrebleu's sufficient statistics for each hypothesis.
+        """Return sacrebleu's sufficient statistics for each hypothesis, the list's own if any.
 
         Returns
         -------
@@ -79,6 +89,8 @@ class BleuReferences:
         InputError
             There are no references for ``kbest.index``.
         """
+        if kbest.statistics is not None:
+            return kbest.statistics.astype(np.int64)
         if not 0 <= kbest.index < len(self):
             raise InputError(
                 f"no references for sentence {kbest.index} (counted from 0): there are "
@@ -99,6 +111,8 @@ class BleuReferences:
 
 class SentenceBleu(ABC):
     """A gain that is computed from BLEU's statistics: one method makes a new variant."""
+
+    from_statistics: ClassVar[bool] = True
 
     @abstractmethod
     def score(self, statistics: Counts) -> Float64:
@@ -143,10 +157,3 @@ class BleuPlusOne(SentenceBleu):
             statistics, 0.0, 1.0, 0.0, self.short_references, False
         )
         return gains
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of consecutive pieces begins, and where the last one ends."""
-    offsets = np.zeros(lengths.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets

@@ -1,0 +1,205 @@
+"""Sparse rows against dense matrices, and k-best lists from strings and dicts."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBestLists
+
+D = 7
+values = st.sampled_from([-2.0, -0.5, 0.25, 1.0, 3.0, 1 / 3, 1e9])
+row = st.dictionaries(st.integers(0, D - 1), values, max_size=D)
+some_rows = st.lists(row, max_size=6)
+
+
+def rows_of(dicts):
+    names = Vocabulary([str(i) for i in range(D)])
+    return Rows.of_dicts([{str(f): v for f, v in row.items()} for row in dicts], names)
+
+
+def dicts_of(rows):
+    return [dict(zip(*map(np.ndarray.tolist, rows.row(i)), strict=True)) for i in range(len(rows))]
+
+
+@given(some_rows, st.data())
+def test_rows_are_what_the_dicts_say(dicts, data):
+    rows = rows_of(dicts)
+    rows.check(D)
+    assert dicts_of(rows) == [dict(sorted(row.items())) for row in dicts]
+    weights = np.array(data.draw(st.lists(st.integers(-4, 4), min_size=D, max_size=D)), float)
+    first = data.draw(st.integers(0, len(dicts)))
+    last = data.draw(st.integers(first, len(dicts)))
+    expected = [sum(v * weights[f] for f, v in sorted(row.items())) for row in dicts[first:last]]
+    assert rows.dot(weights, first, last).tolist() == expected
+    assert rows.between(first, last).dot(weights).tolist() == expected
+    assert dicts_of(Rows.joined([rows.between(0, first), rows.between(first, len(rows))])) == (
+        dicts_of(rows)
+    )
+    chosen = data.draw(st.lists(st.sampled_from(range(len(dicts))))) if dicts else []
+    some = rows.chosen(np.array(chosen, np.int64))
+    some.check(D)
+    assert dicts_of(some) == [dicts_of(rows)[i] for i in chosen]
+
+
+@given(some_rows.filter(bool), st.data())
+def test_differences(dicts, data):
+    rows = rows_of(dicts)
+    number = st.integers(0, len(dicts) - 1)
+    pairs = data.draw(st.lists(st.tuples(number, number)))
+    found = rows.differences(np.array(pairs, np.int64).reshape(-1, 2))
+    found.check(D)
+    dense = rows.dense(D)
+    assert np.array_equal(
+        found.dense(D), np.array([dense[i] - dense[j] for i, j in pairs]).reshape(-1, D)
+    )
+    assert (found.value != 0).all()
+
+
+@given(some_rows, st.permutations(range(D)), st.sets(st.integers(0, D - 1)))
+def test_other_ids(dicts, new, dropped):
+    rows = rows_of(dicts)
+    ids = np.array([-1 if f in dropped else new[f] for f in range(D)])
+    renamed = rows.renamed(ids)
+    renamed.check(D)
+    assert dicts_of(renamed) == [
+        dict(sorted((ids[f], v) for f, v in row.items() if ids[f] >= 0)) for row in dicts
+    ]
+    feature, numbered = rows.numbered()
+    numbered.check(feature.size)
+    assert feature.tolist() == sorted({f for row in dicts for f in row})
+    assert feature[numbered.feature].tolist() == rows.feature.tolist()
+
+
+@given(st.lists(st.lists(st.integers()), max_size=5), st.data())
+def test_pieces(pieces, data):
+    begin = offsets([len(piece) for piece in pieces])
+    items = np.array([x for piece in pieces for x in piece], object)
+    assert are_offsets(begin, items.size)
+    chosen = data.draw(st.lists(st.sampled_from(range(len(pieces))))) if pieces else []
+    out, places = places_of(begin, np.array(chosen, np.int64))
+    assert [items[places[a:b]].tolist() for a, b in pairwise(out)] == [pieces[i] for i in chosen]
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_runs_of_equal_numbers(numbers):
+    owner, begin = runs(np.array(numbers, np.int64))
+    assert np.repeat(owner, np.diff(begin)).tolist() == numbers
+    assert (np.diff(owner) != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"begin": np.array([0, 2])}, "ascend from 0"),
+        ({"begin": np.array([1, 3])}, "ascend from 0"),
+        ({"feature": np.array([1, 0, 0], np.int32)}, "must ascend within a row"),
+        ({"feature": np.array([1, 1, 0], np.int32)}, "must ascend within a row"),
+        ({"feature": np.array([-1, 1, 0], np.int32)}, "at least 0"),
+        ({"feature": np.array([0, 5, 0], np.int32)}, "below 5"),
+        ({"feature": np.array([0, 1, 0])}, "int64, int32 and float64"),
+        ({"value": np.ones(2)}, "3 features have 2 values"),
+        ({"value": np.array([1, np.nan, 1])}, "not finite"),
+    ],
+)
+def test_bad_rows(change, message):
+    good = {"begin": np.array([0, 2, 3]), "feature": np.array([0, 1, 0], np.int32)}
+    good["value"] = np.ones(3)
+    Rows(**good).check(5)
+    with pytest.raises(ValueError, match=message):
+        Rows(**(good | change)).check(5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1", None, [1.0]])
+def test_values_that_are_no_numbers(value):
+    with pytest.raises(ValueError, match="row 1: f is .* no finite number"):
+        Rows.of_dicts([{}, {"f": value}], Vocabulary())
+    with pytest.raises(ValueError, match="row 0: 3 is no name of a feature"):
+        Rows.of_dicts([{3: 1.0}], Vocabulary())
+
+
+word = st.sampled_from("abc")
+hypothesis = st.tuples(
+    st.lists(word, max_size=3).map(" ".join),
+    st.dictionaries(st.sampled_from(["f", "g", "h"]), st.sampled_from([0.5, -1.0, 2.0])),
+    st.floats(0, 1),
+)
+hypotheses = st.lists(hypothesis, min_size=1, max_size=4)
+
+
+@given(st.lists(hypotheses, max_size=4), st.data())
+def test_lists_of_strings(chosen, data):
+    columns = [[[h[i] for h in one] for one in chosen] for i in range(3)]
+    index = data.draw(st.permutations(range(len(chosen))))
+    lists = KBestLists.of_strings(*columns[:2], gains=columns[2], index=index)
+    assert len(lists) == len(chosen) and lists.n_hypotheses == sum(map(len, chosen))
+    for kbest, one, number in zip(lists, chosen, index, strict=True):
+        assert kbest.index == number and len(kbest) == len(one)
+        assert [kbest.text(h) for h in range(len(one))] == [text for text, _, _ in one]
+        rows = [
+            dict(zip(kbest.features.names(ids), v, strict=True))
+            for ids, v in map(kbest.row, range(len(one)))
+        ]
+        assert rows == [row for _, row, _ in one]
+        assert kbest.gain.tolist() == [gain for _, _, gain in one]
+        assert kbest.entry.tolist() == list(range(len(one)))
+    again = KBestLists.of(list(lists))
+    again.check()
+    weights = np.arange(3.0)
+    assert again.best(weights).tolist() == lists.best(weights).tolist()
+    order = np.array(data.draw(st.permutations(range(len(chosen)))), np.int64)
+    some = lists.some(order)
+    some.check()
+    for s, number in enumerate(order):
+        assert [some[s].text(h) for h in range(len(some[s]))] == [h[0] for h in chosen[number]]
+    parts = KBestLists.joined([lists.some(order[:1]), lists.some(order[1:])])
+    assert parts.index.tolist() == some.index.tolist()
+    assert np.array_equal(parts.rows.value, some.rows.value)
+
+
+@given(st.lists(hypotheses, max_size=4))
+def test_copies(chosen):
+    columns = [[[h[i] for h in one] for one in chosen] for i in range(2)]
+    lists = KBestLists.of_strings(*columns).without_copies()
+    lists.check()
+    for kbest, one in zip(lists, chosen, strict=True):
+        first = {}
+        for h, (text, row, _) in enumerate(one):
+            first.setdefault((text, tuple(sorted(row.items()))), h)
+        assert kbest.entry.tolist() == list(first.values())
+
+
+def test_choosing_hypotheses():
+    lists = KBestLists.of_strings([["a", "b"], ["c"], ["d", "e", "f"]])
+    some = lists.chosen(np.array([5, 3, 1]))
+    assert some.index.tolist() == [2, 0] and some.begin.tolist() == [0, 2, 3]
+    assert [some.text(h) for h in range(3)] == ["f", "d", "b"]
+    assert some.entry.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hypotheses": [["a"], []]}, "list 1 is empty"),
+        ({"hypotheses": ["abc"]}, "list 0: hypotheses must be a sequence of strings"),
+        ({"hypotheses": [["a", 3]]}, "list 0: hypotheses must be a sequence of strings"),
+        (
+            {"hypotheses": [["a"]], "features": []},
+            "features are given for 0 lists",
+        ),
+        ({"hypotheses": [["a"]], "gains": [[1.0, 2.0]]}, "list 0: 1 hypotheses have 2 gains"),
+        ({"hypotheses": [["a"]], "scores": [[math.inf]]}, "a score is not finite"),
+        ({"hypotheses": [["a"]], "features": [[{"f": math.nan}]]}, "row 0: f is nan"),
+        ({"hypotheses": [["a"], ["b"]], "index": [3, 3]}, "two lists are of one sentence"),
+        ({"hypotheses": [["a"], ["b"]], "index": [3]}, "one more entry than there are lists"),
+    ],
+)
+def test_bad_lists(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        KBestLists.of_strings(**arguments)
