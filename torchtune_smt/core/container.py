@@ -88,26 +88,6 @@ def is_container(path: str | os.PathLike[str], kind: str) -> bool:
     return start.startswith(_MAGIC) and json.dumps({"kind": kind})[:-1].encode() in start
 
 
-def are_offsets(begin: NDArray[Any], end: int) -> bool:
-    """Return whether an array says where consecutive pieces begin, and where the last one ends.
-
-    Parameters
-    ----------
-    begin : array
-        Such are int64 [pieces + 1], begin with 0, and descend nowhere.
-    end : int
-        What they end with.
-    """
-    return bool(
-        begin.dtype == np.int64
-        and begin.ndim == 1
-        and begin.size > 0
-        and begin[0] == 0
-        and begin[-1] == end
-        and (begin[1:] >= begin[:-1]).all()
-    )
-
-
 def write_container(
     path: str | os.PathLike[str],
     kind: str,

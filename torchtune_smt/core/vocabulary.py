@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core import vocabulary_kernels as kernels
 from torchtune_smt.core.arrays import Int32, Int64, UInt8
-from torchtune_smt.core.container import are_offsets
+from torchtune_smt.core.offsets import are_offsets, offsets
 
 T = TypeVar("T", bound=np.generic)
 
@@ -161,8 +161,7 @@ def _enlarged(array: NDArray[T], needed: int) -> NDArray[T]:
 def _pack(names: Sequence[str]) -> tuple[UInt8, Int64, Int64]:
     """Return strings as one UTF-8 buffer with the spans' begins and ends."""
     encoded = [name.encode("utf-8") for name in names]
-    bounds: Int64 = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(text) for text in encoded], out=bounds[1:])
+    bounds = offsets([len(text) for text in encoded])
     # A bytearray, since numba compiles anew for arrays that are read-only.
     buffer = np.frombuffer(bytearray().join(encoded), np.uint8)
     return buffer, bounds[:-1], bounds[1:]

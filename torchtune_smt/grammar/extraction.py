@@ -9,6 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
@@ -121,7 +122,7 @@ def extract_grammar(
         sides, target_sides, _joined(sentence_parts), _joined(key_parts), _joined(low_parts)
     )
     own_rules = np.bincount(arrays.pop("sentence"), minlength=len(sources))
-    arrays["own_begin"] = np.append(0, np.cumsum(own_rules)).astype(np.int64)
+    arrays["own_begin"] = offsets(own_rules)
     arrays |= _count_links(
         source_begin, source, target_begin, target, link_begin, links,
         len(source_words), len(target_words),
@@ -142,8 +143,7 @@ def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Int64
     The order makes ties between rules independent of where in the bitext words come first.
     """
     words = Vocabulary(sorted({word for sentence in sentences for word in sentence}))
-    begin = np.zeros(len(sentences) + 1, np.int64)
-    np.cumsum([len(sentence) for sentence in sentences], out=begin[1:])
+    begin = offsets([len(sentence) for sentence in sentences])
     return words, begin, words.lookup([word for sentence in sentences for word in sentence])
 
 
@@ -164,8 +164,7 @@ def _join_links(
                 )
             links = np.unique(links, axis=0) if _has_repeats(links) else links
         distinct.append(links)
-    begin = np.zeros(len(distinct) + 1, np.int64)
-    np.cumsum([links.shape[0] for links in distinct], out=begin[1:])
+    begin = offsets([len(links) for links in distinct])
     return begin, np.concatenate([np.empty((0, 2), np.int32), *distinct])
 
 
@@ -222,7 +221,7 @@ def _count_rules(
     target_low, target_count = _sums(rule_target, rule_low, rule_count, len(target_sides))
     per_side = np.bincount(rule_source, minlength=len(sides))
     counts = RuleCounts(
-        np.append(0, np.cumsum(per_side)).astype(np.int64),
+        offsets(per_side),
         rule_target,
         rule_low,
         rule_count,
@@ -290,11 +289,11 @@ def _count_links(
     pair, count = np.unique(f.astype(np.int64) << 32 | e, return_counts=True)
     row = np.bincount(pair >> 32, minlength=n_source + 1)
     return {
-        "lexicon_begin": np.append(0, np.cumsum(row)).astype(np.int64),
+        "lexicon_begin": offsets(row),
         "lexicon_target": (pair & 0xFFFFFFFF).astype(np.int32),
         "lexicon_links": count.astype(np.int64),
         "lexicon_source_count": np.bincount(f, minlength=n_source + 1).astype(np.int64),
         "lexicon_target_count": np.bincount(e, minlength=n_target + 1).astype(np.int64),
-        "own_link_begin": np.append(0, np.cumsum(own_links)).astype(np.int64),
+        "own_link_begin": offsets(own_links),
         "own_link": own_link,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
@@ -83,8 +84,7 @@ class FileGrammar(Grammar):
         else:
             order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], side))
         self.rule_source = side[order]
-        per_side = np.bincount(self.rule_source, minlength=len(sides))
-        self.source_rule_begin = np.append(0, np.cumsum(per_side)).astype(np.int64)
+        self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=len(sides)))
         self.dense = np.ascontiguousarray(dense[first[order]])
         self.target_begin, self.target_symbols = gather(target_begin, target_symbols, first[order])
 

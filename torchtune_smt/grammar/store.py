@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.container import are_offsets, is_container, read_container, write_container
+from torchtune_smt.core.container import is_container, read_container, write_container
 from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import store_kernels as kernels
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar

@@ -10,6 +10,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.container import checksum, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import read_packed
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -146,15 +147,12 @@ class NgramModel:
         total : float64 [number of sentences]
         unknown : int64 [number of sentences]
         """
-        begin: Int64 = np.zeros(len(sentences) + 1, np.int64)
-        np.cumsum([len(words) for words in sentences], out=begin[1:])
+        begin = offsets([len(words) for words in sentences])
         ids = self.word_ids([word for words in sentences for word in words])
         total: Float64 = np.empty(len(sentences), np.float64)
         state, end_word = self.begin_state if bos else 0, self.end_word if eos else -1
         kernels.score_sentences(*self.tables, ids, begin, state, end_word, total)
-        unknown_before: Int64 = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(ids == UNKNOWN_WORD, out=unknown_before[1:])
-        return total, np.diff(unknown_before[begin])
+        return total, np.diff(offsets(ids == UNKNOWN_WORD)[begin])
 
     def perplexity(self, lines: Iterable[str]) -> float:
         """Return the perplexity of tokenised sentences, ``</s>`` and unknown words counted.
