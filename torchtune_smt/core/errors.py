@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from os import PathLike
 from typing import Final
 
@@ -38,7 +39,7 @@ class InputError(ValueError):
         super().__init__(escaped(place) + shown(message))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.message, self.path, self.line)
+        return partial(InputError, path=self.path, line=self.line), (self.message,)
 
 
 class DivergenceError(ValueError):
@@ -66,7 +67,3 @@ def _shortened(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     return f"{text[: length // 2]}...{text[-length // 4 :]}"
-
-
-def _rebuild(message: str, path: str | PathLike[str] | None, line: int | None) -> InputError:
-    return InputError(message, path=path, line=line)
