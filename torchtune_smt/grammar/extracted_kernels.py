@@ -10,7 +10,7 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 from torchtune_smt.grammar.matching_kernels import lower_bound
-from torchtune_smt.grammar.room_kernels import longer, longer_offsets
+from torchtune_smt.grammar.room_kernels import longer
 
 LOWEST = -99.0
 """log10 of a probability of 0, which no extracted rule has."""
@@ -66,17 +66,6 @@ class Lexicon(NamedTuple):
     links: Int64
     source_count: Int64
     target_count: Int64
-
-
-@kernel
-def _longer_reals(array: Float64, needed: int) -> Float64:
-    """Do as `longer`, for float64."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size))
-    for i in range(array.size):
-        larger[i] = array[i]
-    return larger
 
 
 @kernel
@@ -198,8 +187,8 @@ def select(
                             continue
                     else:
                         others += 1
-                    kept = longer_offsets(kept, n + 1)
-                    kept_count = _longer_reals(kept_count, n + 1)
+                    kept = longer(kept, n + 1)
+                    kept_count = longer(kept_count, n + 1)
                     at = n
                     n += 1
                     target = counts.rule_target[r]

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
-from torchtune_smt.grammar.room_kernels import longer, longer_offsets, more_rows
+from torchtune_smt.grammar.room_kernels import longer, more_rows
 
 UNIT = 1 << 48
 """A count of 1 in the integers that counts are kept in.
@@ -238,9 +238,9 @@ def extract(
             n, rules = find_rules(p, phrases, index, max_symbols, max_gaps, rules)
             if n == 0:
                 continue
-            sentence, weight = longer(sentence, count + n), longer_offsets(weight, count + n)
-            side_begin = longer_offsets(side_begin, count + n + 1)
-            target_side_begin = longer_offsets(target_side_begin, count + n + 1)
+            sentence, weight = longer(sentence, count + n), longer(weight, count + n)
+            side_begin = longer(side_begin, count + n + 1)
+            target_side_begin = longer(target_side_begin, count + n + 1)
             side = longer(side, n_side + n * max_symbols)
             target_side = longer(target_side, n_target_side + n * max_length)
             share_of_rule = (UNIT + n // 2) // n if share else UNIT

@@ -5,29 +5,23 @@ Copies are loops, since a slice assignment costs numba half a second of compilat
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TypeVar
 
-from torchtune_smt.core.arrays import Int32, Int64
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.core.arrays import Int32
 from torchtune_smt.core.compiled import kernel
+
+T = TypeVar("T", bound=np.generic)
 
 
 @kernel
-def longer(array: Int32, needed: int) -> Int32:
+def longer(array: NDArray[T], needed: int) -> NDArray[T]:
     """Return `array`, or a copy of twice the length where `needed` places are not there."""
     if needed <= array.size:
         return array
-    larger = np.empty(max(needed, 2 * array.size), np.int32)
-    for i in range(array.size):
-        larger[i] = array[i]
-    return larger
-
-
-@kernel
-def longer_offsets(array: Int64, needed: int) -> Int64:
-    """Do as `longer`, for int64."""
-    if needed <= array.size:
-        return array
-    larger = np.empty(max(needed, 2 * array.size), np.int64)
+    larger = np.empty(max(needed, 2 * array.size), array.dtype)
     for i in range(array.size):
         larger[i] = array[i]
     return larger
