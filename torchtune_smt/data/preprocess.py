@@ -15,24 +15,11 @@ from torchtune_smt.core.text import split_words
 
 
 @cache
-def _tokenizer(language: str) -> Any:
-    from sacremoses import MosesTokenizer
+def _moses(tool: str, language: str) -> Any:
+    """Return the tool of sacremoses with this name for a language."""
+    import sacremoses
 
-    return MosesTokenizer(lang=language)
-
-
-@cache
-def _normalizer(language: str) -> Any:
-    from sacremoses import MosesPunctNormalizer
-
-    return MosesPunctNormalizer(lang=language)
-
-
-@cache
-def _detokenizer(language: str) -> Any:
-    from sacremoses import MosesDetokenizer
-
-    return MosesDetokenizer(lang=language)
+    return getattr(sacremoses, f"Moses{tool}")(lang=language)
 
 
 @dataclass(frozen=True)
@@ -62,9 +49,11 @@ class Preprocessor:
         if self.lowercase:
             line = line.lower()
         if self.normalize:
-            line = _normalizer(self.language).normalize(line)
+            line = _moses("PunctNormalizer", self.language).normalize(line)
         if self.tokenize:
-            line = _tokenizer(self.language).tokenize(line, return_str=True, escape=self.escape)
+            line = _moses("Tokenizer", self.language).tokenize(
+                line, return_str=True, escape=self.escape
+            )
         return split_words(line)
 
     def lines(self, lines: Iterable[str]) -> Iterator[str]:
@@ -90,7 +79,7 @@ class Detokenizer:
 
     def line(self, tokens: Sequence[str]) -> str:
         """Return the text of one sentence."""
-        text: str = _detokenizer(self.language).detokenize(list(tokens))
+        text: str = _moses("Detokenizer", self.language).detokenize(list(tokens))
         return text[:1].upper() + text[1:] if self.capitalize else text
 
 

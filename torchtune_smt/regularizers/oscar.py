@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchtune_smt.regularizers.base import check_strength
 from torchtune_smt.regularizers.ops import prox_oscar
+from torchtune_smt.regularizers.oscar_serial import dimension_error
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Oscar:
         values = weights.coalesce().values() if weights.is_sparse else weights
         magnitudes = values.abs().sort(descending=True).values
         dimension = self._dimension(weights)
-        _check_dimension(dimension, int(magnitudes.count_nonzero()))
+        active = int(magnitudes.count_nonzero())
+        if dimension < active:
+            raise dimension_error(dimension, active)
         below = dimension - 1 - torch.arange(magnitudes.numel()).to(magnitudes)
         return ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
 
@@ -103,8 +106,3 @@ class Oscar:
             values, size * self.lambda1, size * self.lambda2, dimension, blocks
         )
         return result
-
-
-def _check_dimension(dimension: int, active: int) -> None:
-    if dimension < active:
-        raise ValueError(f"OSCAR's dimension is {dimension}, and {active} weights are not 0")
