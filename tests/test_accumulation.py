@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment
 from torchtune_smt.kbest.store import ListStore
@@ -119,10 +118,11 @@ def test_pair_rows(sampler, chosen, seed):
     kbests = kbests_of(chosen)
     rows = pair_rows(KBestLists.of(kbests), sampler, (7, seed))
     pairs = [sampler.sample(kbest, (7, seed, kbest.index)) for kbest in kbests]
-    expected = SparseRows.differences(kbests, pairs)
+    parts = zip(kbests, pairs, strict=True)
+    expected = Rows.joined([kbest.rows.differences(some) for kbest, some in parts])
     assert len(rows) == len(expected)
-    assert rows.begin.tolist() == expected.row_begin.tolist()
-    assert rows.feature.tolist() == expected.feature[expected.column].tolist()
+    assert rows.begin.tolist() == expected.begin.tolist()
+    assert rows.feature.tolist() == expected.feature.tolist()
     assert rows.value.tolist() == expected.value.tolist()
     assert isinstance(rows, Rows) and rows.feature.dtype == np.int32
 

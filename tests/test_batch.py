@@ -15,7 +15,9 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import ExpectedGain, Hinge, Logistic, Perceptron, Softmax
 from torchtune_smt.metrics import BleuPlusOne
@@ -27,18 +29,19 @@ from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.batch import BatchTuner, Mixing, Solution, solve_lists
 from torchtune_smt.tuners.collect import Collector, Judge
 from torchtune_smt.tuners.pro import Pro
-from torchtune_smt.tuners.sentences import Sentences, score_corpus, words_of
+from torchtune_smt.tuners.sentences import score_corpus
 from torchtune_smt.tuners.stochastic import Stochastic
 
 K = 3
 
 
-class Pool:
+class Pool(Decoder):
     """A decoder with fixed hypotheses for each sentence: the best three under the weights."""
 
     def __init__(self, sentences=4, size=12, seed=0):
         rng = np.random.default_rng(seed)
-        self.target_words = Vocabulary(["a", "b", "c", "d", "e"])
+        self.words = Vocabulary(["a", "b", "c", "d", "e"])
+        self.features = Vocabulary(["x", "y", "s2", "s3", "s4"])
         self.dense_names = ["x", "y"]
         self.tokens = rng.integers(0, 5, (sentences, size, 4)).astype(np.int32)
         self.rows = rng.integers(-2, 3, (sentences, size, 5)) + 0.0
@@ -46,16 +49,15 @@ class Pool:
         self.decoded = 0
 
     def sentences(self):
-        words = [[self.target_words[t] for t in tokens[0]] for tokens in self.tokens]
+        words = [[self.words[t] for t in tokens[0]] for tokens in self.tokens]
         return Sentences.of([["f"]] * len(words), [[w] for w in words])
 
-    def decode(self, sources, weights, *, k=K):
-        ids = np.array([*range(2), *weights.features.intern(["s2", "s3", "s4"])])
-        w = weights.read(ids.astype(np.int64))
+    def decode(self, sources, snapshot, *, k=K):
+        w = snapshot.read(self.features, np.arange(5))
         self.decoded += len(sources)
-        return [self._best(source.index, w, ids, k) for source in sources]
+        return KBestLists.of([self._best(source.index, w, k) for source in sources])
 
-    def _best(self, index, w, ids, k):
+    def _best(self, index, w, k):
         scores = self.rows[index] @ w
         order = np.argsort(-scores, kind="stable")[:k]
         rows = self.rows[index][order]
@@ -63,12 +65,14 @@ class Pool:
             index=index,
             rows=Rows(
                 np.append(0, np.cumsum((rows != 0).sum(1))),
-                ids[np.nonzero(rows)[1]].astype(np.int32),
+                np.nonzero(rows)[1].astype(np.int32),
                 rows[rows != 0],
             ),
             score=scores[order],
             token_begin=4 * np.arange(order.size + 1),
             tokens=self.tokens[index][order].ravel(),
+            features=self.features,
+            words=self.words,
         )
 
 
@@ -86,7 +90,7 @@ class Shift:
 
 def collector_of(pool, weights, folder=None):
     sentences = pool.sentences()
-    references = BleuReferences(sentences.references, pool.target_words)
+    references = BleuReferences(sentences.references, pool.words)
     judge = Judge(references.statistics, lambda kbest, counts: BleuPlusOne().score(counts))
     lists = ListStore(n_dense=2, folder=folder)
     return Collector(pool, weights, sentences, judge, lists)
@@ -100,7 +104,7 @@ def fresh():
 
 def bleu_of(pool, weights):
     kbests = pool.decode(pool.sentences().sources, weights)
-    lines = [words_of(pool, kbest) for kbest in kbests]
+    lines = [kbest.text(0) for kbest in kbests]
     return score_corpus(lines, pool.sentences()).score
 
 
@@ -144,7 +148,7 @@ def by_hand(pool, solver, mixing, patience, first):
     for iteration in range(1, 6):
         before = len(seen)
         sources = pool.sentences().sources
-        references = BleuReferences(pool.sentences().references, pool.target_words)
+        references = BleuReferences(pool.sentences().references, pool.words)
         for kbest in pool.decode(sources, weights):
             gains = BleuPlusOne().score(references.statistics(kbest))
             for h in range(len(kbest)):
@@ -152,7 +156,7 @@ def by_hand(pool, solver, mixing, patience, first):
                 key = (kbest.index, tuple(kbest.hypothesis(h)), tuple(row.items()))
                 seen.setdefault(key, (row, gains[h]))
         weights.grow()
-        start = weights.read(np.arange(5))
+        start = weights.read(None, np.arange(5))
         moved = history[-1][3] if history else float("inf")
         if len(seen) == before and moved <= mixing.tolerance:
             break
@@ -209,7 +213,7 @@ def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, no
     assert [report.kept for report in told.reports if report.kind == "round"] == kept
     tried = [np.eye(5)[0], *(found for _, found, _, _ in expected)]
     chosen = tried[best if result == "best" else -1]
-    np.testing.assert_allclose(weights.read(np.arange(5)), chosen, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(weights.read(None, np.arange(5)), chosen, rtol=1e-12, atol=1e-12)
     assert progress.sentences == 4 * len(expected)
     if same_set:
         # Before the first iteration, and after each: not twice for lists and score, unless the

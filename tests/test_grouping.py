@@ -73,7 +73,7 @@ class Data:
         sentences = sentences_of(lists)
         # Ids of words must not depend on what is decoded first.
         for words, _, _ in [hypothesis for hypotheses in lists for hypothesis in hypotheses]:
-            decoder.target_words.intern(words.split())
+            decoder.words.intern(words.split())
         decoder = Shifted(decoder, first)
         gains = Gains(decoder, lists)
         judge = Judge(
@@ -137,17 +137,17 @@ class Shifted:
 
     def __init__(self, decoder, first):
         self.decoder, self.first = decoder, first
-        self.target_words = decoder.target_words
+        self.words = decoder.words
 
     def decode(self, sources, weights, *, k=None):
         there = [type(s)(s.index + self.first, s.words) for s in sources]
-        kbests = self.decoder.decode(there, weights, k=K)
-        return [replace(kbest, index=kbest.index - self.first) for kbest in kbests]
+        lists = self.decoder.decode(there, weights, k=K)
+        return replace(lists, index=lists.index - self.first)
 
 
 class Gains(GivenGains):
     def __init__(self, decoder, lists):
-        self.decoder = type("", (), {"lists": lists, "target_words": decoder.target_words})
+        self.decoder = type("", (), {"lists": lists, "words": decoder.words})
 
 
 def statistics(gains, sentences, kbest):

@@ -44,7 +44,7 @@ def features_of(kbest, h, names):
 
 
 def words_of(kbest, decoder, h=0):
-    return decoder.target_words.names(kbest.hypothesis(h))
+    return decoder.words.names(kbest.hypothesis(h))
 
 
 def as_lists(kbests):
@@ -149,7 +149,7 @@ def check_lists(sentence, rules, model, max_span, unique, k, pop_limit, weight):
     assert 1 <= len(kbest) <= k
     found = []
     for h in range(len(kbest)):
-        words, features = words_of(kbest, decoder, h), features_of(kbest, h, weights.features)
+        words, features = words_of(kbest, decoder, h), features_of(kbest, h, decoder.features)
         found.append(key(words, features))
         assert list(kbest.row(h)[0]) == sorted(set(kbest.row(h)[0]))
         score = sum(value * weight.get(name, 0.0) for name, value in features.items())
@@ -190,7 +190,7 @@ def test_features_of_charts(given_rules, max_span, others):
     weights = Weights(DENSE)
     weights.set(["rule_id:elsewhere~x"], [1.0])
     sources = [Source(i, words) for i, words in enumerate(sentences)]
-    found = decoder.chart_features(sources, weights)
+    found = decoder.feature_ids(sources)
     expected = set()
     for words in sentences:
         copies = [Rule((word,), (word,)) for word in words]
@@ -198,11 +198,11 @@ def test_features_of_charts(given_rules, max_span, others):
         matching = [rule for rule in rules if any(covers(rule.source, span) for span in spans)]
         expected |= {name for rule in [*copies, *matching] for name in sparse_names(rule)}
     assert (np.diff(found) > 0).all()
-    assert set(weights.features.names(found)) == expected
+    assert set(decoder.features.names(found)) == expected
     # Lists have no others, and decoding adds none.
-    size = len(weights.features)
+    size = len(decoder.features)
     kbests = decoder.decode(sources, weights)
-    assert len(weights.features) == size
+    assert len(decoder.features) == size
     for kbest in kbests:
         assert set(kbest.rows.feature[kbest.rows.feature >= len(DENSE)].tolist()) <= set(
             found.tolist()
@@ -211,7 +211,7 @@ def test_features_of_charts(given_rules, max_span, others):
 
 def test_charts_without_templates():
     decoder = HieroDecoder(Model(to_grammar([Rule(("u",), ("a",), (0.0, 0.0))]), LM))
-    assert decoder.chart_features([Source(0, ["u", "v"])], Weights(DENSE)).size == 0
+    assert decoder.feature_ids([Source(0, ["u", "v"])]).size == 0
 
 
 # What follows stands on a random grammar of a few hundred rules.
@@ -273,10 +273,11 @@ def test_threads_and_batches_change_nothing(toy, toy_sources):
     at_once = together.decode(toy_sources, weights_together)
     assert as_lists(one_by_one) == as_lists(at_once)
     assert [kbest.index for kbest in at_once] == list(range(len(toy_sources)))
-    size = len(weights.features)
-    assert weights.features.names(range(size)) == weights_together.features.names(range(size))
+    size = len(alone.features)
+    assert len(together.features) == size
+    assert alone.features.names(range(size)) == together.features.names(range(size))
     assert as_lists(together.decode(toy_sources, weights_together)) == as_lists(at_once)
-    assert alone.decode([], weights) == []
+    assert len(alone.decode([], weights)) == 0
 
 
 def test_sparse_weights_change_the_ranking(toy, toy_sources):
@@ -285,20 +286,20 @@ def test_sparse_weights_change_the_ranking(toy, toy_sources):
     weights = toy_weights(decoder)
     source = toy_sources[3]
     (before,) = decoder.decode([source], weights)
-    used = features_of(before, 0, weights.features)
+    used = features_of(before, 0, decoder.features)
     other = next(
         name
         for h in range(1, len(before))
-        for name in features_of(before, h, weights.features)
+        for name in features_of(before, h, decoder.features)
         if name.startswith("rule_id:") and name not in used
     )
     weights.set([other], [10.0])
     (after,) = decoder.decode([source], weights)
-    assert features_of(after, 0, weights.features)[other] >= 1
+    assert features_of(after, 0, decoder.features)[other] >= 1
     assert after.score[0] > before.score[0]
     weights.set([other], [-10.0])
     (without,) = decoder.decode([source], weights)
-    assert other not in features_of(without, 0, weights.features)
+    assert other not in features_of(without, 0, decoder.features)
     weights.set([other], [0.0])
     assert as_lists(decoder.decode([source], weights)) == as_lists([before])
 
@@ -308,7 +309,7 @@ def test_weights_of_rules_not_seen_yet(toy, toy_sources):
     decoder = toy()
     weights = toy_weights(decoder)
     decoder.decode(toy_sources, weights)
-    names = weights.features.names(range(weights.n_dense, len(weights.features)))
+    names = decoder.features.names(range(weights.n_dense, len(decoder.features)))
     rng = np.random.default_rng(1)
     values = rng.normal(size=len(names))
     weights.set(names, values)
@@ -323,20 +324,42 @@ def test_weights_of_rules_not_seen_yet(toy, toy_sources):
         assert b.score == pytest.approx(a.score, abs=1e-9)
         assert a.tokens.tolist() == b.tokens.tolist()
         for h in range(len(a)):
-            assert key([], features_of(a, h, weights.features)) == key(
-                [], features_of(b, h, weights_first.features)
+            assert key([], features_of(a, h, decoder.features)) == key(
+                [], features_of(b, h, fresh.features)
             )
 
 
-def test_weights_grow_with_what_is_seen(toy, toy_sources):
+def test_decoding_changes_no_weights(toy, toy_sources):
+    """The decoder's own vocabulary grows, in which the lists are."""
     decoder = toy()
     weights = toy_weights(decoder)
-    sizes = [len(weights)]
+    before = weights.parameter.tolist()
+    sizes = [len(decoder.features)]
     for source in toy_sources[:5]:
-        (kbest,) = decoder.decode([source], weights)
-        sizes.append(len(weights))
-        assert len(weights) == len(weights.features) > kbest.rows.feature.max()
-    assert sizes == sorted(sizes) and sizes[-1] > sizes[1] > weights.n_dense
+        lists = decoder.decode([source], weights)
+        lists.check()
+        assert lists.features is decoder.features and lists.words is decoder.words
+        sizes.append(len(decoder.features))
+    assert sizes == sorted(sizes) and sizes[-1] > sizes[1] > sizes[0] == weights.n_dense
+    assert weights.parameter.tolist() == before and len(weights.features) == sizes[0]
+
+
+def test_what_a_fork_meets_stays_with_it(toy, toy_sources):
+    decoder, other = toy(), toy()
+    weights = toy_weights(decoder)
+    decoder.decode(toy_sources[:3], weights)
+    names = decoder.features.names(range(len(decoder.features)))
+    fork = decoder.fork()
+    found = fork.decode(toy_sources[3:], weights)
+    for a, b in zip(found, other.decode(toy_sources[3:], weights), strict=True):
+        assert a.score.tolist() == b.score.tolist()
+        for h in range(len(a)):
+            assert a.text(h) == b.text(h)
+            assert features_of(a, h, fork.features) == features_of(b, h, other.features)
+    assert len(fork.features) > len(names)
+    assert fork.features.names(range(len(names))) == names
+    assert decoder.features.names(range(len(decoder.features))) == names
+    assert as_lists(decoder.decode(toy_sources[3:], weights)) == as_lists(found)
 
 
 def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
@@ -345,10 +368,18 @@ def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
     weights = toy_weights(decoder)
     decoder.decode(toy_sources, weights)
     asked: list[int] = []
-    weights.before_read = lambda ids: asked.extend(ids.tolist())
-    kbests = decoder.decode(toy_sources[:3], weights)
+
+    class Asked:
+        version = 0
+
+        def read(self, features, ids):
+            assert features is decoder.features
+            asked.extend(ids.tolist())
+            return weights.read(features, ids)
+
+    kbests = decoder.decode(toy_sources[:3], Asked())
     assert set(asked) >= set(np.concatenate([k.rows.feature for k in kbests]).tolist())
-    assert len(set(asked)) < 0.7 * len(weights)
+    assert len(set(asked)) < 0.7 * len(decoder.features)
 
 
 def test_two_sets_of_weights_take_turns(toy, toy_sources):
@@ -361,7 +392,7 @@ def test_two_sets_of_weights_take_turns(toy, toy_sources):
     for x, y in zip(a, b, strict=True):
         assert x.score.tolist() == y.score.tolist()
         for h in range(len(x)):
-            assert features_of(x, h, first.features) == features_of(y, h, second.features)
+            assert features_of(x, h, decoder.features) == features_of(y, h, decoder.features)
 
 
 def test_length_of_the_lists(toy, toy_sources):
@@ -389,16 +420,16 @@ def test_sentences_without_a_parse(toy):
     empty, unknown, long = decoder.decode(sources, weights)
     assert len(empty) == 1 and empty.tokens.size == 0
     logp, _ = decoder.models[0].score([])
-    assert features_of(empty, 0, weights.features) == {"LanguageModel": pytest.approx(logp)}
+    assert features_of(empty, 0, decoder.features) == {"LanguageModel": pytest.approx(logp)}
     assert empty.score[0] == pytest.approx(0.5 * logp)
     assert len(unknown) == 1
     assert words_of(unknown, decoder) == sentences[1]
-    features = features_of(unknown, 0, weights.features)
+    features = features_of(unknown, 0, decoder.features)
     assert features["PassThrough"] == 200 and features["Glue"] == 199
     assert features["LanguageModel_OOV"] == 150  # </s> is a word of the model
     assert features["LanguageModel"] == pytest.approx(decoder.models[0].score(sentences[1])[0])
     assert len(long) == 20
-    assert all(features_of(long, h, weights.features)["Glue"] >= 8 for h in range(len(long)))
+    assert all(features_of(long, h, decoder.features)["Glue"] >= 8 for h in range(len(long)))
 
 
 def test_one_combination_a_cell(toy, toy_sources):
@@ -412,7 +443,9 @@ def test_one_combination_a_cell(toy, toy_sources):
 def test_rows_are_a_sparse_tensor(toy, toy_sources):
     decoder = toy()
     weights = toy_weights(decoder)
-    for kbest in decoder.decode(toy_sources[:3], weights):
+    lists = decoder.decode(toy_sources[:3], weights)
+    weights.take(decoder.features)
+    for kbest in lists:
         dimension = len(weights)
         rows = csr_tensor(kbest.rows, dimension)
         assert rows.shape == (len(kbest), dimension)
@@ -440,9 +473,13 @@ def test_sentences_that_are_too_long(toy):
 
 
 @pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])
-def test_weights_of_another_decoder(toy, dense):
-    with pytest.raises(ValueError, match="dense features"):
-        toy().decode([Source(0, ["w1"])], Weights(dense))
+def test_weights_with_other_ids(toy, toy_sources, dense):
+    """Weights are read by name, in whatever order they are."""
+    decoder = toy()
+    weights, other = toy_weights(decoder), Weights(dense)
+    other.set(DENSE, weights.parameter.tolist())
+    expected = as_lists(decoder.decode(toy_sources[:4], weights))
+    assert as_lists(decoder.decode(toy_sources[:4], other)) == expected
 
 
 def test_training_sentences_are_left_out():
@@ -465,7 +502,7 @@ def test_training_sentences_are_left_out():
             (kbest,) = decoder.decode([Source(i, words, train_index)], weights)
             for h in range(len(kbest)):
                 words_h = words_of(kbest, decoder, h)
-                features = features_of(kbest, h, weights.features)
+                features = features_of(kbest, h, decoder.features)
                 logp, unknown = model.score(words_h)
                 assert features["LanguageModel"] == pytest.approx(logp)
                 assert features.get("LanguageModel_OOV", 0) == unknown

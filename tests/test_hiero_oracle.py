@@ -13,7 +13,7 @@ import pytest
 from torchtune_smt.core.scoring import csr_tensor
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import load_weights
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import FileGrammar
@@ -56,12 +56,18 @@ def sources(shared: Path) -> list[Source]:
     return [Source(i, line.split()) for i, line in enumerate(lines)]
 
 
+def weights_of(decoder: HieroDecoder, shared: Path) -> Weights:
+    weights = Weights(decoder.dense_names)
+    names, values = read_weights(shared / "oracles" / "cdec" / "weights")
+    weights.set(names.names(range(len(names))), values)
+    return weights
+
+
 @pytest.fixture(scope="module")
 def run(shared: Path, cdec_grammar: FileGrammar, multi30k_model: NgramModel) -> Run:
     """Our lists, as cdec was asked for its."""
     decoder = HieroDecoder(Model(cdec_grammar, multi30k_model), k=100, pop_limit=200, max_span=15)
-    weights = Weights(decoder.dense_names)
-    load_weights(shared / "oracles" / "cdec" / "weights", weights)
+    weights = weights_of(decoder, shared)
     return Run(decoder, weights, decoder.decode(sources(shared), weights))
 
 
@@ -69,8 +75,8 @@ def entries(run: Run, kbest: KBest) -> Iterator[Entry]:
     """The entries of one of our lists, as cdec writes them."""
     for h in range(len(kbest)):
         ids, values = kbest.row(h)
-        names = run.weights.features.names(ids)
-        words = " ".join(run.decoder.target_words.names(kbest.hypothesis(h)))
+        names = run.decoder.features.names(ids)
+        words = " ".join(run.decoder.words.names(kbest.hypothesis(h)))
         yield Entry(words, dict(zip(names, values.tolist(), strict=True)), float(kbest.score[h]))
 
 
@@ -79,7 +85,7 @@ def test_every_weight_is_one_of_the_decoder(run: Run) -> None:
 
 
 def test_features_of_cdec_give_its_scores(run: Run, recorded: list[list[Entry]]) -> None:
-    weight = dict(zip(run.decoder.dense_names, run.weights.read(np.arange(12)), strict=True))
+    weight = dict(zip(run.decoder.dense_names, run.weights.read(None, np.arange(12)), strict=True))
     for entry in (entry for kbest in recorded for entry in kbest):
         score = sum(value * weight[name] for name, value in entry.features.items())
         assert score == pytest.approx(entry.score, abs=1e-4)
@@ -163,7 +169,7 @@ def test_rows_give_the_scores(run: Run, multi30k_model: NgramModel) -> None:
     for kbest in run.kbests:
         rows = csr_tensor(kbest.rows, len(weight))
         assert np.abs((rows @ weight).numpy() - kbest.score).max() < 1e-9
-        strings = [run.decoder.target_words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
+        strings = [run.decoder.words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
         logp, _ = multi30k_model.score_all(strings)
         assert np.abs(rows.to_dense().numpy()[:, column] - logp).max() < 1e-9
 
@@ -176,15 +182,14 @@ def test_sparse_features_of_real_rules(
     model = Model(cdec_grammar, multi30k_model)
     decoder = HieroDecoder(model, templates=templates, k=10, pop_limit=30, threads=2)
     plain = HieroDecoder(model, k=10, pop_limit=30)
-    weights = Weights(decoder.dense_names)
-    load_weights(shared / "oracles" / "cdec" / "weights", weights)
+    weights = weights_of(decoder, shared)
     some = sources(shared)[:20]
     kbests = decoder.decode(some, weights)
     for kbest, expected in zip(kbests, plain.decode(some, run.weights), strict=True):
         assert kbest.score.tolist() == expected.score.tolist()
         assert kbest.tokens.tolist() == expected.tokens.tolist()
-    assert len(weights) > 10_000
-    names = weights.features.names(range(12, len(weights)))
+    assert len(decoder.features) > 10_000
+    names = decoder.features.names(range(12, len(decoder.features)))
     assert {name.split(":")[0] for name in names} == {t.name for t in templates}
     generator = np.random.default_rng(0)
     weights.set(names, generator.normal(0, 0.1, len(names)))

@@ -71,12 +71,11 @@ def described(decoder: KBestFiles, weight_of: dict[str, float]) -> list[object]:
         decoder.sources("dev"), decoder.decode(decoder.sources("dev"), weights), strict=True
     ):
         rows = [kbest.row(h) for h in range(len(kbest))]
-        named = [dict(zip(weights.features.names(i), v.tolist(), strict=True)) for i, v in rows]
-        words = [decoder.target_words.names(kbest.hypothesis(h)) for h in range(len(kbest))]
+        named = [dict(zip(decoder.features.names(i), v.tolist(), strict=True)) for i, v in rows]
+        words = [kbest.text(h) for h in range(len(kbest))]
         found.append((words, named, np.round(kbest.score, 9).tolist()))
         if decoder.sets["dev"].has_statistics:
             found.append(decoder.statistics(source, kbest).tolist())
-    assert len(weights) == len(decoder.features)
     return found
 
 

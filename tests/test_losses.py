@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import SparseRows, csr_tensor, pair_margins
+from torchtune_smt.core.scoring import csr_tensor, score_rows
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.losses import (
     ExpectedGain,
     Hinge,
@@ -25,7 +25,8 @@ from torchtune_smt.losses import (
 )
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad
 from torchtune_smt.regularizers import L1, NoRegularizer
-from torchtune_smt.tuners.objective import list_losses, listwise_step, pairwise_step
+from torchtune_smt.tuners.gradient import gradient
+from torchtune_smt.tuners.learner import Learner
 
 # Slow, obvious definitions.
 PAIRWISE = {
@@ -167,6 +168,29 @@ LISTS = [
 PAIRS = [np.array([[0, 1], [0, 2], [2, 1]]), np.array([[1, 0]])]
 
 
+class Given:
+    """A sampler that has chosen already."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def sample(self, kbest, seed):
+        return self.pairs[kbest.index]
+
+
+def step(weights, optimizer, loss, lists, pairs=PAIRS):
+    return Learner(weights, optimizer).step(KBestLists.of(lists), loss, Given(pairs))
+
+
+def dense_gradient(weights, loss, lists):
+    """Return the gradient as a dense vector, and the mean loss."""
+    found = gradient(KBestLists.of(lists), weights, loss, Given(PAIRS))
+    assert (np.diff(found.feature) > 0).all()
+    result = np.zeros(len(weights))
+    result[found.feature] = found.value
+    return result, found.loss
+
+
 def fresh() -> Weights:
     weights = Weights(["a", "b"])
     weights.set(["x", "y"], [0.1, -0.2])
@@ -183,7 +207,7 @@ def test_a_step_after_each_pair(loss, compiled):
         loss = type("Own", (), {"reduction": "each", "__call__": lambda self, z: kind()(z)})()
     weights = fresh()
     optimizer = SGD([weights.parameter], lr=0.5, average="none")
-    mean, count = pairwise_step(weights, optimizer, loss, LISTS, PAIRS)
+    mean, count = step(weights, optimizer, loss, LISTS, PAIRS)
     w = np.array([0.0, 0.0, 0.1, -0.2])
     total = 0.0
     for lists, pairs in zip(LISTS, PAIRS, strict=True):
@@ -203,18 +227,15 @@ def test_a_step_after_each_pair(loss, compiled):
 @pytest.mark.parametrize("loss", LISTWISE, ids=repr)
 def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     weights = fresh()
-    losses = list_losses(weights, loss, LISTS)
-    losses.sum().backward()
-    gradient = weights.parameter.grad
-    assert gradient.is_sparse
+    found, mean = dense_gradient(weights, loss, LISTS)
     dense = weights.parameter.detach().clone().requires_grad_()
     expected = []
     for lists in sorted(LISTS, key=len):
         scores = csr_tensor(lists.rows, 4).to_dense() @ dense
         expected.append(loss(scores[None], torch.from_numpy(lists.gain)[None])[0])
-    assert losses.tolist() == pytest.approx([float(x) for x in expected])
+    assert mean == pytest.approx(sum(float(x) for x in expected) / len(LISTS))
     sum(expected).backward()
-    assert gradient.to_dense().tolist() == pytest.approx(dense.grad.tolist(), abs=1e-12)
+    assert found.tolist() == pytest.approx(dense.grad.tolist(), abs=1e-12)
 
 
 def test_lists_of_one_hypothesis_are_left_out():
@@ -222,9 +243,9 @@ def test_lists_of_one_hypothesis_are_left_out():
     optimizer = FOBOS([weights.parameter], lr=1.0, regularizer=NoRegularizer())
     before = weights.parameter.detach().clone()
     single = kbest([{0: 1.0}], [0.5])
-    assert listwise_step(weights, optimizer, Softmax(), [single]) == (0.0, 0)
+    assert step(weights, optimizer, Softmax(), [single]) == (0.0, 0)
     assert torch.equal(before, weights.parameter)
-    assert listwise_step(weights, optimizer, Softmax(), [single, LISTS[0]])[1] == 1
+    assert step(weights, optimizer, Softmax(), [single, LISTS[0]])[1] == 1
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(), HopeFear(), Hinge()], ids=repr)
@@ -236,10 +257,7 @@ def test_every_optimizer_takes_a_step(loss):
     ):
         weights = fresh()
         optimizer = build(weights.parameter)
-        if getattr(loss, "listwise", False):
-            _, count = listwise_step(weights, optimizer, loss, LISTS)
-        else:
-            _, count = pairwise_step(weights, optimizer, loss, LISTS, PAIRS)
+        _, count = step(weights, optimizer, loss, LISTS)
         optimizer.flush()
         assert count
         assert weights.parameter.isfinite().all()
@@ -252,30 +270,22 @@ def test_the_reduction_scales_the_step(loss, reduction):
     weights = fresh()
     optimizer = SGD([weights.parameter], lr=1.0, average="none")
     before = weights.parameter.detach().clone()
-    if loss is Logistic:
-        mean, count = pairwise_step(weights, optimizer, loss(reduction), LISTS, PAIRS)
-    else:
-        mean, count = listwise_step(weights, optimizer, loss(reduction), LISTS)
+    mean, count = step(weights, optimizer, loss(reduction), LISTS)
     moved = before - weights.parameter.detach()
 
-    weights = fresh()
-    if loss is Logistic:
-        losses = loss()(pair_margins(weights, LISTS, PAIRS))
-    else:
-        losses = list_losses(weights, loss(), LISTS)
-    losses.sum().backward()
-    divisor = losses.numel() if reduction == "mean" else 1
-    assert count == losses.numel()
-    assert mean == pytest.approx(losses.mean().item())
-    assert moved.tolist() == pytest.approx((weights.parameter.grad.to_dense() / divisor).tolist())
+    found, expected = dense_gradient(fresh(), loss("sum"), LISTS)
+    assert count == (4 if loss is Logistic else 2)
+    divisor = count if reduction == "mean" else 1
+    assert mean == pytest.approx(expected)
+    assert moved.tolist() == pytest.approx((found / divisor).tolist())
 
 
 def test_a_step_after_each_list():
     weights, other = fresh(), fresh()
     optimizer = SGD([weights.parameter], lr=0.5, average="none")
-    mean, count = listwise_step(weights, optimizer, HopeFear(), LISTS)
+    mean, count = step(weights, optimizer, HopeFear(), LISTS)
     by_hand = SGD([other.parameter], lr=0.5, average="none")
-    values = [listwise_step(other, by_hand, HopeFear(reduction="sum"), [one]) for one in LISTS]
+    values = [step(other, by_hand, HopeFear(reduction="sum"), [one]) for one in LISTS]
     assert torch.equal(weights.parameter, other.parameter)
     assert count == 2 and mean == pytest.approx(sum(value for value, _ in values) / 2)
 
@@ -292,10 +302,10 @@ def test_rounding_noise_is_not_learnt_from(loss):
     weights = fresh()
     optimizer = AdaGrad([weights.parameter], lr=0.1)
     before = weights.parameter[3].item()
-    listwise_step(weights, optimizer, loss, lists[:1])
+    step(weights, optimizer, loss, lists[:1])
     assert weights.parameter[3].item() == before
     if not getattr(loss, "entropy", 0):
-        listwise_step(weights, optimizer, loss, lists[1:])
+        step(weights, optimizer, loss, lists[1:])
         assert weights.parameter[3].item() == before
 
 
@@ -307,10 +317,8 @@ def test_what_a_list_shares_is_not_learnt_from(loss, gap):
     rows += [{0: 0.01 * i, 1: 0.3, 3: 1.0} for i in range(97)]
     weights = Weights(["a", "b"])
     weights.set(["a", "b", "x", "y"], [1.0, 0.7, 0.1, 5.0])
-    losses = list_losses(weights, loss, [kbest(rows, [0.9, 0.2, *[0.1] * 98])])
-    losses.sum().backward()
-    gradient = weights.parameter.grad.to_dense().tolist()
-    assert gradient[1] == gradient[3] == 0
+    found, _ = dense_gradient(weights, loss, [kbest(rows, [0.9, 0.2, *[0.1] * 98])])
+    assert found[1] == found[3] == 0
     # The gradient that is left is right to many digits.
     p = np.exp([row[0] - gap for row in rows])
     p /= p.sum()
@@ -320,16 +328,16 @@ def test_what_a_list_shares_is_not_learnt_from(loss, gap):
         g = np.array([0.7, *[0.8] * 98])  # the best gain minus that of the others
         others = p[1:] * (g - p[1:] @ g)
     x = np.array([row[0] - gap for row in rows[1:]])
-    assert gradient[0] == pytest.approx(others @ x, rel=1e-9)
+    assert found[0] == pytest.approx(others @ x, rel=1e-9)
 
 
 def test_noise_of_a_sum_over_rows_is_no_gradient():
     noisy, sum_ = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
-    lists = [kbest([{0: noisy, 1: 1.0}, {0: sum_}, {}], [0, 0, 0])]
-    rows = SparseRows.differences(lists, [np.array([[0, 2], [1, 2]])])
+    lists = kbest([{0: noisy, 1: 1.0}, {0: sum_}, {}], [0, 0, 0])
+    rows = lists.rows.differences(np.array([[0, 2], [1, 2]]))
     for drop_noise in (False, True):
         w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-        hope, fear = rows.scores(w, drop_noise=drop_noise)
+        hope, fear = score_rows(rows, w, drop_noise=drop_noise)
         (fear - hope).backward()
         first, second = w.grad.to_dense().tolist()
         assert second == -1 and (first == 0) == drop_noise
@@ -341,14 +349,14 @@ def test_numbers_that_are_not_finite_are_refused(bad):
     optimizer = AdaGrad([weights.parameter], lr=0.1)
     before = weights.parameter.detach().clone()
     with pytest.raises(ValueError, match="gain of hypothesis 1 is .*, not finite"):
-        listwise_step(weights, optimizer, Softmax(), [kbest([{0: 1.0}, {1: 1.0}], [0.1, bad])])
+        step(weights, optimizer, Softmax(), [kbest([{0: 1.0}, {1: 1.0}], [0.1, bad])])
     broken = [kbest([{0: 1.0, 2: bad}, {1: 1.0}], [0.1, 0.2])]
     with pytest.raises(DivergenceError, match="gradient of feature id"):
-        listwise_step(weights, optimizer, Softmax(), broken)
+        step(weights, optimizer, Softmax(), broken)
     with pytest.raises(DivergenceError, match="gradient of feature id"):
-        pairwise_step(weights, optimizer, Logistic(), broken, [np.array([[1, 0]])])
+        step(weights, optimizer, Logistic(), broken, [np.array([[1, 0]])])
     with pytest.raises(DivergenceError, match="margin of pair 0 is"):
-        pairwise_step(weights, optimizer, Hinge(), broken, [np.array([[1, 0]])])
+        step(weights, optimizer, Hinge(), broken, [np.array([[1, 0]])])
     assert torch.equal(weights.parameter, before)
 
 
@@ -357,7 +365,7 @@ def test_without_pairs_no_step_is_taken():
     optimizer = FOBOS([weights.parameter], lr=1.0, regularizer=L1(1.0))
     for loss in (Hinge(), Logistic()):
         nothing = [np.zeros((0, 2), np.int64)] * 2
-        assert pairwise_step(weights, optimizer, loss, LISTS, nothing) == (0.0, 0)
+        assert step(weights, optimizer, loss, LISTS, nothing) == (0.0, 0)
     optimizer.flush()
     assert weights.parameter.tolist() == fresh().parameter.tolist()
 
@@ -371,4 +379,4 @@ def test_a_users_loss_without_a_known_reduction_is_refused():
 
     weights = fresh()
     with pytest.raises(ValueError, match="reduction must be.*not 'median'"):
-        pairwise_step(weights, SGD([weights.parameter]), Mine(), LISTS, PAIRS)
+        step(weights, SGD([weights.parameter]), Mine(), LISTS, PAIRS)

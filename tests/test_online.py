@@ -13,9 +13,12 @@ import torch
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.lists import KBest, KBestLists, Source
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1, NoRegularizer
@@ -23,7 +26,7 @@ from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.online import OnlineTuner
-from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.tuners.sentences import score_corpus, translate
 
 DENSE = ["model", "length"]
 START = {"model": 0.3, "length": -0.1}
@@ -47,34 +50,31 @@ def random_lists(seed: int, sentences: int = 7, size: int = 12) -> list[list[Hyp
 
 
 @dataclass
-class ListDecoder:
+class ListDecoder(Decoder):
     """Re-ranks given lists by the weights of the moment, which it writes down."""
 
     lists: list[list[Hypothesis]]
     dense_names: list[str] = field(default_factory=lambda: list(DENSE))
-    target_words: Vocabulary = field(default_factory=Vocabulary)
+    features: Vocabulary = field(default_factory=lambda: Vocabulary(DENSE))
+    words: Vocabulary = field(default_factory=Vocabulary)
     batches: list[list[int]] = field(default_factory=list)
     weights_read: list[dict[str, float]] = field(default_factory=list)
 
     def decode(
-        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
-    ) -> list[KBest]:
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
         self.batches.append([source.index for source in sources])
         names = sorted({n for s in sources for _, row, _ in self.lists[s.index] for n in row})
-        ids = weights.features.intern(names).astype(np.int64)
-        values = weights.read(ids).tolist()
+        values = snapshot.read(self.features, self.features.intern(names)).tolist()
         self.weights_read.append(dict(zip(names, values, strict=True)))
-        return [
-            self._kbest(source.index, weights.features, self.weights_read[-1], k)
-            for source in sources
-        ]
+        return KBestLists.of(
+            [self._kbest(source.index, self.weights_read[-1], k) for source in sources]
+        )
 
-    def _kbest(
-        self, index: int, features: Vocabulary, weight: dict[str, float], k: int | None
-    ) -> KBest:
+    def _kbest(self, index: int, weight: dict[str, float], k: int | None) -> KBest:
         ranked = rank(self.lists[index], weight)[:k]
-        rows = [sorted((features.id(n), v) for n, v in row.items()) for _, row, _ in ranked]
-        tokens = [self.target_words.intern(words.split()) for words, _, _ in ranked]
+        rows = [sorted((self.features.id(n), v) for n, v in row.items()) for _, row, _ in ranked]
+        tokens = [self.words.intern(words.split()) for words, _, _ in ranked]
         return KBest(
             index=index,
             rows=Rows(
@@ -85,6 +85,8 @@ class ListDecoder:
             score=np.array([dot(row, weight) for _, row, _ in ranked]),
             token_begin=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
             tokens=np.concatenate(tokens),
+            features=self.features,
+            words=self.words,
         )
 
 
@@ -96,7 +98,7 @@ class GivenGains:
 
     def gains(self, kbest: KBest) -> np.ndarray:
         gain = {words: gain for words, _, gain in self.decoder.lists[kbest.index]}
-        names = self.decoder.target_words.names
+        names = self.decoder.words.names
         return np.array([gain[" ".join(names(kbest.hypothesis(h)))] for h in range(len(kbest))])
 
 
@@ -255,7 +257,7 @@ def test_one_batch_without_pairs_takes_no_step() -> None:
     after = []
     for report in tuner.round(1):
         reports.append(report)
-        after.append(tuner.weights.read(np.arange(len(tuner.weights))))
+        after.append(tuner.weights.read(None, np.arange(len(tuner.weights))))
     assert [report.numbers["train/pairs"] for report in reports] == [12, 0]
     np.testing.assert_array_equal(after[0], after[1][: after[0].size])
 
@@ -375,7 +377,9 @@ def test_weights_of_the_best_epoch_stay(scores: list[float], best: int) -> None:
     assert told.places[:5] == [(1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
     # Reading changes nothing any more.
     ids = np.arange(len(tuner.weights))
-    np.testing.assert_array_equal(tuner.weights.read(ids), tuner.weights.parameter.detach().numpy())
+    np.testing.assert_array_equal(
+        tuner.weights.read(None, ids), tuner.weights.parameter.detach().numpy()
+    )
     assert values_of(tuner.weights) == seen[best - 1]
 
 

@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.kbest.sentences import Sentences
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import liu2013

@@ -142,8 +142,7 @@ def test_lists_with_references(folder: Path) -> None:
     messages: list[str] = []
     decoder = open_lists(cfg.decoder, tune_on="dev", report=messages.append)
     sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
-    assert sentences is not None
-    assert list_sentences(decoder, "test", Dataset(**cfg.data)) is None
+    assert list(decoder.sets) == ["dev"]
     assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
     weights = list_weights(cfg.init, decoder)
     assert not weights.parameter.any()
@@ -176,8 +175,8 @@ def test_lists_and_references_must_fit(folder: Path) -> None:
         list_sentences(decoder, "dev", Dataset(**cfg.data))
     skipping = open_lists(configured("decoder.on_error=skip").decoder, tune_on="dev", report=str)
     messages: list[str] = []
-    sentences = list_sentences(skipping, "dev", Dataset(**cfg.data), messages.append)
-    assert sentences is not None and len(sentences) == 2
+    sentences = skipping.sentences("dev", Dataset(**cfg.data).read("dev"), messages.append)
+    assert len(sentences) == 2
     assert messages == ["dev: 1 sentences without a list are left out"]
     (folder / "dev.de").write_text("x\n")
     (folder / "dev.en").write_text("c d\n")

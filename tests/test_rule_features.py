@@ -98,8 +98,8 @@ def decoded(rule: Rule, sentence: list[str]) -> dict[str, float]:
     weights.set(["F0"], [10.0])
     (kbest,) = decoder.decode([Source(0, sentence)], weights)
     ids, values = kbest.row(0)
-    assert decoder.target_words.names(kbest.hypothesis(0)) == list(rule.target)
-    return dict(zip(weights.features.names(ids), values.tolist(), strict=True))
+    assert decoder.words.names(kbest.hypothesis(0)) == list(rule.target)
+    return dict(zip(decoder.features.names(ids), values.tolist(), strict=True))
 
 
 def test_values_count_firings():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import SparseRows, csr_tensor, pair_margins, score_rows
+from torchtune_smt.core.scoring import csr_tensor, score_rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.losses import Logistic, reduce
@@ -52,7 +52,8 @@ def test_margins_and_gradient_equal_dense_algebra(seed):
         pairs.append(chosen)
         differences.append(dense[chosen[:, 0]] - dense[chosen[:, 1]])
     x = torch.from_numpy(np.concatenate([np.zeros((0, dimension)), *differences]))
-    margins = pair_margins(weights, kbests, pairs)
+    differences_ = [k.rows.differences(p) for k, p in zip(kbests, pairs, strict=True)]
+    margins = score_rows(Rows.joined(differences_), weights.parameter)
     reduce(Logistic()(margins), "sum").backward()
 
     w = weights.parameter.detach().clone().requires_grad_()
@@ -71,7 +72,7 @@ def test_score_rows_equal_csr_product(device):
     generator = np.random.default_rng(1)
     kbest, dense = random_kbest(generator, 8, 20)
     w = torch.from_numpy(generator.normal(size=20)).to(device).requires_grad_()
-    scores = score_rows(w, kbest.rows)
+    scores = score_rows(kbest.rows, w)
     assert torch.allclose(scores.cpu(), csr_tensor(kbest.rows, 20) @ w.cpu(), rtol=0, atol=1e-12)
     u = torch.from_numpy(generator.normal(size=8))
     scores.backward(u.to(device))
@@ -82,16 +83,16 @@ def test_score_rows_equal_csr_product(device):
 def test_rows_without_entries_score_zero():
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
     row_begin = np.array([0, 0, 1, 1])
-    scores = score_rows(w, Rows(row_begin, np.array([2], np.int32), np.array([5.0])))
+    scores = score_rows(Rows(row_begin, np.array([2], np.int32), np.array([5.0])), w)
     assert scores.tolist() == [0, 5, 0]
-    none = score_rows(w, Rows(np.zeros(3, np.int64), np.zeros(0, np.int32), np.zeros(0)))
+    none = score_rows(Rows(np.zeros(3, np.int64), np.zeros(0, np.int32), np.zeros(0)), w)
     none.sum().backward()
     assert none.tolist() == [0, 0] and w.grad._nnz() == 0
 
 
 def test_a_float32_weight_takes_the_values_as_float32():
     w = torch.ones(3, dtype=torch.float32, requires_grad=True)
-    score_rows(w, Rows(np.array([0, 1]), np.array([2], np.int32), np.array([0.5]))).sum().backward()
+    score_rows(Rows(np.array([0, 1]), np.array([2], np.int32), np.array([0.5])), w).sum().backward()
     assert w.grad.dtype == torch.float32 and w.grad.to_dense().tolist() == [0, 0, 0.5]
 
 
@@ -109,19 +110,8 @@ def test_rounding_noise_is_no_difference():
         token_begin=np.zeros(3, np.int64),
         tokens=np.zeros(0, np.int32),
     )
-    rows = SparseRows.differences([kbest], [np.array([[0, 1]])])
+    rows = kbest.rows.differences(np.array([[0, 1]]))
     assert rows.feature.tolist() == [1] and rows.value.tolist() == [-1]
-
-
-def test_weights_are_brought_up_to_date_before_they_are_read():
-    generator = np.random.default_rng(2)
-    kbest, _ = random_kbest(generator, 4, 10)
-    weights = weights_of(np.ones(10))
-    seen = []
-    weights.before_read = lambda ids: seen.append(ids.tolist())
-    pairs = np.array([[0, 1], [2, 3]])
-    pair_margins(weights, [kbest], [pairs])
-    assert seen == [SparseRows.differences([kbest], [pairs]).feature.tolist()]
 
 
 @pytest.mark.parametrize("z", [-800.0, -30.0, -1.0, 0.0, 1.0, 30.0, 800.0])

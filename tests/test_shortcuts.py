@@ -18,8 +18,10 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as, declared
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
 from torchtune_smt.losses.base import is_listwise
@@ -32,9 +34,8 @@ from torchtune_smt.tuners.batch import Solution, solve_lists
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.grouping import GroupedSolver
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
-from torchtune_smt.tuners.objective import rows_step
+from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.pro import Pro
-from torchtune_smt.tuners.sentences import Sentences
 from torchtune_smt.tuners.stochastic import Stochastic
 
 # The rule.
@@ -388,13 +389,11 @@ def test_one_step_of_a_pair_with_an_own_step() -> None:
         def _update(self, group, parameter, state, indices, gradient):  # type: ignore[no-untyped-def]
             super()._update(group, parameter, state, indices, -gradient)
 
-    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    optimizer = Backwards([parameter], lr=0.5)
-    weights: Any = type("Fixed", (), {"parameter": parameter, "before_read": None})()
-    weights.grow = lambda: None
+    weights = Weights.without_names(np.zeros(2))
+    learner = Learner(weights, Backwards([weights.parameter], lr=0.5))
     rows = Rows(np.arange(3), np.arange(2, dtype=np.int32), np.array([1.0, 3.0]))
-    assert rows_step(weights, optimizer, Hinge(), rows, np.array([1])) == 1.0
-    assert parameter.tolist() == [0, -1.5]
+    assert learner.step_rows(rows, Hinge(), np.array([1])) == 1.0
+    assert weights.parameter.tolist() == [0, -1.5]
 
 
 def test_a_subclass_that_puts_updates_off_is_asked_for_them() -> None:
@@ -442,7 +441,7 @@ class OwnScore(NakovBleu):
 class Words:
     """As much of a decoder as a judge needs."""
 
-    target_words: Vocabulary
+    words: Vocabulary
 
 
 def judged(metric: Any) -> list[float]:

@@ -6,6 +6,7 @@ from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.data.bitext import find_files, read_corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.models import load_model
@@ -15,7 +16,7 @@ from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.online import OnlineTuner
-from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.tuners.sentences import score_corpus, translate
 
 source, references = find_files(example_folder(), "dev", "de", "en")
 corpus = read_corpus(source, references)
@@ -31,7 +32,7 @@ tuner = OnlineTuner(
     decoder,
     weights,
     dev,
-    BleuPlusOne().bind(dev.references, decoder.target_words),
+    BleuPlusOne().bind(dev.references, decoder.words),
     ProSampler(),
     Logistic(),
     AdaGrad([weights.parameter], lr=0.02, regularizer=L1(0.1), unregularized=weights.n_dense),

@@ -43,9 +43,9 @@ def user_seconds() -> float:
 def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> None:
     """Decode the set; print figures and translations as JSON."""
     began = time.perf_counter()
+    from torchtune_smt.core.snapshot import FrozenWeights
     from torchtune_smt.core.textio import read_lines
-    from torchtune_smt.core.weights import Weights
-    from torchtune_smt.core.weights_io import load_weights
+    from torchtune_smt.core.weights_io import read_weights
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.grammar import read_grammar
     from torchtune_smt.kbest.lists import Source
@@ -61,8 +61,7 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
     decoder = HieroDecoder(
         Model(grammar, model), k=k, pop_limit=pop_limit, max_span=15, threads=threads
     )
-    weights = Weights(decoder.dense_names)
-    load_weights(cdec / "weights", weights)
+    weights = FrozenWeights(*read_weights(cdec / "weights"))
     lines = read_lines(shared / "data" / "multi30k-de-en" / "dev.de")
     sources = [Source(i, line.split()) for i, line in enumerate(lines)]
     decoding = time.perf_counter()
@@ -71,7 +70,7 @@ def child(shared: Path, arpa: Path, pop_limit: int, k: int, threads: int) -> Non
         kbests += decoder.decode(sources[first : first + 100], weights)
     stages["decoding"] = user_seconds()
     ended = time.perf_counter()
-    best = [" ".join(decoder.target_words.names(kbest.hypothesis(0))) for kbest in kbests]
+    best = [kbest.text(0) for kbest in kbests]
     figures = {
         "stages": stages,
         "wall": ended - began,

@@ -15,15 +15,16 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.losses import Logistic, reduce
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.samplers import ProSampler
+from torchtune_smt.samplers import ProSampler, pair_rows
+from torchtune_smt.tuners.gradient import pair_gradient
+from torchtune_smt.tuners.learner import Learner
 
 BATCH, K, LENGTH, DENSE, SPARSE, LIMIT = 20, 100, 12, 8, 52, 1.5
 
@@ -75,30 +76,22 @@ def main() -> None:
     sampler = ProSampler()
     loss = Logistic()
     optimizer = AdaGrad([weights.parameter], 0.02, L1(0.1), unregularized=DENSE)
-    weights.before_read = optimizer.catch_up
+    learner = Learner(weights, optimizer)
+    snapshot = learner.snapshot()
 
-    parts = dict.fromkeys(
-        ("gains", "pairs", "differences", "catch-up", "margins and loss", "gradient", "step"), 0.0
-    )
+    parts = dict.fromkeys(("gains", "pairs", "gradient", "step"), 0.0)
     # The first epoch warms up kernels and fills the state; it does not count.
     for batch in range(-sentences // BATCH, arguments.batches):
         times = [perf_counter()]
         first = batch * BATCH % sentences
-        chosen = kbests[first : first + BATCH]
-        chosen = [kbest.with_gains(metric.gains(kbest)) for kbest in chosen]
+        lists = KBestLists.of(kbests[first : first + BATCH])
+        lists = lists.with_gains(np.concatenate([metric.gains(kbest) for kbest in lists]))
         times.append(perf_counter())
-        pairs = [sampler.sample(kbest, (0, batch + sentences, kbest.index)) for kbest in chosen]
+        rows = pair_rows(lists, sampler, (0, batch + sentences))
         times.append(perf_counter())
-        rows = SparseRows.differences(chosen, pairs)
+        gradient = pair_gradient(rows, None, snapshot, loss)
         times.append(perf_counter())
-        weights.before_read(rows.feature)
-        times.append(perf_counter())
-        total = reduce(loss(rows.scores(weights.parameter)), loss.reduction)
-        times.append(perf_counter())
-        optimizer.zero_grad()
-        total.backward()
-        times.append(perf_counter())
-        optimizer.step()
+        learner.apply(gradient)
         times.append(perf_counter())
         if batch >= 0:
             for part, seconds in zip(parts, np.diff(times), strict=True):
@@ -106,7 +99,7 @@ def main() -> None:
     optimizer.flush()
 
     print(
-        f"{len(rows)} pairs, {rows.value.numel()} non-zeros, {rows.feature.numel()} features "
+        f"{len(rows)} pairs, {rows.value.size} non-zeros, {gradient.feature.size} features "
         f"touched in the last mini-batch; {len(weights)} features"
     )
     scale = 1e3 / (arguments.batches * BATCH)

@@ -13,6 +13,7 @@ import torch
 from online_step import BATCH, DENSE, synthetic_kbest
 
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.losses import (
     ExpectedGain,
     Hinge,
@@ -25,7 +26,7 @@ from torchtune_smt.losses import (
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.objective import take_step
+from torchtune_smt.tuners.learner import Learner
 
 LIMIT = 5.0
 LOSSES = [
@@ -63,6 +64,17 @@ def main() -> None:
         run(features, options.batches)
 
 
+class Chosen:
+    """A sampler that has chosen already."""
+
+    def __init__(self, pairs: list[np.ndarray]) -> None:
+        self.pairs = pairs
+
+    def sample(self, kbest: KBest, seed: object) -> np.ndarray:
+        """Return the pairs of a list."""
+        return self.pairs[kbest.index]
+
+
 def run(features: int, batches: int) -> None:
     """Print the table for one number of features."""
     generator = np.random.default_rng(0)
@@ -70,7 +82,8 @@ def run(features: int, batches: int) -> None:
     kbests = [synthetic_kbest(generator, i, r, features) for i, r in enumerate(references)]
     kbests = [kbest.with_gains(generator.random(len(kbest))) for kbest in kbests]
     sampler = ProSampler()
-    pairs = {kbest.index: sampler.sample(kbest, (1, 1, kbest.index)) for kbest in kbests}
+    chosen_pairs = Chosen([sampler.sample(kbest, (1, 1, kbest.index)) for kbest in kbests])
+    parts = [KBestLists.of(kbests[i : i + BATCH]) for i in range(0, len(kbests), BATCH)]
     print(f"\nms a mini-batch, {features:,} features (limit {LIMIT:g})")
     names = [f"{type(loss).__name__}, {loss.reduction}" for loss in LOSSES]
     print(f"{'':<20}" + "".join(f"{name:>16}" for name in OPTIMIZERS))
@@ -79,16 +92,12 @@ def run(features: int, batches: int) -> None:
         row = []
         for optimizer_name, build in OPTIMIZERS.items():
             # Not through Weights: ten million names would only cost memory here.
-            weights = Weights()
-            weights.parameter = torch.nn.Parameter(torch.zeros(features, dtype=torch.float64))
-            weights.grow = lambda: None
-            optimizer = build(weights.parameter)
-            weights.before_read = optimizer.catch_up
+            weights = Weights.without_names(np.zeros(features))
+            learner = Learner(weights, build(weights.parameter))
             times = []
             for batch in range(batches):
-                chosen = kbests[batch % 4 * BATCH : (batch % 4 + 1) * BATCH]
                 start = perf_counter()
-                take_step(weights, optimizer, loss, chosen, lambda k: pairs[k.index])
+                learner.step(parts[batch % 4], loss, chosen_pairs)
                 times.append(perf_counter() - start)
             ms = 1e3 * float(np.median(times[batches // 3 :]))
             row.append(ms)

@@ -15,14 +15,15 @@ from omegaconf import DictConfig
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import load_weights
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.evaluation import Evaluation, count_reuse, firing_features
 from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import corpus_bleu
 from torchtune_smt.tuners.feature_groups import read_groups
-from torchtune_smt.tuners.sentences import Sentences, translate, words_of
+from torchtune_smt.tuners.sentences import translate
 
 DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"
 GROUPS = "groups.tsv.gz"
@@ -106,17 +107,17 @@ class Corpus:
             for begin in range(0, len(sources), BATCH):
                 batch = sources[begin : begin + BATCH]
                 for kbest in decoder.decode(batch, weights, k=REUSE_K):
-                    lines.append(words_of(decoder, kbest))
+                    lines.append(kbest.text(0))
                     yield kbest
 
-        fired = firing_features(lists())
+        met = firing_features(lists())
+        fired = np.sort(weights.take(decoder.features).lookup(met))
         _write(output, lines)
         group = None
         if (folder / GROUPS).is_file():
             groups, _ = read_groups(folder / GROUPS, weights.features, weights.n_dense)
-            weights.grow()
             group = groups.rename(len(weights))
-        values = weights.read(np.arange(len(weights)))
+        values = weights.frozen().values
         counts = count_reuse(values, fired, group)
         return Features(counts.active, counts.reused, int((values != 0).sum()))
 
@@ -140,7 +141,8 @@ class Corpus:
         options = {name: value for name, value in cfg.decoder.items() if name != "kind"}
         decoder = HieroDecoder(self._model, templates=templates, **options)
         weights = Weights(decoder.dense_names)
-        load_weights(folder / "weights.txt.gz", weights)
+        names, values = read_weights(folder / "weights.txt.gz")
+        weights.set(names.names(range(len(names))), values)
         return decoder, weights
 
 

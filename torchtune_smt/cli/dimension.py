@@ -13,8 +13,6 @@ from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.task import Task, has_stored_lists
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.learn_groups import count_features
@@ -68,9 +66,8 @@ class Dimension:
         self._lists = lists
         self._charts: Int64 = np.empty(0, np.int64)
         if self.source == "charts":
-            assert isinstance(task.decoder, HieroDecoder)
             print("counting the features of the charts, for OSCAR's d", flush=True)
-            self._charts = task.decoder.chart_features(task.tuning.sources, task.weights)
+            self._charts = self._found()
         if isinstance(self.source, int):
             self._check_number(self.source)
 
@@ -100,17 +97,23 @@ class Dimension:
 
     def _counted(self) -> int:
         """Return the number of regularised features that are dense, have a weight, or are found."""
-        decoder, weights = self._task.decoder, self._task.weights
+        weights = self._task.weights
         found = self._charts
         if self._lists is not None and self.source == "lists":
             found = self._lists.features()
         elif self.source == "lists":
-            assert isinstance(decoder, KBestFiles)
-            found = decoder.list_features(self._task.tuning.sources, weights)
+            found = self._found()
         weights.grow()
         dense = np.arange(weights.n_dense)
         start = weights.parameter.detach().numpy()
         return count_features(start, self._first(), np.concatenate([dense, found]))
+
+    def _found(self) -> Int64:
+        """Return the features that the decoder says there are, by their ids in the weights."""
+        decoder = self._task.decoder
+        found = decoder.feature_ids(self._task.tuning.sources)
+        assert found is not None
+        return self._task.weights.take(decoder.features).lookup(found)
 
     def _check_number(self, number: int) -> None:
         """Raise InputError if more of the first weights are not 0."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,12 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.setup import weights_of_file
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics
-from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.tuners.sentences import score_corpus, translate
 
 SETS: Final = ("train", "dev", "test")
 
@@ -69,50 +70,10 @@ def open_lists(
     return decoder
 
 
-def list_sentences(
-    decoder: KBestFiles, name: str, dataset: Dataset, report: Callable[[str], None] = print
-) -> Sentences | None:
-    """Return the sentences of a set that have a list, with their references; None without lists.
-
-    Sentence n of the lists belongs to line n + 1 of the files of `dataset`. With scores.dat no
-    references are read.
-
-    Raises
-    ------
-    InputError
-        There are no references; lists and references do not fit together.
-    """
-    stored = decoder.sets.get(name)
-    if stored is None:
-        return None
-    sources = decoder.sources(name)
-    if stored.has_statistics:
-        return Sentences(list(sources), [[] for _ in sources])
-    corpus = dataset.read(name)
-    if corpus is None:
-        raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
-    place = {line - 1: i for i, line in enumerate(corpus.lines)}
-    last = corpus.lines[-1] + sum(corpus.dropped.values())
-    numbers = stored.sentence.tolist()
-    if numbers[-1] >= last:
-        raise InputError(
-            f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and data.{name}"
-            f" has references of {len(corpus)} sentences; do they belong together?"
-        )
-    chosen = [source for source, number in zip(sources, numbers, strict=True) if number in place]
-    lacking = set(place) - set(numbers)
-    if lacking and decoder.on_error == "error":
-        raise InputError(
-            f"decoder.{name} has no list of sentence {min(lacking)} (counted from 0), and "
-            f"data.{name} has references of {len(corpus)} sentences; do they belong together? "
-            "(decoder.on_error=skip leaves sentences without a list out)"
-        )
-    if len(chosen) < len(corpus):
-        report(f"{name}: {len(corpus) - len(chosen)} sentences without a list are left out")
-    if not chosen:
-        raise InputError(f"no sentence of decoder.{name} has a reference in data.{name}")
-    references = [corpus.references[place[numbers[source.list]]] for source in chosen]
-    return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
+def list_sentences(decoder: KBestFiles, name: str, dataset: Dataset) -> Sentences:
+    """Return the sentences of a set of lists; its references are read where they are needed."""
+    corpus = None if decoder.sets[name].has_statistics else dataset.read(name)
+    return decoder.sentences(name, corpus)
 
 
 def list_weights(
@@ -149,11 +110,11 @@ def list_metric(decoder: KBestFiles, metric: Metric, sentences: Sentences) -> Bo
     """Return gains for sentences of `list_sentences`: of references, or of scores.dat."""
     if has_statistics(decoder, sentences):
         return decoder.metric(metric, sentences.sources)
-    return metric.bind(sentences.references, decoder.target_words)
+    return metric.bind(sentences.references, decoder.words)
 
 
 def evaluate_lists(
-    decoder: KBestFiles, weights: Weights, sentences: Sentences
+    decoder: KBestFiles, snapshot: Snapshot, sentences: Sentences
 ) -> tuple[CorpusScore, list[str]]:
     """Return corpus BLEU of the best hypotheses, and these, one a line.
 
@@ -161,16 +122,16 @@ def evaluate_lists(
     its list (from 0, after copies were dropped).
     """
     if not has_statistics(decoder, sentences):
-        lines = translate(decoder, weights, sentences.sources)
+        lines = translate(decoder, snapshot, sentences.sources)
         return score_corpus(lines, sentences), lines
-    best = decoder.decode(sentences.sources, weights, k=1)
+    best = decoder.decode(sentences.sources, snapshot, k=1)
     rows = [
         decoder.statistics(source, kbest)[0]
         for source, kbest in zip(sentences.sources, best, strict=True)
     ]
     score = bleu_of_statistics(np.sum(rows, axis=0))
     signature = f"statistics:scores.dat|smooth:exp|version:{sacrebleu.__version__}"
-    lines = [decoder.target_words[int(k.hypothesis(0)[0])].partition(" ")[2] for k in best]
+    lines = [decoder.words[int(k.hypothesis(0)[0])].partition(" ")[2] for k in best]
     return CorpusScore("BLEU", score, signature), lines
 
 

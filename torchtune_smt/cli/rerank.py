@@ -10,10 +10,10 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.text import split_fields
 from torchtune_smt.core.textio import atomic_writer, read_text
-from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import load_weights
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 
 
@@ -27,9 +27,8 @@ def main(cfg: DictConfig) -> None:
         stored = decoder.read("input", [cfg.input])
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
-    weights = Weights()
-    load_weights(cfg.weights, weights)
-    active = np.flatnonzero(weights.parameter.detach().numpy())
+    weights = FrozenWeights(*read_weights(cfg.weights))
+    active = np.flatnonzero(weights.values)
     if active.size == 0:
         print(f"{cfg.weights}: all weights are 0, which leaves lists as they are", file=sys.stderr)
     elif not any(name in stored.features for name in weights.features.names(active)):
@@ -49,19 +48,19 @@ def main(cfg: DictConfig) -> None:
             file.writelines(lines)
 
 
-def best_hypotheses(decoder: KBestFiles, weights: Weights) -> Iterator[str]:
+def best_hypotheses(decoder: KBestFiles, weights: FrozenWeights) -> Iterator[str]:
     """Yield the best hypothesis of each sentence, a line; empty where there is none."""
     written = 0
     numbers = decoder.sets["input"].sentence.tolist()
     for source, number in zip(decoder.sources("input"), numbers, strict=True):
         (kbest,) = decoder.decode([source], weights, k=1)
         yield "\n" * (number - written)
-        yield " ".join(decoder.target_words.names(kbest.hypothesis(0))) + "\n"
+        yield kbest.text(0) + "\n"
         written = number + 1
 
 
 def sorted_lists(
-    decoder: KBestFiles, weights: Weights, text: Sequence[bytearray], k: int
+    decoder: KBestFiles, weights: FrozenWeights, text: Sequence[bytearray], k: int
 ) -> Iterator[str]:
     """Yield the best lines of each list, with their new scores in the fourth field.
 

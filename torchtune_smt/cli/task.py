@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -29,17 +28,19 @@ from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
 from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.shortcuts import behaves_as
+from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
 from torchtune_smt.metrics.corpus import CorpusScore
 from torchtune_smt.tuners.collect import Judge
-from torchtune_smt.tuners.sentences import Sentences, score_corpus, translate
+from torchtune_smt.tuners.sentences import score_corpus, translate
 
 
 class Task(NamedTuple):
@@ -89,7 +90,7 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     # sets that are only evaluated.
     for sentences in (task.tuning, task.sets["dev"]):
         for source in sentences.sources:
-            task.decoder.target_words.intern(source.words)
+            task.decoder.words.intern(source.words)
     return task
 
 
@@ -97,8 +98,7 @@ def _with_lists(cfg: DictConfig, parts: Parts) -> Task:
     """Return what there is to tune on stored k-best lists."""
     decoder = open_lists(cfg.decoder, tune_on=cfg.tuner.tune_on)
     weights = list_weights(cfg.init, decoder)
-    found = {name: list_sentences(decoder, name, parts.dataset) for name in decoder.sets}
-    sets = {name: sentences for name, sentences in found.items() if sentences is not None}
+    sets = {name: list_sentences(decoder, name, parts.dataset) for name in decoder.sets}
     for name, sentences in sets.items():
         if not has_statistics(decoder, sentences):
             lines = translate(decoder, weights, sentences.sources)
@@ -116,7 +116,6 @@ def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
     test = parts.dataset.read("test", max_words=max_words)
     if test is not None:
         corpora["test"] = test
-    sets = {name: _sentences(corpus) for name, corpus in corpora.items()}
     on_train = cfg.tuner.tune_on == "train"
     bitext: Corpus | None = None
 
@@ -137,6 +136,7 @@ def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
         warn(corpus_suspicions(corpora, vocabularies))
     decoder = make_decoder(cfg, model, parts.templates)
     weights = initial_weights(cfg.init, decoder)
+    sets = {name: decoder.sentences(name, corpus) for name, corpus in corpora.items()}
     tuning = sets["dev"]
     if on_train and bitext is not None:
         tuning = Sentences.of(bitext.source, bitext.references, training=True)
@@ -149,7 +149,7 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
     """Return the metric for the sentences that are tuned on."""
     if isinstance(decoder, KBestFiles):
         return list_metric(decoder, metric, tuning)
-    bound = metric.bind(tuning.references, decoder.target_words)
+    bound = metric.bind(tuning.references, decoder.words)
     check_part("metric", bound, "gains")
     return bound
 
@@ -160,7 +160,7 @@ def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     if isinstance(decoder, KBestFiles) and has_statistics(decoder, sentences):
         statistics = partial(_stored_statistics, decoder, sentences)
     else:
-        statistics = BleuReferences(sentences.references, decoder.target_words).statistics
+        statistics = BleuReferences(sentences.references, decoder.words).statistics
     if behaves_as(metric, SentenceBleu, "bind"):
         score = cast(SentenceBleu, metric).score
         return Judge(statistics, lambda kbest, counts: score(counts))
@@ -173,10 +173,6 @@ def _stored_statistics(decoder: KBestFiles, sentences: Sentences, kbest: KBest) 
     return decoder.statistics(sentences.sources[kbest.index], kbest)
 
 
-def _sentences(corpus: Corpus) -> Sentences:
-    return Sentences.of(corpus.source, corpus.references)
-
-
 def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
     """Return a seeded random sample, numbered anew."""
     if size is None or size >= len(sentences):
@@ -186,12 +182,12 @@ def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
 
 
 def evaluate(
-    decoder: Decoder, weights: Weights, sentences: Sentences
+    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
 ) -> tuple[CorpusScore, list[str]]:
-    """Return corpus BLEU and the translations under the weights as they are."""
+    """Return corpus BLEU and the translations under some weights."""
     if isinstance(decoder, KBestFiles):
-        return evaluate_lists(decoder, weights, sentences)
-    lines = translate(decoder, weights, sentences.sources)
+        return evaluate_lists(decoder, snapshot, sentences)
+    lines = translate(decoder, snapshot, sentences.sources)
     return score_corpus(lines, sentences), lines
 
 
@@ -203,9 +199,7 @@ def evaluate_start(task: Task) -> dict[str, float]:
     """
     scores = {}
     for name, sentences in task.sets.items():
-        decoder, weights = task.decoder, task.weights
-        if name != "dev":
-            # A copy of the decoder, too: it keeps ids that it has looked up.
-            decoder, weights = copy(decoder), weights.copy()
-        scores[name] = evaluate(decoder, weights, sentences)[0].score
+        decoder = task.decoder if name == "dev" else task.decoder.fork()
+        scores[name] = evaluate(decoder, task.weights, sentences)[0].score
+    task.weights.take(task.decoder.features)
     return scores

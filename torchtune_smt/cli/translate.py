@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import torch
+import numpy as np
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -22,9 +22,9 @@ from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.setup import make_decoder
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
-from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import load_weights
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
@@ -36,7 +36,6 @@ BATCH = 64
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
-    torch.set_num_threads(1)
     named = check_named(cfg, settings)
     dataset = make_dataset(cfg)
     sources = _read_sources(cfg, dataset)
@@ -50,17 +49,18 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     templates = make_templates(cfg)
     check_belongs(cfg, settings, named, model_origin(cfg, dataset, model, templates))
     decoder = make_decoder(cfg, model, templates)
-    weights = Weights(decoder.dense_names)
-    load_weights(cfg.weights, weights)
-    if not weights.parameter[: weights.n_dense].any():
+    weights = FrozenWeights(*read_weights(cfg.weights))
+    if not weights.read(decoder.features, np.arange(len(decoder.dense_names))).any():
         raise InputError(
             "has no weight for any dense feature of this model; was it made with another one?",
             path=cfg.weights,
         )
+    # Rows of features are written in this order.
+    decoder.features.intern(weights.features.names(range(len(weights))))
     detokenizer = Detokenizer(cfg.data.target_language, cfg.capitalize)
 
     def text(kbest: KBest, h: int) -> str:
-        words = decoder.target_words.names(kbest.hypothesis(h))
+        words = decoder.words.names(kbest.hypothesis(h))
         return detokenizer.line(words) if cfg.detokenize else " ".join(words)
 
     bar = tqdm(total=len(sources), unit="sent", file=sys.stderr, disable=None)
@@ -74,7 +74,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                 scores = [] if kbest.score is None else kbest.score.tolist()
                 for h in range(len(kbest)):
                     ids, values = kbest.row(h)
-                    names = weights.features.names(ids)
+                    names = decoder.features.names(ids)
                     row = " ".join(
                         f"{name}={value:.10g}"
                         for name, value in zip(names, values.tolist(), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from torchtune_smt.cli.solvers import groups_taken, make_solver
 from torchtune_smt.cli.task import Task, bind_metric, evaluate, has_stored_lists, make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.decoders.kbest_files import KBestFiles
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.metrics import BleuPlusOne
@@ -30,7 +32,6 @@ from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.online import OnlineTuner
-from torchtune_smt.tuners.sentences import Sentences
 
 KINDS: Final[dict[str, type[Tuner]]] = {
     "online": OnlineTuner,
@@ -119,7 +120,7 @@ class Tuning:
             tuner, score = self._grouping(task, collector)
         return Rounds(
             tuner,
-            score or (lambda: evaluate(task.decoder, task.weights, task.sets["dev"])[0].score),
+            score or partial(_dev_score, task),
             rounds=self._rounds,
             patience=options.patience,
             result=options.result,
@@ -230,6 +231,13 @@ def check_grouping(cfg: DictConfig) -> None:
             "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
             "features=sparse, or tune dense features with tuner=pro"
         )
+
+
+def _dev_score(task: Task) -> float:
+    """Return corpus BLEU of dev; what the decoder has met there has its ids from now on."""
+    score = evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
+    task.weights.take(task.decoder.features)
+    return score
 
 
 def _check_list_features(lists: StoredLists, dense: Sequence[str], most: int) -> None:

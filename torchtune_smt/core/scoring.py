@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,89 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.rows_kernels import NOISE
-from torchtune_smt.core.weights import Readable, Weights
-from torchtune_smt.kbest.lists import KBest
-
-
-@dataclass(frozen=True)
-class SparseRows:
-    """Rows of feature values in CSR form, over the features that occur in them.
-
-    Attributes
-    ----------
-    feature : int64 tensor [u]
-        Ids of the features that occur, ascending.
-    row_begin : int64 tensor [rows + 1]
-    column : int64 tensor [non-zeros]
-        Places in `feature`.
-    value : float tensor [non-zeros]
-    """
-
-    feature: Tensor
-    row_begin: Tensor
-    column: Tensor
-    value: Tensor
-
-    @classmethod
-    def of(cls, rows: Rows) -> SparseRows:
-        """Return rows over feature ids, with their columns renumbered."""
-        feature, numbered = rows.numbered()
-        column = numbered.feature.astype(np.int64)
-        return cls(*map(torch.from_numpy, (feature, rows.begin, column, rows.value)))
-
-    @classmethod
-    def of_lists(cls, kbests: Sequence[KBest]) -> SparseRows:
-        """Return the rows of some k-best lists, list after list."""
-        return cls.of(Rows.joined([kbest.rows for kbest in kbests]))
-
-    @classmethod
-    def differences(cls, kbests: Sequence[KBest], pairs: Sequence[Int64]) -> SparseRows:
-        """Return x = H(better) - H(worse), one row a pair, list after list.
-
-        Parameters
-        ----------
-        kbests : sequence of KBest
-        pairs : sequence of int64 [p, 2]
-            For each list its pairs (better, worse).
-        """
-        parts = zip(kbests, pairs, strict=True)
-        return cls.of(Rows.joined([kbest.rows.differences(chosen) for kbest, chosen in parts]))
-
-    def __len__(self) -> int:
-        return self.row_begin.numel() - 1
-
-    def to(self, weight: Tensor) -> SparseRows:
-        """Return the rows on the device of `weight`, with values of its dtype."""
-        return SparseRows(
-            self.feature.to(weight.device),
-            self.row_begin.to(weight.device),
-            self.column.to(weight.device),
-            self.value.to(weight.device, weight.dtype),
-        )
-
-    def scores(self, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
-        """Return the score of each row.
-
-        Parameters
-        ----------
-        weight : float tensor [D]
-            Its gradient is sparse (COO): features that occur, each once, ascending.
-        drop_noise : bool
-            Leave a feature out of the gradient where rows cancel but for rounding, which AdaGrad
-            would blow up to a step of full size.
-
-        Returns
-        -------
-        tensor [rows]
-        """
-        rows = self.to(weight)
-        scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
-            weight, rows.feature, rows.row_begin, rows.column, rows.value, drop_noise
-        )
-        return scores
 
 
 def csr_tensor(rows: Rows, dimension: int) -> Tensor:
@@ -107,48 +24,44 @@ def csr_tensor(rows: Rows, dimension: int) -> Tensor:
     )
 
 
-def score_rows(weight: Tensor, rows: Rows) -> Tensor:
-    """Return W·H of rows; the gradient is sparse in D.
+def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
+    """Return W·H of some rows.
 
     Parameters
     ----------
-    weight : float tensor [D]
-        Up to date for these features (see `Weights.before_read`).
     rows : Rows
         H.
+    weight : float tensor [D]
+        W, up to date for these features where an optimizer puts updates off. Its gradient is
+        sparse (COO): features that occur, each once, ascending. Nothing is as long as D.
+    drop_noise : bool
+        Leave a feature out of the gradient where rows cancel but for rounding, which AdaGrad
+        would blow up to a step of full size.
 
     Returns
     -------
     tensor [rows]
     """
-    return SparseRows.of(rows).scores(weight)
+    feature, numbered = rows.numbered()
+    return _scores(torch.from_numpy(feature), numbered, weight, drop_noise)
 
 
-def pair_margins(weights: Weights, kbests: Sequence[KBest], pairs: Sequence[Int64]) -> Tensor:
-    """Return the margins z = W·(H(better) - H(worse)) of pairs from several k-best lists.
-
-    Parameters
-    ----------
-    weights : Weights
-        Brought up to date for the features that are read.
-    kbests, pairs
-        As for `SparseRows.differences`.
-
-    Returns
-    -------
-    tensor [number of pairs]
-        Connected to ``weights.parameter``, whose gradient is sparse.
-    """
-    rows = SparseRows.differences(kbests, pairs)
-    bring_up_to_date(weights, rows)
-    return rows.scores(weights.parameter)
+def score_numbered(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
+    """Return W·H of rows from `Rows.numbered`, with the weights of their features alone."""
+    return _scores(torch.arange(weight.numel()), rows, weight, drop_noise)
 
 
-def bring_up_to_date(weights: Readable, rows: SparseRows) -> None:
-    """Make the weights as long as their features, and those of some rows fit to be read."""
-    weights.grow()
-    if weights.before_read is not None:
-        weights.before_read(rows.feature.to(weights.parameter.device))
+def _scores(feature: Tensor, rows: Rows, weight: Tensor, drop_noise: bool) -> Tensor:
+    """Return the scores of rows whose ids are places in `feature`."""
+    scores: Tensor = _SparseScores.apply(  # type: ignore[no-untyped-call]
+        weight,
+        feature.to(weight.device),
+        torch.from_numpy(rows.begin).to(weight.device),
+        torch.from_numpy(rows.feature.astype(np.int64)).to(weight.device),
+        torch.from_numpy(rows.value).to(weight.device, weight.dtype),
+        drop_noise,
+    )
+    return scores
 
 
 class _SparseScores(torch.autograd.Function):

@@ -104,6 +104,16 @@ class Vocabulary:
         kernels.lookup(self._table, self._arena, self._begin, buffer, begin, end, ids)
         return ids
 
+    def spans(self, ids: Int64) -> tuple[UInt8, Int64, Int64]:
+        """Return where some names stand: a buffer that is shared, their begins and ends."""
+        return self._arena, self._begin[ids], self._begin[ids + 1]
+
+    def copy(self) -> Vocabulary:
+        """Return a vocabulary with the same names and ids, which grows on its own."""
+        result = Vocabulary()
+        result.intern_spans(*self.spans(np.arange(self._count)))
+        return result
+
     def to_arrays(self) -> dict[str, UInt8 | Int64]:
         """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer)."""
         begin = self._begin[: self._count + 1]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.feature_map import FeatureMap
+from torchtune_smt.core.snapshot import FrozenWeights, chosen_or_zero
 from torchtune_smt.core.vocabulary import Vocabulary
-
-
-class Readable(Protocol):
-    """Weights as far as losses need them; see `Weights`."""
-
-    parameter: torch.nn.Parameter
-    before_read: Callable[[torch.Tensor], None] | None
-
-    def grow(self) -> None:
-        """Make the parameter as long as there are features."""
-        ...
 
 
 class Weights:
     """The weights, one a feature, as a parameter that grows with the feature vocabulary.
+
+    They are a `Snapshot` of themselves, as they lie there: where an optimizer puts updates off,
+    read them through `Learner.snapshot`, or flush it first.
 
     Parameters
     ----------
@@ -40,9 +34,8 @@ class Weights:
         The weights. After features were added, `grow` makes it as long as `features`.
     n_dense : int
         Ids below it are dense features.
-    before_read : callable, optional
-        Called with the ids (int64 tensor) before weights are read: an optimizer that puts off
-        updates brings these coordinates up to date in it, so nobody sees a stale weight.
+    version : int
+        How many times a learner has changed them.
     """
 
     def __init__(
@@ -54,9 +47,18 @@ class Weights:
     ) -> None:
         self.features = Vocabulary(dense)
         self.n_dense = len(self.features)
+        self.version = 0
         self._storage = torch.zeros(max(self.n_dense, 16), dtype=dtype, device=device)
         self.parameter = torch.nn.Parameter(self._storage[: self.n_dense])
-        self.before_read: Callable[[torch.Tensor], None] | None = None
+        self._map: FeatureMap | None = None
+
+    @classmethod
+    def without_names(cls, values: Float64, device: torch.device | str = "cpu") -> Weights:
+        """Return a copy of weights (float64 [D]) of features that are known by their ids alone."""
+        result = cls()
+        result._storage = torch.tensor(values, device=device)
+        result.parameter = torch.nn.Parameter(result._storage)
+        return result
 
     def __len__(self) -> int:
         return self.parameter.numel()
@@ -64,7 +66,7 @@ class Weights:
     def grow(self) -> None:
         """Make the parameter as long as the feature vocabulary; new weights are 0."""
         length = len(self.features)
-        if length == len(self):
+        if length <= len(self):
             return
         if length > self._storage.numel():
             # A quarter more each time keeps the cost of growing constant per feature.
@@ -74,27 +76,45 @@ class Weights:
             self._storage = larger
         self.parameter.data = self._storage[:length]
 
-    def copy(self) -> Weights:
-        """Return the weights as they are, over a vocabulary of their own that may grow otherwise.
+    def take(self, features: Vocabulary) -> FeatureMap:
+        """Add all names of a vocabulary that are new, in their order; return their ids here.
 
-        Nothing must be put off.
+        A decoder's vocabulary, say: names that were taken before are not looked at again.
         """
-        result = Weights(dtype=self.parameter.dtype, device=self.parameter.device)
-        result.features = Vocabulary.from_arrays(self.features.to_arrays())
-        result.n_dense = self.n_dense
-        result.grow()
-        result.parameter.data[: len(self)] = self.parameter.detach()
+        result = self._map_from(features)
+        result.add()
+        self.grow()
         return result
 
-    def read(self, ids: Int64) -> Float64:
-        """Return the up-to-date weights (float64) of some features, by their ids (int64)."""
-        self.grow()
-        index = torch.from_numpy(ids).to(self.parameter.device)
-        if self.before_read is not None:
-            self.before_read(index)
-        chosen = self.parameter.detach()[index]
-        result: Float64 = chosen.to("cpu", torch.float64).numpy()
+    def own_ids(self, features: Vocabulary | None, ids: Integers) -> Int64:
+        """Return the ids (int64) of features that somebody else numbers; -1: not known here.
+
+        Parameters
+        ----------
+        features : Vocabulary or None
+            In which `ids` are; None: they are own ones already.
+        ids : integer array
+        """
+        if features is None or features is self.features:
+            return ids.astype(np.int64, copy=False)
+        return self._map_from(features).lookup(ids)
+
+    def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
+        """Return the weights (float64) of some features; see `Snapshot.read`."""
+        own = self.own_ids(features, ids)
+        values = self.parameter.detach()
+        if values.dtype == torch.float64 and not values.is_cuda:
+            return chosen_or_zero(values.numpy(), own)
+        known = (own >= 0) & (own < len(self))
+        result: Float64 = np.zeros(own.size)
+        chosen = values[torch.from_numpy(own[known]).to(values.device)]
+        result[known] = chosen.to("cpu", torch.float64).numpy()
         return result
+
+    def frozen(self) -> FrozenWeights:
+        """Return a copy of the weights as they are, which can be sent elsewhere."""
+        values: Float64 = self.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
+        return FrozenWeights(self.features.copy(), values, self.version, self.n_dense)
 
     def set(self, names: Sequence[str], values: Sequence[float] | Float64) -> None:
         """Set weights by name; names that are new become sparse features."""
@@ -102,3 +122,9 @@ class Weights:
         self.grow()
         new = torch.as_tensor(values, dtype=self.parameter.dtype)
         self.parameter.data[ids.to(self.parameter.device)] = new.to(self.parameter.device)
+
+    def _map_from(self, features: Vocabulary) -> FeatureMap:
+        """Return the map of somebody's vocabulary to the own one; that of the last one is kept."""
+        if self._map is None or self._map.source is not features:
+            self._map = FeatureMap(features, self.features)
+        return self._map

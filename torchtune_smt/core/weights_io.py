@@ -12,12 +12,12 @@ import re
 from itertools import takewhile
 
 import numpy as np
-import torch
 
 from torchtune_smt.core import weights_io_kernels as kernels
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
+from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import (
     atomic_writer,
@@ -27,7 +27,6 @@ from torchtune_smt.core.textio import (
     read_text,
 )
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights import Weights
 
 # Coordinates that are read at a time, which bounds the memory of bringing them up to date.
 CHUNK = 1 << 20
@@ -42,18 +41,18 @@ _PROBLEMS = {
 
 
 def save_weights(
-    path: str | os.PathLike[str], weights: Weights, origin: Origin | None = None
+    path: str | os.PathLike[str], weights: NamedWeights, origin: Origin | None = None
 ) -> int:
     """Write the weights that are not 0: dense ones in the order of their ids, then sparse by name.
 
-    They are brought up to date first. Values have as many digits as it takes to read the same
-    numbers back.
+    Values have as many digits as it takes to read the same numbers back.
 
     Parameters
     ----------
     path : path
         Packed with gzip if it ends in ``.gz``.
-    weights : Weights
+    weights : NamedWeights
+        Such as `Weights`, `FrozenWeights`, or the snapshot of a learner.
     origin : Origin, optional
         What they belong to, which comments at the top say.
 
@@ -71,9 +70,10 @@ def save_weights(
         The folder cannot be written to.
     """
     chosen_ids, chosen_values = [], []
-    for begin in range(0, len(weights), CHUNK):
-        ids = np.arange(begin, min(begin + CHUNK, len(weights)))
-        values = weights.read(ids)
+    dimension = len(weights.features)
+    for begin in range(0, dimension, CHUNK):
+        ids = np.arange(begin, min(begin + CHUNK, dimension))
+        values = weights.read(None, ids)
         active = values != 0
         chosen_ids.append(ids[active])
         chosen_values.append(values[active])
@@ -146,30 +146,6 @@ def read_origin(path: str | os.PathLike[str]) -> Origin | None:
     check_plain(path)
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))
     return Origin.parse([line[1:].strip() for line in top], path)
-
-
-def load_weights(path: str | os.PathLike[str], weights: Weights) -> None:
-    """Set all weights as a weights file says.
-
-    Names that are new become sparse features; features that the file does not name get 0.
-    `weights` stays as it was when the file is bad.
-
-    Raises
-    ------
-    InputError
-        As `read_weights`.
-    """
-    names, values = read_weights(path)
-    arrays = names.to_arrays()
-    begin = arrays["begin"].astype(np.int64, copy=False)
-    letters = arrays["letters"].astype(np.uint8, copy=False)
-    ids = weights.features.intern_spans(letters, begin[:-1], begin[1:])
-    weights.grow()
-    parameter = weights.parameter.data
-    parameter.zero_()
-    parameter[torch.from_numpy(ids).long().to(parameter.device)] = torch.from_numpy(values).to(
-        parameter.device, parameter.dtype
-    )
 
 
 def _numbers(path: str | os.PathLike[str], text: bytearray, spans: Int64) -> Float64:

@@ -11,14 +11,16 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
 from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.grammar.base import SentenceGrammar
-from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
@@ -49,7 +51,7 @@ class _Sentence:
     sparse_id: Int64
 
 
-class HieroDecoder:
+class HieroDecoder(Decoder):
     """CKY parsing with a synchronous grammar and an n-gram model (Chiang 2007), lazy k-best lists.
 
     Dense features are the grammar's, and, as in cdec, ``LanguageModel`` (log10),
@@ -113,7 +115,7 @@ class HieroDecoder:
         self.max_span = max_span
         self.max_words = max_words
         self.unique = unique
-        self.target_words = grammar.target_words
+        self.words = grammar.target_words
         self.dense_names = [
             *grammar.dense_names,
             LANGUAGE_MODEL,
@@ -122,13 +124,14 @@ class HieroDecoder:
             PASS_THROUGH,
             GLUE,
         ]
-        self._rule_features: RuleFeatures | None = None
+        self.features = Vocabulary(self.dense_names)
+        self._rule_features = RuleFeatures(grammar, self.templates, self.features)
         self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def decode(
-        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
-    ) -> list[KBest]:
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
         """Return the k-best list of each sentence (see `Decoder.decode`).
 
         Every sentence gets a translation: words that no rule covers are passed through, and
@@ -137,8 +140,7 @@ class HieroDecoder:
         Raises
         ------
         ValueError
-            `k` is below 1, a sentence is too long, or the weights were not made for this decoder's
-            dense features.
+            `k` is below 1, or a sentence is too long.
         """
         size = self.k if k is None else k
         if size < 1:
@@ -149,71 +151,57 @@ class HieroDecoder:
                     f"sentence {source.index} has {len(source.words)} words, and at most "
                     f"{self.max_words} are decoded; split it, or make the decoder with max_words"
                 )
-        if weights.features.names(range(weights.n_dense)) != self.dense_names:
-            raise ValueError("the weights do not have this decoder's dense features first")
-        rule_features = self._features_in(weights)
         # Names are interned here, one sentence after the other, so that ids do not depend on
         # threads; the threads below touch nothing that is shared.
-        sentences = [self._sentence(source, rule_features) for source in sources]
-        dense_weight = weights.read(np.arange(weights.n_dense, dtype=np.int64))
-        bounds = np.cumsum([sentence.sparse_id.size for sentence in sentences])[:-1]
-        ids = np.concatenate([np.empty(0, np.int64), *[s.sparse_id for s in sentences]])
-        sparse_weights = np.split(weights.read(ids), bounds) if sentences else []
+        sentences = [self._sentence(source) for source in sources]
+        n_dense = len(self.dense_names)
+        ids = np.concatenate([np.arange(n_dense), *[s.sparse_id for s in sentences]])
+        read = snapshot.read(self.features, ids)
+        bounds = np.cumsum([n_dense, *[s.sparse_id.size for s in sentences]])[:-1]
+        dense_weight, *sparse_weights = np.split(read, bounds)
         jobs = (sentences, sparse_weights, [dense_weight] * len(sentences), [size] * len(sentences))
         run = map if self._pool is None else self._pool.map
-        return list(run(self._decode, *jobs))
+        return KBestLists.of(list(run(self._decode, *jobs)))
 
-    def chart_features(self, sources: Sequence[Source], weights: Weights) -> Int64:
-        """Return the sparse features of all rules that match some sentences.
-
-        Nothing is decoded. Features that are met for the first time are added to
-        ``weights.features``.
-
-        Returns
-        -------
-        int64 [n]
-            Ids, ascending.
-        """
-        rule_features = self._features_in(weights)
+    def feature_ids(self, sources: Sequence[Source]) -> Int64:
+        """Return the sparse features of all rules that match some sentences."""
         met = np.zeros(0, np.bool_)
         for source in sources:
-            _, ids = self._sparse_rows(source, self._grammar_of(source).rule, rule_features)
-            if met.size < len(weights.features):
+            _, ids = self._sparse_rows(source, self._grammar_of(source).rule)
+            if met.size < len(self.features):
                 # A quarter more each time keeps the cost of growing constant per feature.
-                room = max(len(weights.features), met.size * 5 // 4) - met.size
+                room = max(len(self.features), met.size * 5 // 4) - met.size
                 met = np.append(met, np.zeros(room, np.bool_))
             met[ids] = True
         return np.flatnonzero(met)
 
-    def _features_in(self, weights: Weights) -> RuleFeatures:
-        """Return the features of rules, with their ids in some weights."""
-        if self._rule_features is None or self._rule_features.features is not weights.features:
-            self._rule_features = RuleFeatures(self.grammar, self.templates, weights.features)
-        return self._rule_features
+    def fork(self) -> HieroDecoder:
+        """Return a decoder like this one, whose vocabulary of features grows on its own."""
+        other = super().fork()
+        other._rule_features = RuleFeatures(self.grammar, self.templates, other.features)
+        return other
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
         """Return the rules that can match a sentence."""
         words = self.grammar.source_words.lookup(source.words)
         return self.grammar.sentence_grammar(words, self.max_span, source.train_index)
 
-    def _sparse_rows(
-        self, source: Source, rules: Int64, rule_features: RuleFeatures
-    ) -> tuple[Int64, Int32]:
+    def _sparse_rows(self, source: Source, rules: Int64) -> tuple[Int64, Int32]:
         """Return the sparse features of a sentence's rules, and of those that copy its words."""
         if not self.templates:
             return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
-        begin, ids = rule_features.rows(rules)
-        copied = [rule_features.of_word(word) for word in source.words]
+        begin, ids = self._rule_features.rows(rules)
+        copied = [self._rule_features.of_word(word) for word in source.words]
         ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
         return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
 
-    def _sentence(self, source: Source, rule_features: RuleFeatures) -> _Sentence:
+    def _sentence(self, source: Source) -> _Sentence:
         """Collect the rules of a sentence, with everything that does not depend on weights."""
         m = 0
         if source.train_index >= 0 and len(self.models) > 1:
             m = 1 + fold_of(source.train_index, len(self.models) - 1)
         words = self.grammar.source_words.lookup(source.words)
-        copies = self.target_words.intern(source.words)
+        copies = self.words.intern(source.words)
         lm_words = self._extended_lm_words(m)
         grammar = self._grammar_of(source)
         target_begin, target, target_lm, dense = local_rules(
@@ -225,7 +213,7 @@ class HieroDecoder:
             lm_words,
             WORD_VALUE,
         )
-        sparse_begin, ids = self._sparse_rows(source, grammar.rule, rule_features)
+        sparse_begin, ids = self._sparse_rows(source, grammar.rule)
         sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
         return _Sentence(
             source.index,
@@ -244,8 +232,8 @@ class HieroDecoder:
     def _extended_lm_words(self, m: int) -> Int32:
         """Return model m's word id of every target word, looking up those that are new."""
         known = self._lm_words[m]
-        if known.size < len(self.target_words):
-            new = self.target_words.names(range(known.size, len(self.target_words)))
+        if known.size < len(self.words):
+            new = self.words.names(range(known.size, len(self.words)))
             known = np.concatenate([known, self.models[m].word_ids(new)])
             self._lm_words[m] = known
         return known
@@ -308,8 +296,9 @@ class HieroDecoder:
         return KBest(
             index=sentence.index,
             rows=Rows(row_begin, feature, value),
+            features=self.features,
             score=score,
             token_begin=token_begin,
             tokens=tokens,
-            words=self.target_words,
+            words=self.words,
         )

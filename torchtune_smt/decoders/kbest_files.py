@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.feature_map import FeatureMap
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as
+from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.core.weights import Weights
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest import stored_lists_kernels as kernels
 from torchtune_smt.kbest.choose_features import choose_features
 from torchtune_smt.kbest.formats import Format, OnError, read_lists
-from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 from torchtune_smt.metrics.base import BoundMetric, Metric
 from torchtune_smt.metrics.bleu import SentenceBleu
@@ -44,7 +48,7 @@ class ListSource(Source):
     list: int = -1
 
 
-class KBestFiles:
+class KBestFiles(Decoder):
     """Stored k-best lists as a decoder: they are scored and sorted anew with each weights.
 
     Parameters
@@ -68,8 +72,8 @@ class KBestFiles:
     dense_names : list of str
         Dense features of all sets read so far, if they are kept; make `Weights` of them after the
         last `read`.
-    target_words, features : Vocabulary
-        Words and feature names of all sets; a feature's id in `Weights` is another.
+    words, features : Vocabulary
+        Words and feature names of all sets, the dense ones first.
     sets : dict of str to StoredLists
         What was read.
     """
@@ -93,13 +97,14 @@ class KBestFiles:
         self.on_error: OnError = on_error
         self.unique = unique
         self.dense_names: list[str] = []
-        self.target_words = Vocabulary()
+        self.words = Vocabulary()
         self.sets: dict[str, StoredLists] = {}
-        self.features = Vocabulary()
-        # What the files have, before features are chosen.
-        self._read_features = self.features if keep is None else Vocabulary()
+        # Of the features in the order of the files: those that they have, and those that are kept.
+        self._read_features = Vocabulary()
+        self._kept = self._read_features if keep is None else Vocabulary()
+        self.features = self._kept
         self._read_dense: list[str] = [] if dense is None else list(dense)
-        self._bound: Vocabulary | None = None
+        self._bound = False
         self._names: Int64 = np.empty(0, np.int64)
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
@@ -141,7 +146,7 @@ class KBestFiles:
                 f"{len(lists)} files of features and {len(scores)} files of scores; each "
                 "features.dat needs its own scores.dat"
             )
-        vocabularies = {"words": self.target_words, "features": self._read_features}
+        vocabularies = {"words": self.words, "features": self._read_features}
         parts = []
         for number, path in enumerate(lists):
             if scores is None:
@@ -157,8 +162,8 @@ class KBestFiles:
         stored = merged(parts)
         if self.keep is not None:
             chosen = choose_features(self._read_features, self._read_dense, self.keep, lists[0])
-            stored = stored.with_features(chosen, self.features)
-        self.dense_names = [name for name in self._read_dense if name in self.features]
+            stored = stored.with_features(chosen, self._kept)
+        self.dense_names = [name for name in self._read_dense if name in self._kept]
         if self.unique:
             stored = stored.without_copies()
         if scores is not None:
@@ -166,7 +171,8 @@ class KBestFiles:
         if for_tuning:
             self._check_sizes(stored, lists)
         self.sets[name] = stored
-        self._bound = None
+        self.features = self._numbered()
+        self._bound = False
         return stored
 
     def sources(self, name: str) -> list[ListSource]:
@@ -174,12 +180,11 @@ class KBestFiles:
         return [ListSource(i, set=name, list=i) for i in range(len(self.sets[name]))]
 
     def decode(
-        self, sources: Sequence[Source], weights: Weights, *, k: int | None = None
-    ) -> list[KBest]:
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
         """Return the stored list of each sentence, best first under these weights.
 
-        Equal scores leave the order of the file. All features of all lists are added to
-        ``weights.features`` at the first call.
+        Equal scores leave the order of the file.
 
         Raises
         ------
@@ -190,30 +195,75 @@ class KBestFiles:
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         places = [self._place(source) for source in sources]
-        self._bind(weights)
-        self._read_weights(places, weights)
-        return [
-            self._rescored(source.index, stored, place, k)
-            for source, (stored, place) in zip(sources, places, strict=True)
-        ]
+        self._read_weights(places, snapshot)
+        return KBestLists.of(
+            [
+                self._rescored(source.index, stored, place, k)
+                for source, (stored, place) in zip(sources, places, strict=True)
+            ]
+        )
 
     def ranked_lines(
-        self, source: Source, weights: Weights, *, k: int | None = None
+        self, source: Source, snapshot: Snapshot, *, k: int | None = None
     ) -> tuple[Int64, Float64]:
         """Return the lines of the file that hold a list, best first, and their scores.
 
         The set must come from one file; else see `decode`.
         """
         place = self._place(source)
-        self._bind(weights)
-        self._read_weights([place], weights)
+        self._read_weights([place], snapshot)
         entries, score = self._ranked(*place, self.k if k is None else k)
         return place[0].line[entries], score
 
-    def list_features(self, sources: Sequence[Source], weights: Weights) -> Int64:
-        """Return the ids (int64, ascending) in `weights` of all features in some lists."""
-        self._bind(weights)
+    def feature_ids(self, sources: Sequence[Source]) -> Int64:
+        """Return the ids (int64, ascending) of all features in some lists."""
+        self._bind()
         return np.sort(self._names[self._occurring([self._place(source) for source in sources])])
+
+    def fork(self) -> KBestFiles:
+        """Return this one: it adds no features when it decodes."""
+        return self
+
+    def sentences(
+        self, name: str, corpus: Corpus | None, report: Callable[[str], None] = print
+    ) -> Sentences:
+        """Return the sentences of a set that have a list, with their references.
+
+        Sentence n of the lists belongs to line n + 1 of the corpus. Lists with statistics need no
+        corpus.
+
+        Raises
+        ------
+        InputError
+            There are no references; lists and references do not fit together.
+        """
+        stored, sources = self.sets[name], self.sources(name)
+        if stored.has_statistics:
+            return Sentences(list(sources), [[] for _ in sources])
+        if corpus is None:
+            raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
+        place = {line - 1: i for i, line in enumerate(corpus.lines)}
+        last = corpus.lines[-1] + sum(corpus.dropped.values())
+        numbers = stored.sentence.tolist()
+        if numbers[-1] >= last:
+            raise InputError(
+                f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and "
+                f"data.{name} has references of {len(corpus)} sentences; do they belong together?"
+            )
+        chosen = [source for source in sources if numbers[source.list] in place]
+        lacking = set(place) - set(numbers)
+        if lacking and self.on_error == "error":
+            raise InputError(
+                f"decoder.{name} has no list of sentence {min(lacking)} (counted from 0), and "
+                f"data.{name} has references of {len(corpus)} sentences; do they belong together? "
+                "(decoder.on_error=skip leaves sentences without a list out)"
+            )
+        if len(chosen) < len(corpus):
+            report(f"{name}: {len(corpus) - len(chosen)} sentences without a list are left out")
+        if not chosen:
+            raise InputError(f"no sentence of decoder.{name} has a reference in data.{name}")
+        references = [corpus.references[place[numbers[source.list]]] for source in chosen]
+        return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
 
     def metric(self, metric: Metric, sources: Sequence[Source]) -> BoundMetric:
         """Return gains from the statistics that came with the lists, which need no references.
@@ -243,7 +293,7 @@ class KBestFiles:
         stored, place = self._place(source)
         if not stored.has_statistics:
             raise ValueError(f"the list of sentence {source.index} has no statistics")
-        first = self.target_words.id("hypothesis 0")
+        first = self.words.id("hypothesis 0")
         entries = stored.list_begin[place] + kbest.tokens - first
         statistics: NDArray[np.int64] = stored.statistics[entries].astype(np.int64)
         return statistics
@@ -299,26 +349,32 @@ class KBestFiles:
             )
         return self.sets[source.set], source.list
 
-    def _bind(self, weights: Weights) -> None:
-        """Learn the ids of all features in these weights, and sort all rows by them."""
-        if self._bound is weights.features:
+    def _numbered(self) -> Vocabulary:
+        """Return the features that are kept, the dense ones first."""
+        n = len(self.dense_names)
+        if self._kept.names(range(n)) == self.dense_names:
+            return self._kept
+        features = Vocabulary(self.dense_names)
+        FeatureMap(self._kept, features).add()
+        return features
+
+    def _bind(self) -> None:
+        """Learn the ids of all features, and sort all rows by them."""
+        if self._bound:
             return
-        arrays = self.features.to_arrays()
-        begin: Int64 = arrays["begin"].astype(np.int64, copy=False)
-        letters = arrays["letters"].astype(np.uint8, copy=False)
-        ids: Int32 = weights.features.intern_spans(letters, begin[:-1], begin[1:])
-        weights.grow()
-        self._names = ids.astype(np.int64)
-        self._weight = np.zeros(ids.size)
-        self._mark = np.zeros(ids.size, np.bool_)
+        self._names = FeatureMap(self._kept, self.features).lookup(np.arange(len(self._kept)))
+        self._weight = np.zeros(self._names.size)
+        self._mark = np.zeros(self._names.size, np.bool_)
+        ids = self._names.astype(np.int32)
         for stored in self.sets.values():
             kernels.sort_rows(stored.row_begin, stored.feature, stored.value, ids)
-        self._bound = weights.features
+        self._bound = True
 
-    def _read_weights(self, places: Sequence[tuple[StoredLists, int]], weights: Weights) -> None:
-        """Bring the weights of all features of these lists up to date."""
+    def _read_weights(self, places: Sequence[tuple[StoredLists, int]], snapshot: Snapshot) -> None:
+        """Read the weights of all features of these lists."""
+        self._bind()
         chosen = self._occurring(places)
-        self._weight[chosen] = weights.read(self._names[chosen])
+        self._weight[chosen] = snapshot.read(self.features, self._names[chosen])
 
     def _occurring(self, places: Sequence[tuple[StoredLists, int]]) -> Int64:
         """Return all features of these lists, each once, as the lists number them."""
@@ -355,10 +411,11 @@ class KBestFiles:
         return KBest(
             index=index,
             rows=Rows(*rows),
+            features=self.features,
             score=score,
             token_begin=token_begin,
             tokens=tokens,
-            words=self.target_words,
+            words=self.words,
         )
 
 

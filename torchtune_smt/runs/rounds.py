@@ -261,8 +261,6 @@ class Rounds:
                 average = progress.total / (progress.round - 1)
             if average is not None:
                 set_weights(weights.parameter, average)
-        # The optimizer is done: nothing is put off for the weights that are read from now on.
-        weights.before_read = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return, in numbers, strings and tensors, what there is besides weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,11 +14,12 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics.bleu import Counts
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.tuners.learner import take
 
 # Sentences decoded between two reports.
 _BATCH: Final = 64
@@ -128,9 +129,10 @@ class Collector:
             np.sum([counts[0] for _, all_ in self._decoded() for counts in all_], axis=0)
         )
 
-    def _decoded(self) -> Iterator[tuple[Sequence[KBest], list[Counts]]]:
+    def _decoded(self) -> Iterator[tuple[KBestLists, list[Counts]]]:
         """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
         sources = self.sentences.sources
         for begin in range(0, len(sources), _BATCH):
-            kbests = self.decoder.decode(sources[begin : begin + _BATCH], self.weights)
-            yield kbests, [self.judge.statistics(kbest) for kbest in kbests]
+            lists = self.decoder.decode(sources[begin : begin + _BATCH], self.weights)
+            lists = take(self.weights, lists)
+            yield lists, [self.judge.statistics(kbest) for kbest in lists]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,15 @@ import torch
 
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric
-from torchtune_smt.optim.adapter import adapted
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.objective import check_pairs, take_step
-from torchtune_smt.tuners.sentences import Sentences
+from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.learner import Learner
 
 
 class OnlineTuner(Tuner):
@@ -72,17 +72,17 @@ class OnlineTuner(Tuner):
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         super().__init__()
         self.decoder = decoder
+        self.learner = Learner(weights, optimizer)
         self.weights = weights
+        self.optimizer = self.learner.optimizer
         self.sentences = sentences
         self.metric = metric
         self.sampler = sampler
         self.loss = loss
-        self.optimizer = adapted(optimizer)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.average = average
-        weights.before_read = self.optimizer.catch_up
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
@@ -99,11 +99,12 @@ class OnlineTuner(Tuner):
         for begin in range(done * self.batch_size, order.size, self.batch_size):
             start = time.perf_counter()
             chosen = order[begin : begin + self.batch_size]
-            kbests = self.decoder.decode([self.sentences.sources[i] for i in chosen], self.weights)
+            sources = [self.sentences.sources[i] for i in chosen]
+            lists = self.decoder.decode(sources, self.learner.snapshot())
             decoded = time.perf_counter()
-            kbests = [kbest.with_gains(self.metric.gains(kbest)) for kbest in kbests]
-            loss, pairs = self.step(kbests, number)
-            gain = sum(float(k.finite_gains()[0]) for k in kbests) / len(kbests)
+            lists = lists.with_gains(np.concatenate([self.metric.gains(one) for one in lists]))
+            loss, pairs = self.step(lists, number)
+            gain = sum(float(one.finite_gains()[0]) for one in lists) / len(lists)
             end = time.perf_counter()
             found += pairs
             numbers = {
@@ -139,15 +140,9 @@ class OnlineTuner(Tuner):
         """Take over what `state_dict` gave."""
         self.optimizer.load_state_dict(state_dict)
 
-    def step(self, kbests: Sequence[KBest], epoch: int) -> tuple[float, int]:
+    def step(self, lists: KBestLists, epoch: int) -> tuple[float, int]:
         """Take one step on lists with gains; return the mean loss and the number of pairs.
 
         Without pairs no step is taken. A listwise loss has lists in the place of pairs.
         """
-        return take_step(
-            self.weights,
-            self.optimizer,
-            self.loss,
-            kbests,
-            lambda kbest: self.sampler.sample(kbest, (self.seed, epoch, kbest.index)),
-        )
+        return self.learner.step(lists, self.loss, self.sampler, (self.seed, epoch))

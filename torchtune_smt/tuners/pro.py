@@ -14,11 +14,10 @@ from torch import Tensor
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import SparseRows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
-from torchtune_smt.tuners.objective import check_pairs
+from torchtune_smt.tuners.gradient import check_pairs
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,9 @@ class Pro:
             There are no pairs.
         """
         check_pairs(len(pairs))
-        rows = SparseRows.of(pairs)
-        rows = rows.to(torch.empty(0, dtype=torch.float64, device=self.device))
+        chosen, rows = pairs.numbered()
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
-        matrix, transposed = _matrices(rows)
-        chosen = rows.feature.cpu().numpy()
+        matrix, transposed = _matrices(rows, chosen.size, self.device)
         w = torch.nn.Parameter(torch.from_numpy(start[chosen]).to(self.device))
         search = torch.optim.LBFGS(
             [w],
@@ -137,20 +134,21 @@ class Pro:
         return Solution(weights, report)
 
 
-def _matrices(rows: SparseRows) -> tuple[Tensor, Tensor]:
+def _matrices(rows: Rows, columns: int, device: str) -> tuple[Tensor, Tensor]:
     """Return rows as a sparse CSR matrix, and its transpose."""
-    size = (len(rows), rows.feature.numel())
-    order = torch.argsort(rows.column, stable=True)
-    row = torch.repeat_interleave(rows.row_begin.diff())[order]
-    counts = torch.bincount(rows.column, minlength=size[1])
+    row_begin = torch.from_numpy(rows.begin).to(device)
+    column = torch.from_numpy(rows.feature.astype(np.int64)).to(device)
+    value = torch.from_numpy(rows.value).to(device)
+    size = (len(rows), columns)
+    order = torch.argsort(column, stable=True)
+    row = torch.repeat_interleave(row_begin.diff())[order]
+    counts = torch.bincount(column, minlength=columns)
     begin = F.pad(counts.cumsum(0), (1, 0))
     with warnings.catch_warnings():
         # torch calls such matrices beta; products with them are compared with dense ones in tests.
         warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
-        matrix = torch.sparse_csr_tensor(
-            rows.row_begin, rows.column, rows.value, size, check_invariants=False
-        )
+        matrix = torch.sparse_csr_tensor(row_begin, column, value, size, check_invariants=False)
         transposed = torch.sparse_csr_tensor(
-            begin, row, rows.value[order], size[::-1], check_invariants=False
+            begin, row, value[order], size[::-1], check_invariants=False
         )
     return matrix, transposed

@@ -14,13 +14,13 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
-from torchtune_smt.optim.adapter import adapted
-from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
-from torchtune_smt.tuners.objective import check_pairs, listwise_step, rows_step
+from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -103,41 +103,39 @@ class Stochastic:
             raise InputError(
                 "no list has two hypotheses to choose from; let lists be longer (decoder.k)"
             )
-        weights, optimizer = self._begin(start)
+        learner = self._begin(start)
 
         def step(chosen: Int64) -> float:
-            kbests = [lists[s] for s in chosen.tolist()]
-            return listwise_step(weights, optimizer, loss, kbests)[0]
+            return learner.step(lists.some(chosen), loss, device=self.device)[0]
 
-        return self._passes(weights, optimizer, usable, step, seed, "lists")
+        return self._passes(learner, usable, step, seed, "lists")
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `solve`."""
         check_pairs(len(pairs))
-        weights, optimizer = self._begin(start)
+        learner = self._begin(start)
         loss = cast(PairwiseLoss, self.loss)
 
         def step(chosen: Int64) -> float:
-            return rows_step(weights, optimizer, loss, pairs, chosen)
+            return learner.step_rows(pairs, loss, chosen, device=self.device)
 
-        return self._passes(weights, optimizer, np.arange(len(pairs)), step, seed, "pairs")
+        return self._passes(learner, np.arange(len(pairs)), step, seed, "pairs")
 
-    def _begin(self, start: Float64) -> tuple[_FixedWeights, LazyOptimizer]:
-        """Return weights and a new optimizer of these."""
-        parameter = torch.nn.Parameter(torch.from_numpy(start.copy()).to(self.device))
-        optimizer = adapted(self.optimizer([parameter]))
-        return _FixedWeights(parameter, optimizer.catch_up), optimizer
+    def _begin(self, start: Float64) -> Learner:
+        """Return weights with a new optimizer."""
+        weights = Weights.without_names(start, self.device)
+        return Learner(weights, self.optimizer([weights.parameter]))
 
     def _passes(
         self,
-        weights: _FixedWeights,
-        optimizer: LazyOptimizer,
+        learner: Learner,
         items: Int64,
         step: Callable[[Int64], float],
         seed: Sequence[int],
         name: str,
     ) -> Solution:
         """Take all passes; `step` returns the mean loss of some items."""
+        optimizer: Any = learner.optimizer
         generator = np.random.default_rng(seed)
         size = items.size if self.loss.reduction == "each" else self.batch_size
         mean = 0.0
@@ -147,18 +145,6 @@ class Stochastic:
             mean = sum(step(part) * part.size for part in parts) / order.size
             optimizer.end_epoch()
         optimizer.flush()
-        result: Any = optimizer
-        final = result.averaged() if self.average else weights.parameter
+        final = optimizer.averaged() if self.average else learner.weights.parameter
         values = final.detach().to("cpu", torch.float64).numpy()
         return Solution(values, {"loss": mean, name: items.size})
-
-
-@dataclass
-class _FixedWeights:
-    """Weights of features whose number does not change, as `Weights` is to the steps."""
-
-    parameter: torch.nn.Parameter
-    before_read: Callable[[Tensor], None] | None
-
-    def grow(self) -> None:
-        """Leave them as they are."""

@@ -1,0 +1,156 @@
+"""Ids of one vocabulary in another, and weights that are only read."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.core.feature_map import FeatureMap
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+
+names = st.lists(st.text("abcde", min_size=1, max_size=2), max_size=30)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["source", "target", "both", "add", "look"]), names)),
+    st.randoms(use_true_random=False),
+)
+def test_a_map_says_what_looking_up_the_names_says(steps, random):
+    source, target = Vocabulary(["dense", "x"]), Vocabulary(["dense"])
+    mapped = FeatureMap(source, target)
+    for what, new in steps:
+        if what in ("source", "both"):
+            source.intern(new)
+        if what in ("target", "both"):
+            target.intern(new)
+        if what == "add":
+            expected = target.copy()
+            expected.intern(source.names(range(len(source))))
+            mapped.add()
+            assert target.names(range(len(target))) == expected.names(range(len(expected)))
+        ids = np.array([random.randrange(len(source)) for _ in range(5)], np.int32)
+        found = mapped.lookup(ids)
+        assert found.dtype == np.int64
+        assert found.tolist() == target.lookup(source.names(ids)).tolist()
+        same = target.lookup(source.names(range(len(source)))).tolist() == [*range(len(source))]
+        assert same or not mapped.is_identity
+        if what == "add":
+            assert mapped.is_identity == same
+
+
+def test_names_are_looked_at_once():
+    """Also where they are unknown; those that are the same are not looked at again."""
+    source, target = Vocabulary([f"f{i}" for i in range(1000)]), Vocabulary()
+    mapped = FeatureMap(source, target)
+    mapped.add()
+    looked_up = []
+    for vocabulary in (source, target):
+        for method in ("intern_spans", "lookup_spans"):
+            original = getattr(vocabulary, method)
+
+            def counted(buffer, begin, end, original=original):
+                looked_up.append(begin.size)
+                return original(buffer, begin, end)
+
+            setattr(vocabulary, method, counted)
+    ids = np.arange(1000)
+    assert mapped.lookup(ids) is ids
+    assert looked_up == []
+    source.intern(["new"])
+    looked_up.clear()
+    assert mapped.lookup(np.array([1000])).tolist() == [-1]
+    mapped.lookup(ids)
+    mapped.add()
+    assert mapped.lookup(np.array([1000])).tolist() == [1000]
+    assert sum(looked_up) == 2
+
+
+def test_a_copy_of_a_vocabulary_grows_on_its_own():
+    first = Vocabulary([f"f{i}" for i in range(50)])
+    second = first.copy()
+    second.intern(["only here"])
+    assert second.names(range(51)) == [*first.names(range(50)), "only here"]
+    assert len(first) == 50 and "only here" not in first
+
+
+def both(given_weights):
+    """The same weights in both kinds."""
+    weights = Weights(["LM"])
+    weights.set(list(given_weights), list(given_weights.values()))
+    return weights, FrozenWeights.of(given_weights), weights.frozen()
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=2), st.floats(-3, 3)), names)
+def test_weights_are_read_by_the_readers_ids(given_weights, more):
+    mine = Vocabulary(["a", "LM", *more])
+    ids = np.arange(len(mine))[::-1].astype(np.int32)
+    expected = [given_weights.get(name, 0.0) for name in mine.names(ids)]
+    for snapshot in both(given_weights):
+        assert snapshot.read(mine, ids).tolist() == expected
+        assert snapshot.read(Vocabulary(["z"]), np.array([0])).tolist() == [0.0]
+        mine.intern(["later"])
+        assert snapshot.read(mine, np.array([len(mine) - 1])).tolist() == [0.0]
+        there = np.arange(len(snapshot))
+        read = snapshot.read(None, there).tolist()
+        named = dict(zip(snapshot.features.names(there), read, strict=True))
+        assert {n: v for n, v in named.items() if v} == {
+            n: v for n, v in given_weights.items() if v
+        }
+        assert read == snapshot.read(snapshot.features, there).tolist()
+        if isinstance(snapshot, FrozenWeights):
+            copy = pickle.loads(pickle.dumps(snapshot))
+            assert copy.read(mine, ids).tolist() == expected
+
+
+def test_reading_changes_nothing():
+    weights, *_ = both({"a": 1.0})
+    weights.read(Vocabulary(["b", "a", "c"]), np.arange(3))
+    assert weights.features.names(range(len(weights.features))) == ["LM", "a"]
+
+
+def test_a_name_that_becomes_known_is_read():
+    weights = Weights(["LM"])
+    mine = Vocabulary(["LM", "later"])
+    assert weights.read(mine, np.arange(2)).tolist() == [0, 0]
+    weights.set(["other", "later"], [1.0, 2.0])
+    assert weights.read(mine, np.arange(2)).tolist() == [0, 2]
+
+
+def test_frozen_weights_stay_as_they_are():
+    weights, *_ = both({"a": 1.0})
+    frozen = weights.frozen()
+    weights.set(["a", "b"], [2.0, 3.0])
+    reader = Vocabulary(["a", "b"])
+    assert frozen.read(reader, np.arange(2)).tolist() == [1, 0]
+    newer = frozen.updated(["b", "a"], [5.0, 6.0], version=7)
+    assert newer.read(reader, np.arange(2)).tolist() == [6, 5]
+    assert newer.version == 7 and newer.n_dense == frozen.n_dense == 1
+    assert frozen.read(reader, np.arange(2)).tolist() == [1, 0]
+
+
+def test_more_weights_than_names():
+    with pytest.raises(ValueError, match="2 weights of 1 features"):
+        FrozenWeights(Vocabulary(["a"]), np.ones(2))
+
+
+def test_weights_without_names():
+    weights = Weights.without_names(np.array([1.0, 2.0, 3.0]))
+    weights.grow()
+    assert len(weights) == 3
+    assert weights.read(None, np.array([2, 0])).tolist() == [3, 1]
+
+
+def test_weights_take_names_over_in_their_order():
+    weights = Weights(["LM"])
+    weights.set(["b"], [1.0])
+    theirs = Vocabulary(["LM", "a", "b", "c"])
+    ids = weights.take(theirs)
+    assert weights.features.names(range(len(weights))) == ["LM", "b", "a", "c"]
+    assert ids.lookup(np.arange(4)).tolist() == [0, 2, 1, 3]
+    theirs.intern(["d"])
+    assert weights.take(theirs) is ids
+    assert len(weights) == 5

@@ -1,0 +1,132 @@
+"""Weights as decoders and gradients see them: to be read, and not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.feature_map import FeatureMap
+from torchtune_smt.core.vocabulary import Vocabulary
+
+
+class Snapshot(Protocol):
+    """Weights that can be read.
+
+    Attributes
+    ----------
+    version : int
+        How many times they had been changed.
+    """
+
+    @property
+    def version(self) -> int:
+        """How many times the weights had been changed."""
+        ...
+
+    def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
+        """Return the weights (float64) of some features; 0 for names that are unknown.
+
+        Parameters
+        ----------
+        features : Vocabulary or None
+            The reader's own; None: the weights' own.
+        ids : integer array
+            In `features`.
+        """
+        ...
+
+
+class NamedWeights(Snapshot, Protocol):
+    """Weights that know the names of their features.
+
+    Attributes
+    ----------
+    features : Vocabulary
+    n_dense : int
+        Ids below it are dense features.
+    """
+
+    @property
+    def features(self) -> Vocabulary:
+        """Names of the features."""
+        ...
+
+    @property
+    def n_dense(self) -> int:
+        """The number of dense features, which are the first."""
+        ...
+
+
+class FrozenWeights:
+    """Weights that stay as they are; they can be pickled and sent elsewhere.
+
+    Parameters
+    ----------
+    features : Vocabulary
+        May get more names, whose weights are 0.
+    values : float64 [n]
+        Of the first n features; not to be changed.
+    version, n_dense : int
+        See `Snapshot` and `NamedWeights`.
+
+    Raises
+    ------
+    ValueError
+        There are more values than features.
+    """
+
+    def __init__(
+        self, features: Vocabulary, values: Float64, version: int = 0, n_dense: int = 0
+    ) -> None:
+        if values.size > len(features):
+            raise ValueError(f"{values.size} weights of {len(features)} features")
+        self.features = features
+        self.values = values
+        self.version = version
+        self.n_dense = n_dense
+        self._map: FeatureMap | None = None
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float]) -> FrozenWeights:
+        """Return weights given by name."""
+        return cls(Vocabulary(weights), np.array(list(weights.values()), np.float64))
+
+    def __len__(self) -> int:
+        return self.values.size
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be found again."""
+        return {**self.__dict__, "_map": None}
+
+    def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
+        """Return the weights of some features (see `Snapshot.read`)."""
+        if features is None or features is self.features:
+            own = ids.astype(np.int64, copy=False)
+        else:
+            if self._map is None or self._map.source is not features:
+                self._map = FeatureMap(features, self.features)
+            own = self._map.lookup(ids)
+        return chosen_or_zero(self.values, own)
+
+    def updated(
+        self, names: Sequence[str], values: Sequence[float] | Float64, version: int
+    ) -> FrozenWeights:
+        """Return a copy in which some features, perhaps new ones, have other weights."""
+        ids = self.features.intern(names)
+        longer: Float64 = np.zeros(len(self.features))
+        longer[: self.values.size] = self.values
+        longer[ids] = values
+        return FrozenWeights(self.features, longer, version, self.n_dense)
+
+
+def chosen_or_zero(values: Float64, ids: Int64) -> Float64:
+    """Return some entries of a vector; 0 for ids that are -1 or behind its end."""
+    known = (ids >= 0) & (ids < values.size)
+    if known.all():
+        return values[ids]
+    result: Float64 = np.zeros(ids.size)
+    result[known] = values[ids[known]]
+    return result

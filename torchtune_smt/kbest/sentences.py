@@ -1,0 +1,44 @@
+"""Sentences with references, to be tuned or evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torchtune_smt.kbest.lists import Source
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A set of sentences to tune or to evaluate on.
+
+    Attributes
+    ----------
+    sources : list of Source
+        ``sources[i].index`` is i.
+    references : list of lists of word lists
+        ``references[i]``: those of sentence i.
+    """
+
+    sources: list[Source]
+    references: list[list[list[str]]]
+
+    @classmethod
+    def of(
+        cls,
+        source: Sequence[list[str]],
+        references: Sequence[list[list[str]]],
+        *,
+        training: bool = False,
+    ) -> Sentences:
+        """Return sentences given as words; `training`: they are the bitext of the grammar."""
+        sources = [Source(i, words, i if training else -1) for i, words in enumerate(source)]
+        return cls(sources, list(references))
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def subset(self, chosen: Sequence[int]) -> Sentences:
+        """Return some of the sentences, numbered anew."""
+        sources = [replace(self.sources[old], index=new) for new, old in enumerate(chosen)]
+        return Sentences(sources, [self.references[i] for i in chosen])

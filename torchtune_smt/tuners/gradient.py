@@ -1,0 +1,206 @@
+"""The gradient of a loss on k-best lists: it reads weights, and changes nothing.
+
+So it can be computed in this thread, in another process or on another machine, with the same result
+to the last bit; whoever owns the weights applies it (`torchtune_smt.tuners.learner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import score_numbered
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
+from torchtune_smt.samplers import PairSampler, pair_rows
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The sparse gradient of a mini-batch.
+
+    It may be pickled: only the names of its own features go with it.
+
+    Attributes
+    ----------
+    feature : int64 [u]
+        Ids, ascending.
+    value : float64 [u]
+    features : Vocabulary, optional
+        In which the ids are; None: they are the learner's.
+    version : int
+        Of the weights that it was computed at.
+    loss : float
+        Mean over the pairs or lists; 0 without any.
+    count : int
+        Number of pairs or lists; without any there is no step to take.
+    """
+
+    feature: Int64
+    value: Float64
+    features: Vocabulary | None
+    version: int
+    loss: float
+    count: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Number the features anew, over a vocabulary of them alone."""
+        state = dict(self.__dict__)
+        if self.features is not None:
+            state["features"] = Vocabulary(self.features.names(self.feature))
+            state["feature"] = np.arange(self.feature.size)
+        return state
+
+
+def gradient(
+    lists: KBestLists,
+    snapshot: Snapshot,
+    loss: Loss,
+    sampler: PairSampler | None = None,
+    seed: Sequence[int] = (),
+    *,
+    device: torch.device | str = "cpu",
+) -> Gradient:
+    """Return the gradient of the sum, or the mean, of a loss on k-best lists.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        With gains.
+    snapshot : Snapshot
+        The weights.
+    loss : PairwiseLoss or ListwiseLoss
+        Its reduction says whether the sum or the mean is taken; "each" counts as "sum".
+    sampler : PairSampler, optional
+        Chooses the pairs; listwise losses need none.
+    seed : sequence of int
+        The pairs of a list are drawn with ``(*seed, its index)``.
+    device : torch.device or str
+        Where scores and loss are computed.
+
+    Raises
+    ------
+    ValueError
+        A list has no gains, or one of them is not finite; or a sampler is missing.
+    """
+    if is_listwise(loss):
+        return _list_gradient(lists, snapshot, loss, device)
+    rows = sampled_rows(lists, sampler, seed)
+    return pair_gradient(rows, lists.features, snapshot, cast(PairwiseLoss, loss), device=device)
+
+
+def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[int]) -> Rows:
+    """Return H(better) - H(worse) of the pairs that a sampler, which must be there, chooses."""
+    if sampler is None:
+        raise ValueError("a pairwise loss needs a sampler of pairs")
+    return pair_rows(lists, sampler, seed)
+
+
+def check_pairs(count: int) -> None:
+    """Raise InputError if all lists together have no pair, or there is no list of two hypotheses.
+
+    The weights that stay as they are would bring the same lists again: to go on is of no use.
+    """
+    if count == 0:
+        raise InputError(
+            "no list has a pair of hypotheses to learn from: their gains are equal, or differ by "
+            "less than sampler.threshold. Lower it, let lists be longer (decoder.k), or start "
+            "from weights that give translations with some words right"
+        )
+
+
+def pair_gradient(
+    rows: Rows,
+    features: Vocabulary | None,
+    snapshot: Snapshot,
+    loss: PairwiseLoss,
+    *,
+    device: torch.device | str = "cpu",
+) -> Gradient:
+    """Return the gradient of a loss on pairs; else as `gradient`.
+
+    Parameters
+    ----------
+    rows : Rows
+        The differences H(better) - H(worse).
+    features : Vocabulary or None
+        In which their ids are; None: they are the snapshot's own.
+    """
+    feature, numbered = rows.numbered()
+    weight = _read(snapshot, features, feature, device)
+    losses = loss(score_numbered(numbered, weight))
+    return _backward(weight, losses, loss, (feature, features, snapshot.version))
+
+
+def _list_gradient(
+    lists: KBestLists, snapshot: Snapshot, loss: ListwiseLoss, device: torch.device | str
+) -> Gradient:
+    """Return the gradient on lists; those of one hypothesis have nothing to choose from.
+
+    What all hypotheses of a list share has no gradient, not even by rounding.
+    """
+    sizes = np.diff(lists.begin)
+    by_size = np.argsort(sizes, kind="stable")
+    chosen = lists.some(by_size[sizes[by_size] > 1])
+    feature, numbered = chosen.rows.numbered()
+    weight = _read(snapshot, lists.features, feature, device)
+    scores = score_numbered(numbered, weight, drop_noise=True)
+    losses = [loss(*part) for part in _by_length(scores, [k.finite_gains() for k in chosen])]
+    together = torch.cat(losses) if losses else scores
+    return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
+
+
+def _by_length(scores: Tensor, gains: list[Float64]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the scores and gains of lists of equal length as matrices."""
+    first, begin = 0, 0
+    while first < len(gains):
+        length, last = gains[first].size, first
+        while last < len(gains) and gains[last].size == length:
+            last += 1
+        end = begin + (last - first) * length
+        some_scores = scores[begin:end].view(-1, length)
+        # As differences to the best score. Where its probability is next to 1, the derivative of
+        # its own score is lost in rounding; now it is minus the sum of the others.
+        best = some_scores.detach().argmax(1, keepdim=True)
+        some_gains = torch.from_numpy(np.stack(gains[first:last]))
+        yield some_scores - some_scores.gather(1, best), some_gains.to(scores)
+        first, begin = last, end
+
+
+def _read(
+    snapshot: Snapshot,
+    features: Vocabulary | None,
+    feature: Int64,
+    device: torch.device | str,
+) -> Tensor:
+    """Return the weights of some features, as a tensor that takes a gradient."""
+    values = torch.from_numpy(snapshot.read(features, feature)).to(device)
+    return values.requires_grad_()
+
+
+def _backward(
+    weight: Tensor,
+    losses: Tensor,
+    loss: Loss,
+    origin: tuple[Int64, Vocabulary | None, int],
+) -> Gradient:
+    """Return the gradient of losses; `origin`: features, vocabulary and version of the weights."""
+    feature, features, version = origin
+    if losses.numel() == 0:
+        return Gradient(feature[:0], np.empty(0), features, version, 0.0, 0)
+    torch.autograd.backward(reduce(losses, loss.reduction))
+    assert weight.grad is not None
+    places = weight.grad._indices()[0].cpu().numpy()
+    value: Float64 = weight.grad._values().cpu().numpy()
+    mean = float(losses.detach().mean())
+    return Gradient(feature[places], value, features, version, mean, losses.numel())
