@@ -99,7 +99,7 @@ def effect(where: Callable[[Case], bool], options: str) -> None:
         EFFECT[option] = where
 
 
-effect(anywhere, "seed resume overwrite device init.file init.values")
+effect(anywhere, "seed resume overwrite callbacks device init.file init.values")
 # They say what the data are.
 effect(anywhere, "data.name data.source_language data.target_language")
 effect(lambda c: c.decodes, "threads features.templates")

@@ -66,6 +66,15 @@ def make_templates(cfg: DictConfig) -> list[Any]:
     return templates
 
 
+def make_callbacks(cfg: DictConfig) -> list[Any]:
+    """Return the configured callbacks."""
+    with option_errors("callbacks"):
+        callbacks = [instantiate(callback) for callback in cfg.callbacks]
+    for callback in callbacks:
+        check_part("callbacks", callback, "on_start", "on_report", "on_work", "on_end")
+    return callbacks
+
+
 def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
     """Return the configured data; options that are not needed may be missing."""
     for name in needed:

@@ -48,6 +48,10 @@ def _one_of(*choices: str) -> Rule:
 _SWITCH: Final = Rule("true or false", lambda value: isinstance(value, bool))
 _TEXT: Final = Rule("text", lambda value: isinstance(value, str) and value != "")
 _LIST: Final = Rule("a list, as in [a,b]", lambda value: OmegaConf.is_list(value))
+_CLASSES: Final = Rule(
+    "a list of classes, as in [{_target_:my_module.MyClass}]",
+    lambda value: OmegaConf.is_list(value) and all("_target_" in entry for entry in value),
+)
 _FILES: Final = Rule(
     "the name of a set, or a list of files",
     lambda value: _TEXT.accepts(value) or _LIST.accepts(value),
@@ -141,6 +145,7 @@ RULES: Final = {
     "tuner.patience": _whole(1).or_null(),
     "tuner.result": _one_of("best", "last", "average"),
     "tuner.checkpoint_minutes": _number(0),
+    "callbacks": _CLASSES,
     "resume": _TEXT.or_null(),
     # translate
     "weights": _TEXT,

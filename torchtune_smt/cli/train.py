@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.objects import make_callbacks
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_files import (
@@ -70,7 +71,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     require_all(cfg, needless=unused)
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
-    tuning = Tuning(cfg, parts)
+    tuning, callbacks = Tuning(cfg, parts), make_callbacks(cfg)
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
     decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
@@ -112,6 +113,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
             log,
             Console(len(sentences) if isinstance(tuner, OnlineTuner) else None),
             *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
+            *callbacks,
             Checkpoints(folder / CHECKPOINT, fingerprint, minutes),
         ]
         progress = run.run()
@@ -196,6 +198,7 @@ def _check(cfg: DictConfig, parts: Parts) -> None:
 
 # What may differ between a run and the one that resumes it: it does not change the result.
 _FREE = (
+    "callbacks",
     "resume",
     "overwrite",
     "threads",

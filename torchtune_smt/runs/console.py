@@ -42,12 +42,12 @@ class Console(Callback):
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Show a step, or print what is said of a part or a round."""
-        if report.kind == "step":
-            if self._sentences is not None and self._bar is not None:
-                self._bar.update(report.sentences)
+        if self._sentences is not None and self._bar is not None:
+            self._bar.update(report.sentences)
+            if report.kind == "step":
                 where = f"{run.tuner.unit} {report.round}, {report.text}"
                 self._bar.set_postfix_str(where, refresh=False)
-        elif report.text:
+        if report.kind != "step" and report.text:
             tqdm.write(report.text, file=sys.stdout)
             sys.stdout.flush()
 
