@@ -67,15 +67,13 @@ def described(decoder: KBestFiles, weight_of: dict[str, float]) -> list[object]:
     known = {name: value for name, value in weight_of.items() if name in decoder.features}
     weights.set(list(known), list(known.values()))
     found: list[object] = [decoder.dense_names, len(decoder.features)]
-    for source, kbest in zip(
-        decoder.sources("dev"), decoder.decode(decoder.sources("dev"), weights), strict=True
-    ):
+    for kbest in decoder.decode(decoder.sources("dev"), weights):
         rows = [kbest.row(h) for h in range(len(kbest))]
         named = [dict(zip(decoder.features.names(i), v.tolist(), strict=True)) for i, v in rows]
         words = [kbest.text(h) for h in range(len(kbest))]
         found.append((words, named, np.round(kbest.score, 9).tolist()))
         if decoder.sets["dev"].has_statistics:
-            found.append(decoder.statistics(source, kbest).tolist())
+            found.append(kbest.statistics.tolist())
     return found
 
 
@@ -112,7 +110,7 @@ def test_as_if_the_files_had_no_others(
         for i, (name, what) in enumerate(common.items())
         if is_kept(name, what, i < DENSE[form], keep)
     ]
-    decoder = KBestFiles(keep=keep)
+    decoder = KBestFiles(features=keep)
     decoder.read("dev", **write(tmp_path, form, lists, list(common)))
     # The values of a label of Moses's have no numbers in its files: cdec's format names them.
     dense = [name for name in kept if name in list(common)[: DENSE[form]]]
@@ -132,7 +130,7 @@ def test_sets_agree(tmp_path: Path) -> None:
     """A feature is asked for in the first set; others may lack it, and have more of a template."""
     (tmp_path / "dev").write_text(TEXT)
     (tmp_path / "test").write_text(OTHER)
-    decoder = KBestFiles(keep=["TM0_1", "WT", "PL_1"])
+    decoder = KBestFiles(features=["TM0_1", "WT", "PL_1"])
     decoder.read("dev", [tmp_path / "dev"])
     decoder.read("test", [tmp_path / "test"])
     assert decoder.dense_names == ["TM0_1"]
@@ -145,7 +143,7 @@ def test_sets_agree(tmp_path: Path) -> None:
 
 def test_dense_is_what_the_option_says(tmp_path: Path) -> None:
     (tmp_path / "dev").write_text(TEXT)
-    decoder = KBestFiles(dense=["WT_x", "LM0_0"], keep=["dense", "PL"])
+    decoder = KBestFiles(dense=["WT_x", "LM0_0"], features=["dense", "PL"])
     decoder.read("dev", [tmp_path / "dev"])
     assert decoder.dense_names == ["WT_x", "LM0_0"]
     names = decoder.features.names(range(len(decoder.features)))
@@ -160,10 +158,10 @@ def test_what_is_not_there(wanted: str, tmp_path: Path) -> None:
         "dense features LM0_0, TM0_0, TM0_1, and sparse ones of the templates WT, PL"
     )
     with pytest.raises(InputError, match=message):
-        KBestFiles(keep=["dense", wanted]).read("dev", [tmp_path / "dev"])
+        KBestFiles(features=["dense", wanted]).read("dev", [tmp_path / "dev"])
 
 
 def test_there_may_be_no_dense_ones(tmp_path: Path) -> None:
     (tmp_path / "dev").write_text("".join(f"0 ||| a ||| T{i}:x={i} ||| 0\n" for i in range(1, 26)))
     with pytest.raises(InputError, match="has no feature 'dense'.*features .none., .* and 5 more"):
-        KBestFiles(keep=["dense"]).read("dev", [tmp_path / "dev"])
+        KBestFiles(features=["dense"]).read("dev", [tmp_path / "dev"])

@@ -2,24 +2,25 @@
 
 import gzip
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.lists import (
-    evaluate_lists,
-    list_metric,
-    list_sentences,
-    list_weights,
-    open_lists,
-)
+from torchtune_smt.cli.objects import make
 from torchtune_smt.cli.rerank import main
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics.bind import bind
+from torchtune_smt.tuners.sentences import evaluate
+from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
 LIST = """\
 0 ||| a b  ||| LM0= -1 W_x= 1 ||| -7 ||| 0-0 |||  src
@@ -135,23 +136,41 @@ def configured(*overrides: str) -> DictConfig:
         )
 
 
+def open_lists(cfg: DictConfig, report: Callable[[str], object]) -> KBestFiles:
+    offered = {"tune_on": lambda: "dev", "report": lambda: report}
+    decoder = make(cfg, "decoder", offered=offered)
+    assert isinstance(decoder, KBestFiles)
+    return decoder
+
+
+def reader(cfg: DictConfig, name: str) -> Callable[[], Corpus | None]:
+    return lambda: Dataset(**cfg.data).read(name)
+
+
+def start(cfg: DictConfig, decoder: KBestFiles) -> Weights:
+    if cfg.init.file is not None:
+        return weights_of_file(cfg.init.file, decoder)
+    return weights_of_values(dict(cfg.init["values"]), decoder)
+
+
 def test_lists_with_references(folder: Path) -> None:
     (folder / "dev.de").write_text("x\ny\n")
     (folder / "dev.en").write_text("c d\nf u r\n")
     cfg = configured()
     messages: list[str] = []
-    decoder = open_lists(cfg.decoder, tune_on="dev", report=messages.append)
-    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
-    assert list(decoder.sets) == ["dev"]
+    decoder = open_lists(cfg, messages.append)
+    sentences = decoder.sentences("dev", reader(cfg, "dev"))
+    assert sentences is not None
+    assert decoder.sentences("test", reader(cfg, "test")) is None
     assert messages == ["k-best lists of dev: 4 hypotheses of 2 sentences"]
-    weights = list_weights(cfg.init, decoder)
+    weights = start(cfg, decoder)
     assert not weights.parameter.any()
-    score, lines = evaluate_lists(decoder, weights, sentences)
+    score, lines = evaluate(decoder, weights, sentences)
     assert (score.score, lines) == (0.0, ["a b", "e"])
     weights.set(["W_y"], [1.0])
-    assert evaluate_lists(decoder, weights, sentences)[1] == ["c d", "für uns"]
+    assert evaluate(decoder, weights, sentences)[1] == ["c d", "für uns"]
     kbest, _ = decoder.decode(sentences.sources, weights)
-    gains = list_metric(decoder, BleuPlusOne(), sentences).gains(kbest)
+    gains = bind(BleuPlusOne(), sentences, decoder.words).gains(kbest)
     assert gains.tolist() == [1.0, 0.0]
 
 
@@ -159,8 +178,8 @@ def test_sentences_that_references_lack_are_left_out(folder: Path) -> None:
     (folder / "dev.de").write_text("\ny\n")
     (folder / "dev.en").write_text("c d\nf u r\n")
     cfg = configured()
-    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
-    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
+    decoder = open_lists(cfg, str)
+    sentences = decoder.sentences("dev", reader(cfg, "dev"))
     assert sentences is not None
     assert [(s.index, s.list) for s in sentences.sources] == [(0, 1)]  # type: ignore[attr-defined]
     assert sentences.references == [[["f", "u", "r"]]]
@@ -170,18 +189,18 @@ def test_lists_and_references_must_fit(folder: Path) -> None:
     (folder / "dev.de").write_text("x\ny\nz\n")
     (folder / "dev.en").write_text("c d\nf u r\ng\n")
     cfg = configured()
-    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    decoder = open_lists(cfg, str)
     with pytest.raises(InputError, match="decoder.dev has no list of sentence 2"):
-        list_sentences(decoder, "dev", Dataset(**cfg.data))
-    skipping = open_lists(configured("decoder.on_error=skip").decoder, tune_on="dev", report=str)
+        decoder.sentences("dev", reader(cfg, "dev"))
+    skipping = open_lists(configured("decoder.on_error=skip"), str)
     messages: list[str] = []
-    sentences = skipping.sentences("dev", Dataset(**cfg.data).read("dev"), messages.append)
-    assert len(sentences) == 2
+    sentences = skipping.sentences("dev", reader(cfg, "dev"), messages.append)
+    assert sentences is not None and len(sentences) == 2
     assert messages == ["dev: 1 sentences without a list are left out"]
     (folder / "dev.de").write_text("x\n")
     (folder / "dev.en").write_text("c d\n")
     with pytest.raises(InputError, match="decoder.dev has a list of sentence 1"):
-        list_sentences(decoder, "dev", Dataset(**cfg.data))
+        decoder.sentences("dev", reader(cfg, "dev"))
 
 
 def test_options_of_lists(folder: Path) -> None:
@@ -195,23 +214,23 @@ def test_options_of_lists(folder: Path) -> None:
         ("decoder.features=[dense,x]",): "has no feature 'x'",
     }.items():
         with pytest.raises(InputError, match=message):
-            open_lists(configured(*overrides).decoder, tune_on="dev", report=str)
+            open_lists(configured(*overrides), str)
     for choice, names in {
         "all": ["LM0_0", "W_x", "W_y"],
         "dense": ["LM0_0"],
         "W": ["W_x", "W_y"],
         "[dense,W_y]": ["LM0_0", "W_y"],
     }.items():
-        chosen = configured(f"decoder.features={choice}").decoder
-        features = open_lists(chosen, tune_on="dev", report=str).features
+        chosen = configured(f"decoder.features={choice}")
+        features = open_lists(chosen, str).features
         assert features.names(range(len(features))) == names
     (folder / "init").write_text("other 1\n")
     cfg = configured("init=file", "init.file=init")
-    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
+    decoder = open_lists(cfg, str)
     with pytest.raises(InputError, match="init: has no weight for any feature of the k-best lists"):
-        list_weights(cfg.init, decoder)
+        start(cfg, decoder)
     (folder / "init").write_text("W_y 1\n")
-    assert list_weights(cfg.init, decoder).parameter.tolist() == [0.0, 1.0]
+    assert start(cfg, decoder).parameter.tolist() == [0.0, 1.0]
 
 
 def test_lists_with_statistics(folder: Path) -> None:
@@ -219,15 +238,15 @@ def test_lists_with_statistics(folder: Path) -> None:
     rows = "7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n"
     (folder / "s").write_text(f"SCORES_TXT_BEGIN_0 0 2 9 BLEU\n{rows}SCORES_TXT_END_0\n")
     cfg = configured("decoder.dev=f", "decoder.dev_scores=s", "data.dev=null")
-    decoder = open_lists(cfg.decoder, tune_on="dev", report=str)
-    sentences = list_sentences(decoder, "dev", Dataset(**cfg.data))
+    decoder = open_lists(cfg, str)
+    sentences = decoder.sentences("dev", reader(cfg, "dev"))
     assert sentences is not None
-    weights = list_weights(cfg.init, decoder)
-    score, lines = evaluate_lists(decoder, weights, sentences)
+    weights = start(cfg, decoder)
+    score, lines = evaluate(decoder, weights, sentences)
     # BP * (7/9 * 4/8 * 2/7 * 1/6)^(1/4), BP = exp(1 - 10/9)
     assert score.score == pytest.approx(100 * 2.718281828459045 ** (-1 / 9) * (1 / 54) ** 0.25)
     assert lines == ["0"]
     weights.set(["LM0_0"], [1.0])
-    assert evaluate_lists(decoder, weights, sentences)[1] == ["1"]
+    assert evaluate(decoder, weights, sentences)[1] == ["1"]
     kbest = decoder.decode(sentences.sources, weights)[0]
-    assert list_metric(decoder, BleuPlusOne(), sentences).gains(kbest)[0] > 0.3
+    assert bind(BleuPlusOne(), sentences, decoder.words).gains(kbest)[0] > 0.3

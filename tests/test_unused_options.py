@@ -124,7 +124,7 @@ effect(
     lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",
     "decoder.unique",
 )
-effect(anywhere, "decoder.kind decoder.k decoder.pop_limit decoder.max_span")
+effect(anywhere, "decoder._target_ decoder.k decoder.pop_limit decoder.max_span")
 effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
 effect(anywhere, "decoder.on_error decoder.features decoder.max_words")
 effect(lambda c: c.on_train, "decoder.train decoder.train_scores")

@@ -138,8 +138,7 @@ class Corpus:
     def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
         cfg = configuration(overrides)
         templates = [instantiate(template) for template in cfg.features.templates]
-        options = {name: value for name, value in cfg.decoder.items() if name != "kind"}
-        decoder = HieroDecoder(self._model, templates=templates, **options)
+        decoder = instantiate(cfg.decoder, _partial_=True)(self._model, templates=templates)
         weights = Weights(decoder.dense_names)
         names, values = read_weights(folder / "weights.txt.gz")
         weights.set(names.names(range(len(names))), values)

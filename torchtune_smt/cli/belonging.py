@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.run_folder import Settings
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin, Part, digest_of
@@ -31,14 +32,6 @@ def model_origin(
     return Origin.of_model(grammar, language_model, features, text)
 
 
-def lists_origin(decoder: DictConfig) -> Origin:
-    """Return what weights belong to that are tuned on k-best lists."""
-    names = [decoder[name] for name in ("train", "dev") if decoder[name] is not None]
-    return Origin.of_lists(
-        [str(n) for name in names for n in ([name] if isinstance(name, str) else name)]
-    )
-
-
 def check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
     """Return what the weights say that they belong to, before any model is opened for them.
 
@@ -49,7 +42,7 @@ def check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
     """
     origin = read_origin(cfg.weights)
     of_lists = origin is not None and not origin.is_model
-    if cfg.decoder.kind != "hiero" or (of_lists and not settings.gives("decoder")):
+    if decoder_class(cfg).stored or (of_lists and not settings.gives("decoder")):
         raise InputError(
             "these weights are of a run with decoder=kbest_files, which translates "
             "nothing: apply them to a list with scripts/rerank.py, or give decoder=hiero"
@@ -71,7 +64,9 @@ def check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
     )
 
 
-def check_belongs(cfg: DictConfig, settings: Settings, named: Origin | None, here: Origin) -> None:
+def check_belongs(
+    cfg: DictConfig, settings: Settings, named: Origin | None, here: Origin | None
+) -> None:
     """Check that weights belong to the model that is here.
 
     Raises
@@ -79,7 +74,7 @@ def check_belongs(cfg: DictConfig, settings: Settings, named: Origin | None, her
     InputError
         They are of another model, or of text that is prepared in another way.
     """
-    if named is None or not named.is_model:
+    if named is None or here is None or not named.is_model:
         return
     difference = named.difference(here)
     if difference is not None:
@@ -96,10 +91,10 @@ def check_belongs(cfg: DictConfig, settings: Settings, named: Origin | None, her
         )
 
 
-def other_origin(path: str | None, here: Origin) -> str | None:
+def other_origin(path: str | None, here: Origin | None) -> str | None:
     """Return a notice if the weights that tuning starts from belong to another model."""
-    named = None if path is None else read_origin(path)
-    difference = None if named is None else named.difference(here)
+    named = None if path is None or here is None else read_origin(path)
+    difference = None if named is None or here is None else named.difference(here)
     return None if difference is None else f"{path}: belongs to {difference}; tuning starts from it"
 
 

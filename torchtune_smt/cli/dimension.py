@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import groups_taken
-from torchtune_smt.cli.task import Task, has_stored_lists
+from torchtune_smt.cli.task import Task
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.store import ListStore
@@ -45,7 +45,7 @@ class Dimension:
         self._parts = parts
         taken = "regularizer" in groups_taken(cfg) and parts.optimizer.regularizes
         oscar = taken and isinstance(parts.regularizer, Oscar)
-        self.source = _source(cfg) if oscar else None
+        self.source = _source(cfg, parts) if oscar else None
         self.value: int | None = None
 
     def open(self, task: Task, lists: ListStore | None = None) -> None:
@@ -126,10 +126,10 @@ class Dimension:
             )
 
 
-def _source(cfg: DictConfig) -> str | int:
+def _source(cfg: DictConfig, parts: Parts) -> str | int:
     """Return whose features are counted, or the number that was given."""
     given: str | int | None = cfg.regularizer.get("dimension")
-    online, stored = cfg.tuner.kind == "online", has_stored_lists(cfg)
+    online, stored = cfg.tuner.kind == "online", parts.decoder.stored
     if given is None:
         return "charts" if online and not stored else "lists"
     if given == "charts" and stored:

@@ -15,6 +15,7 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import Decoder
 
 
 def make(
@@ -104,6 +105,16 @@ def class_of(cfg: DictConfig, group: str) -> Any:
         raise InputError(
             f"{group}._target_={target}: there is no such class; is its module in this folder?"
         ) from None
+    return kind
+
+
+def decoder_class(cfg: DictConfig) -> type[Decoder]:
+    """Return the class of the configured decoder."""
+    kind = class_of(cfg, "decoder")
+    if not inspect.isclass(kind) or not issubclass(kind, Decoder):
+        raise InputError(
+            f"decoder: {kind.__name__} is no torchtune_smt.decoders.Decoder; is it meant here?"
+        )
     return kind
 
 

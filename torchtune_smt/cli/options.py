@@ -97,7 +97,6 @@ RULES: Final = {
     "model.language_model": _TEXT,
     "init.file": _TEXT.or_null(),
     "init.values": _NUMBERS,
-    "decoder.kind": _one_of("hiero", "kbest_files"),
     "decoder.train": _FILES.or_null(),
     "decoder.dev": _FILES.or_null(),
     "decoder.test": _FILES.or_null(),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import make, make_dataset, make_templates
+from torchtune_smt.cli.objects import (
+    argument_names,
+    decoder_class,
+    make,
+    make_dataset,
+    make_templates,
+)
 from torchtune_smt.cli.optimizers import ChosenOptimizer
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
@@ -29,8 +35,11 @@ class Parts:
             cfg, "regularizer", "prox", **({"dimension": None} if counted else {})
         )
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
+        self.decoder = decoder_class(cfg)
+        # What the decoder is given besides its own options.
+        self.decoder_takes = argument_names(self.decoder)
         self.model: ModelSource | None = None
-        if cfg.decoder.kind != "kbest_files":
+        if "model" in self.decoder_takes:
             self.model = make(cfg, "model", "open", "from_bitext")
 
 

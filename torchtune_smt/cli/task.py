@@ -4,43 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.belonging import lists_origin, model_origin, other_origin
-from torchtune_smt.cli.lists import (
-    evaluate_lists,
-    has_statistics,
-    list_metric,
-    list_sentences,
-    list_weights,
-    open_lists,
-)
-from torchtune_smt.cli.objects import check_part
+from torchtune_smt.cli.belonging import model_origin, other_origin
+from torchtune_smt.cli.objects import check_part, make, thread_count
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.setup import (
-    initial_weights,
-    make_decoder,
-)
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.shortcuts import behaves_as
-from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric
+from torchtune_smt.metrics.bind import bind
 from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
-from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.models.base import Model
 from torchtune_smt.tuners.collect import Judge
-from torchtune_smt.tuners.sentences import score_corpus, translate
+from torchtune_smt.tuners.sentences import evaluate, translate
+from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
 
 class Task(NamedTuple):
@@ -55,101 +44,118 @@ class Task(NamedTuple):
         ``dev`` and perhaps ``test``: what is evaluated.
     tuning : Sentences
         What is tuned on.
-    origin : Origin
-        What the weights belong to.
+    origin : Origin, optional
+        What the weights belong to, as far as anybody can say.
     """
 
     decoder: Decoder
     weights: Weights
     sets: dict[str, Sentences]
     tuning: Sentences
-    origin: Origin
-
-
-def has_stored_lists(cfg: DictConfig) -> bool:
-    """Return whether k-best lists stand in the place of a decoder."""
-    return bool(cfg.decoder.kind == "kbest_files")
+    origin: Origin | None
 
 
 def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
     """Return the configured task; a model that is missing is built if it may be written."""
-    if has_stored_lists(cfg):
-        task = _with_lists(cfg, parts)
+    tune_on = cfg.tuner.tune_on
+    corpora = _Corpora(cfg, parts)
+    offered: dict[str, Callable[[], Any]] = {
+        "templates": lambda: parts.templates,
+        "threads": lambda: thread_count(cfg.threads),
+        "tune_on": lambda: tune_on,
+    }
+    model: Model | None = None
+    if not parts.decoder.stored:
+        # Before a model is built, which takes long.
+        for name in ("dev", "test"):
+            corpora.read(name)
+    if parts.model is not None:
+        folds = tune_on == "train" and cfg.lm == "folds"
+        model = parts.model.open(corpora.bitext, folds=folds, may_write=may_write_model)
+        offered["model"] = lambda: model
+    decoder: Decoder = make(cfg, "decoder", "decode", offered=offered)
+    if cfg.init.file is not None:
+        weights = weights_of_file(cfg.init.file, decoder)
     else:
-        task = _with_model(cfg, parts, may_write_model)
-    notice = other_origin(cfg.init.file, task.origin)
+        weights = weights_of_values(dict(cfg.init["values"]), decoder)
+    sets: dict[str, Sentences] = {}
+    for name in ("train", "dev", "test"):
+        if name != "train" or tune_on == "train":
+            found = decoder.sentences(name, partial(corpora.read, name))
+            if found is not None:
+                sets[name] = found
+    if decoder.stored:
+        for name, sentences in sets.items():
+            if sentences.has_references:
+                lines = translate(decoder, weights, sentences.sources)
+                texts = [line.split(" ") for line in lines]
+                warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
+    elif "train" not in corpora.found:
+        words = () if model is None else (model.grammar.source_words, model.grammar.target_words)
+        warn(corpus_suspicions(corpora.found, *([words] if words else [])))
+    if model is None:
+        origin = decoder.origin()
+    else:
+        origin = model_origin(cfg, parts.dataset, model, parts.templates)
+    notice = other_origin(cfg.init.file, origin)
     if notice is not None:
         print(notice)
-    decoder = task.decoder
-    refuse_unknown_values(
-        decoder.features if isinstance(decoder, KBestFiles) else decoder.dense_names
-    )
-    task = task._replace(tuning=_sample(task.tuning, cfg.tuner.sentences, cfg.seed))
+    refuse_unknown_values(decoder.features)
+    tuning = sets[tune_on].sample(cfg.tuner.sentences, cfg.seed)
+    evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
     # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
     # their words: these must not depend on what is decoded first, as when a run is resumed, nor on
     # sets that are only evaluated.
-    for sentences in (task.tuning, task.sets["dev"]):
+    for sentences in (tuning, evaluated["dev"]):
         for source in sentences.sources:
-            task.decoder.words.intern(source.words)
-    return task
+            decoder.words.intern(source.words)
+    return Task(decoder, weights, evaluated, tuning, origin)
 
 
-def _with_lists(cfg: DictConfig, parts: Parts) -> Task:
-    """Return what there is to tune on stored k-best lists."""
-    decoder = open_lists(cfg.decoder, tune_on=cfg.tuner.tune_on)
-    weights = list_weights(cfg.init, decoder)
-    sets = {name: list_sentences(decoder, name, parts.dataset) for name in decoder.sets}
-    for name, sentences in sets.items():
-        if not has_statistics(decoder, sentences):
-            lines = translate(decoder, weights, sentences.sources)
-            texts = [line.split(" ") for line in lines]
-            warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
-    tuning = sets[cfg.tuner.tune_on]
-    evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
-    return Task(decoder, weights, evaluated, tuning, lists_origin(cfg.decoder))
+class _Corpora:
+    """The sets of the data, each read once, when it is asked for.
 
+    Attributes
+    ----------
+    found : dict of str to Corpus
+        Those that were read.
+    """
 
-def _with_model(cfg: DictConfig, parts: Parts, may_write_model: bool) -> Task:
-    """Return what there is to tune with grammar and language model, built if need be."""
-    max_words = cfg.decoder.max_words
-    corpora = {"dev": parts.dataset.require("dev", max_words=max_words)}
-    test = parts.dataset.read("test", max_words=max_words)
-    if test is not None:
-        corpora["test"] = test
-    on_train = cfg.tuner.tune_on == "train"
-    bitext: Corpus | None = None
+    def __init__(self, cfg: DictConfig, parts: Parts) -> None:
+        self._cfg = cfg
+        self._parts = parts
+        self.found: dict[str, Corpus] = {}
 
-    def read_bitext() -> Corpus:
-        nonlocal bitext
-        most = max_words if on_train else None
-        bitext = parts.dataset.require("train", training=True, max_words=most)
-        print(f"training bitext: {bitext.summary()}")
-        warn(corpus_suspicions({"train": bitext, **corpora}))
-        return bitext
+    def read(self, name: str) -> Corpus | None:
+        """Return a set; None if there is none, and none is needed."""
+        if name == "train" and not self._parts.decoder.stored:
+            return self.bitext()
+        if name not in self.found:
+            max_words = self._cfg.decoder.get("max_words")
+            corpus = self._parts.dataset.read(name, max_words=max_words)
+            if corpus is None:
+                if name == "test" or self._parts.decoder.stored:
+                    return None
+                raise InputError(f"data.{name} is null, and it is needed; name its files")
+            self.found[name] = corpus
+        return self.found[name]
 
-    assert parts.model is not None
-    model = parts.model.open(
-        read_bitext, folds=on_train and cfg.lm == "folds", may_write=may_write_model
-    )
-    if bitext is None:
-        vocabularies = model.grammar.source_words, model.grammar.target_words
-        warn(corpus_suspicions(corpora, vocabularies))
-    decoder = make_decoder(cfg, model, parts.templates)
-    weights = initial_weights(cfg.init, decoder)
-    sets = {name: decoder.sentences(name, corpus) for name, corpus in corpora.items()}
-    tuning = sets["dev"]
-    if on_train and bitext is not None:
-        tuning = Sentences.of(bitext.source, bitext.references, training=True)
-    return Task(
-        decoder, weights, sets, tuning, model_origin(cfg, parts.dataset, model, parts.templates)
-    )
+    def bitext(self) -> Corpus:
+        """Return the training bitext, without the pairs that are left out."""
+        if "train" not in self.found:
+            on_train = self._cfg.tuner.tune_on == "train"
+            max_words = self._cfg.decoder.get("max_words") if on_train else None
+            dataset = self._parts.dataset
+            self.found["train"] = dataset.require("train", training=True, max_words=max_words)
+            print(f"training bitext: {self.found['train'].summary()}")
+            order = ("train", "dev", "test")
+            warn(corpus_suspicions({n: self.found[n] for n in order if n in self.found}))
+        return self.found["train"]
 
 
 def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMetric:
     """Return the metric for the sentences that are tuned on."""
-    if isinstance(decoder, KBestFiles):
-        return list_metric(decoder, metric, tuning)
-    bound = metric.bind(tuning.references, decoder.words)
+    bound = bind(metric, tuning, decoder.words)
     check_part("metric", bound, "gains")
     return bound
 
@@ -157,10 +163,10 @@ def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMet
 def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
     statistics: Callable[[KBest], Counts]
-    if isinstance(decoder, KBestFiles) and has_statistics(decoder, sentences):
-        statistics = partial(_stored_statistics, decoder, sentences)
-    else:
+    if sentences.has_references:
         statistics = BleuReferences(sentences.references, decoder.words).statistics
+    else:
+        statistics = _own_statistics
     if behaves_as(metric, SentenceBleu, "bind"):
         score = cast(SentenceBleu, metric).score
         return Judge(statistics, lambda kbest, counts: score(counts))
@@ -168,27 +174,10 @@ def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     return Judge(statistics, lambda kbest, counts: bound.gains(kbest))
 
 
-def _stored_statistics(decoder: KBestFiles, sentences: Sentences, kbest: KBest) -> Counts:
+def _own_statistics(kbest: KBest) -> Counts:
     """Return the statistics that came with a list."""
-    return decoder.statistics(sentences.sources[kbest.index], kbest)
-
-
-def _sample(sentences: Sentences, size: int | None, seed: int) -> Sentences:
-    """Return a seeded random sample, numbered anew."""
-    if size is None or size >= len(sentences):
-        return sentences
-    chosen = np.sort(np.random.default_rng(seed).choice(len(sentences), size, replace=False))
-    return sentences.subset(chosen.tolist())
-
-
-def evaluate(
-    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
-) -> tuple[CorpusScore, list[str]]:
-    """Return corpus BLEU and the translations under some weights."""
-    if isinstance(decoder, KBestFiles):
-        return evaluate_lists(decoder, snapshot, sentences)
-    lines = translate(decoder, snapshot, sentences.sources)
-    return score_corpus(lines, sentences), lines
+    assert kbest.statistics is not None
+    return kbest.statistics.astype(np.int64)
 
 
 def evaluate_start(task: Task) -> dict[str, float]:

@@ -31,7 +31,7 @@ from torchtune_smt.cli.run_files import (
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
-from torchtune_smt.cli.task import evaluate, evaluate_start, has_stored_lists, open_task
+from torchtune_smt.cli.task import evaluate_start, open_task
 from torchtune_smt.cli.tuning import Tuning, check_grouping
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.core.errors import InputError
@@ -45,6 +45,7 @@ from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.sentences import evaluate
 
 
 def _train(cfg: DictConfig, settings: Settings) -> float:
@@ -75,13 +76,13 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
     decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
-    as_they_came = has_stored_lists(cfg) and not bool(weights.parameter.any())
+    as_they_came = decoder.stored and not bool(weights.parameter.any())
     if cfg.resume is None and cfg.overwrite:
         # Now that nothing can be wrong with the options of this one.
         empty(folder)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
-    fingerprint = _fingerprint(cfg) | origin.digests()
+    fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
     if cfg.resume is not None:
         before = _scores_before(folder, sets)
         load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
@@ -187,7 +188,7 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _check(cfg: DictConfig, parts: Parts) -> None:
     """Refuse combinations that make no sense, before anything is done."""
-    if cfg.decoder.k == 1:
+    if cfg.decoder.get("k") == 1:
         raise InputError(
             "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "
             "learned from them; give 2 or more"

@@ -17,9 +17,8 @@ from tqdm import tqdm
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.objects import make, make_dataset, make_templates
+from torchtune_smt.cli.objects import make, make_dataset, make_templates, thread_count
 from torchtune_smt.cli.run_folder import Settings, take_up
-from torchtune_smt.cli.setup import make_decoder
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -28,8 +27,9 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBest, Source
-from torchtune_smt.models.base import ModelSource
+from torchtune_smt.models.base import Model, ModelSource
 
 BATCH = 64
 
@@ -39,18 +39,32 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     named = check_named(cfg, settings)
     dataset = make_dataset(cfg)
     sources = _read_sources(cfg, dataset)
-    source: ModelSource = make(cfg, "model", "open")
-    model = source.open(
-        lambda: dataset.require("train", training=True),
-        report=lambda line: print(line, file=sys.stderr),
-        compare_bitext=False,
-        may_write=settings.may_write_model,
-    )
     templates = make_templates(cfg)
-    check_belongs(cfg, settings, named, model_origin(cfg, dataset, model, templates))
-    decoder = make_decoder(cfg, model, templates)
+
+    def model() -> Model:
+        source: ModelSource = make(cfg, "model", "open")
+        found = source.open(
+            lambda: dataset.require("train", training=True),
+            report=lambda line: print(line, file=sys.stderr),
+            compare_bitext=False,
+            may_write=settings.may_write_model,
+        )
+        check_belongs(cfg, settings, named, model_origin(cfg, dataset, found, templates))
+        return found
+
+    decoder: Decoder = make(
+        cfg,
+        "decoder",
+        "decode",
+        offered={
+            "model": model,
+            "templates": lambda: templates,
+            "threads": lambda: thread_count(cfg.threads),
+        },
+    )
     weights = FrozenWeights(*read_weights(cfg.weights))
-    if not weights.read(decoder.features, np.arange(len(decoder.dense_names))).any():
+    dense = np.arange(len(decoder.dense_names))
+    if dense.size and not weights.read(decoder.features, dense).any():
         raise InputError(
             "has no weight for any dense feature of this model; was it made with another one?",
             path=cfg.weights,
@@ -109,7 +123,8 @@ def _read_sources(cfg: DictConfig, dataset: Dataset) -> list[Source]:
     sources = []
     for i, line in enumerate(lines):
         words = text.tokens(line)
-        check_length(words, cfg.decoder.max_words, path, i + 1)
+        if "max_words" in cfg.decoder:
+            check_length(words, cfg.decoder.max_words, path, i + 1)
         sources.append(Source(i, words))
     return sources
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.lists import has_statistics
+from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.run_files import LISTS
 from torchtune_smt.cli.solvers import groups_taken, make_solver
-from torchtune_smt.cli.task import Task, bind_metric, evaluate, has_stored_lists, make_judge
+from torchtune_smt.cli.task import Task, bind_metric, make_judge
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
@@ -32,6 +29,7 @@ from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.tuners.sentences import evaluate
 
 KINDS: Final[dict[str, type[Tuner]]] = {
     "online": OnlineTuner,
@@ -88,7 +86,7 @@ class Tuning:
         self._solver = make_solver(cfg, parts, self.dimension.arguments)
         # MERT has a limit.
         self._max_features: int | None = getattr(self._solver, "max_features", None)
-        if self._max_features and cfg.features.templates and not has_stored_lists(cfg):
+        if self._max_features and cfg.features.templates and not parts.decoder.stored:
             raise InputError(
                 f"this tuner takes up to {self._max_features} features, and there are templates "
                 "that make sparse ones without number: set features=dense, or take a tuner for "
@@ -157,9 +155,8 @@ class Tuning:
         self, task: Task, collector: Callable[[str, Sentences, Any], Collector]
     ) -> tuple[Tuner, Callable[[], float] | None]:
         cfg = self._cfg
-        if self._max_features and isinstance(task.decoder, KBestFiles):
-            stored = task.decoder.sets[cfg.tuner.tune_on]
-            _check_list_features(stored, task.decoder.dense_names, self._max_features)
+        if self._max_features and task.decoder.stored:
+            _check_list_features(task, self._max_features)
         # Where no gains are asked for, lists have some all the same.
         metric = self._parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
         lists = collector("", task.tuning, metric)
@@ -177,7 +174,7 @@ class Tuning:
         self, task: Task, collector: Callable[[str, Sentences, Any], Collector]
     ) -> tuple[Tuner, Callable[[], float] | None]:
         cfg, decoder, metric = self._cfg, task.decoder, self._parts.metric
-        if isinstance(decoder, KBestFiles) and len(decoder.features) <= len(decoder.dense_names):
+        if decoder.stored and len(decoder.features) <= len(decoder.dense_names):
             raise InputError(
                 "tuner=grouping groups sparse features, and the k-best lists have none: say with "
                 "decoder.dense which of theirs are dense, or tune with tuner=pro"
@@ -226,7 +223,7 @@ def check_grouping(cfg: DictConfig) -> None:
             "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
             "its own, which OSCAR does not pull at; leave it out"
         )
-    if not has_stored_lists(cfg) and not cfg.features.templates:
+    if not decoder_class(cfg).stored and not cfg.features.templates:
         raise InputError(
             "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
             "features=sparse, or tune dense features with tuner=pro"
@@ -240,25 +237,22 @@ def _dev_score(task: Task) -> float:
     return score
 
 
-def _check_list_features(lists: StoredLists, dense: Sequence[str], most: int) -> None:
+def _check_list_features(task: Task, most: int) -> None:
     """Raise InputError if stored lists have more features than a tuner takes."""
-    count = np.unique(lists.feature).size
-    if count > most:
+    features = task.decoder.feature_ids(task.tuning.sources)
+    if features is not None and features.size > most:
         raise InputError(
-            f"the k-best lists have {count:,} features, {len(dense)} of them dense, and this tuner "
-            f"takes up to {most}: set decoder.features=dense, or name some, as in "
-            "decoder.features=[NAME,NAME], or take a tuner for many features, such as tuner=mira "
-            "or tuner=pro"
+            f"the k-best lists have {features.size:,} features, {len(task.decoder.dense_names)} of "
+            f"them dense, and this tuner takes up to {most}: set decoder.features=dense, or name "
+            "some, as in decoder.features=[NAME,NAME], or take a tuner for many features, such as "
+            "tuner=mira or tuner=pro"
         )
 
 
 def _open_lists(folder: Path, cfg: DictConfig, task: Task, resumed: bool) -> ListStore:
     """Return the lists of a run's folder, or empty ones for a run that begins."""
     unique, n_dense = cfg.tuner.unique, task.weights.n_dense
-    without_words = isinstance(task.decoder, KBestFiles) and has_statistics(
-        task.decoder, task.tuning
-    )
-    if unique == "string" and without_words:
+    if unique == "string" and not task.tuning.has_references:
         raise InputError(
             "tuner.unique=string tells hypotheses apart by their words, and features.dat has none; "
             "leave it out"

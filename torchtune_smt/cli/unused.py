@@ -14,10 +14,11 @@ from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
-from torchtune_smt.models.base import ModelSource
 from torchtune_smt.regularizers import NoRegularizer
 
 _SETS: Final = ("train", "dev", "test")
+# What a decoder may be given by the name of an argument, and the options that say what it is.
+_OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
 
 
 def given_options() -> Iterator[tuple[str, str]]:
@@ -90,31 +91,20 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
         What is chosen of each group.
     """
     return {
-        **_of_task(cfg, parts),
+        **_of_decoder(cfg, parts, choices),
         **_of_data(cfg, parts, choices),
         **_of_parts(cfg, parts, choices),
     }
 
 
-def _of_task(cfg: DictConfig, parts: Parts) -> dict[str, str]:
+def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return what decoder, model and start weights do not use."""
     unused: dict[str, str] = {}
-    on_train = cfg.tuner.tune_on == "train"
-    if cfg.decoder.kind == "kbest_files":
-        decodes_nothing = "decoder=kbest_files decodes nothing"
-        unused |= dict.fromkeys(("model", "lm", "threads"), decodes_nothing)
-        unused["features"] = (
-            "decoder=kbest_files has the features of its lists (decoder.features chooses them)"
-        )
-        if not on_train:
-            reason = "lists of the bitext are for tuner.tune_on=train"
-            unused |= dict.fromkeys(("decoder.train", "decoder.train_scores"), reason)
-        words = all(cfg.decoder[f"{name}_scores"] is None for name in ("dev", cfg.tuner.tune_on))
-        if words and cfg.decoder.k is None and cfg.tuner.kind != "online":
-            unused["decoder.unique"] = "this tuner drops copies in any case (tuner.unique)"
-        if not _read_sets(cfg, None):
-            unused["decoder.format"] = "features.dat with scores.dat has one format"
-    elif not on_train:
+    for argument, groups in _OFFERED.items():
+        if argument not in parts.decoder_takes:
+            reason = parts.decoder.takes_not.get(argument, f"takes no {argument}")
+            unused |= dict.fromkeys(groups, f"decoder={choices['decoder']} {reason}")
+    if parts.model is not None and cfg.tuner.tune_on != "train":
         unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
     if parts.model is not None:
         unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
@@ -125,45 +115,24 @@ def _of_task(cfg: DictConfig, parts: Parts) -> dict[str, str]:
 
 def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return which sets of the data, and which ways to prepare them, are not used."""
-    unused: dict[str, str] = {}
-    read = _read_sets(cfg, parts.model)
-    for name in _SETS:
-        if name not in read:
-            unused[f"data.{name}"] = _why_not_read(cfg, name, choices)
+    on_train, drops_copies = cfg.tuner.tune_on == "train", cfg.tuner.kind != "online"
+    unused = dict(parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies))
+    if parts.model is not None and not parts.model.from_bitext:
+        unused["data.train"] = f"model={choices['model']} is not built from a bitext"
+    elif parts.model is None and not on_train:
+        unused.setdefault(
+            "data.train", f"decoder={choices['decoder']} takes no model to build from a bitext"
+        )
+    read = [name for name in _SETS if f"data.{name}" not in unused]
     if not read:
         options = ("lowercase", "normalize", "tokenize", "empty")
         unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
     if not any(isinstance(OmegaConf.select(cfg.data, name), str) for name in read):
         unused["data.folders"] = "all data that are read are named by their files"
-    if "train" not in read or cfg.decoder.kind == "kbest_files":
+    if "train" not in read or parts.decoder.stored:
         reason = "pairs are left out where a model is built from them"
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
     return unused
-
-
-def _read_sets(cfg: DictConfig, model: ModelSource | None) -> list[str]:
-    """Return the sets of the data that are read."""
-    if cfg.decoder.kind == "kbest_files":
-        sets = {"dev", "test", cfg.tuner.tune_on}
-        return [
-            name
-            for name in _SETS
-            if name in sets
-            and cfg.decoder[name] is not None
-            and cfg.decoder[f"{name}_scores"] is None
-        ]
-    return [name for name in _SETS if name != "train" or (model is not None and model.from_bitext)]
-
-
-def _why_not_read(cfg: DictConfig, name: str, choices: Mapping[str, str]) -> str:
-    """Return why a set of the data is not read."""
-    if cfg.decoder.kind != "kbest_files":
-        return f"model={choices['model']} is not built from a bitext"
-    if name == "train" and cfg.tuner.tune_on != "train":
-        return "decoder=kbest_files needs no bitext (but for tuner.tune_on=train)"
-    if cfg.decoder[name] is None:
-        return f"there are no lists of {name} (decoder.{name} is null)"
-    return f"decoder.{name}_scores is in the place of references"
 
 
 def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:

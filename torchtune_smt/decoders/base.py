@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Self
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
@@ -31,7 +34,15 @@ class Decoder(ABC):
         an order that does not depend on weights if results are to be the same with them.
     words : Vocabulary
         Words of its hypotheses. References are looked up in it, too.
+    stored : bool
+        Whether it decodes nothing, and has lists that stay, whose features are all known.
+    takes_not : mapping of str to str
+        Why its class is not given what a configuration offers by the name of an argument (see
+        `torchtune_smt.cli.objects`), where there is more to say than that it is not taken.
     """
+
+    stored: ClassVar[bool] = False
+    takes_not: ClassVar[Mapping[str, str]] = {}
 
     dense_names: list[str]
     features: Vocabulary
@@ -57,27 +68,92 @@ class Decoder(ABC):
         """
 
     def sentences(
-        self, name: str, corpus: Corpus | None, report: Callable[[str], None] = print
-    ) -> Sentences:
-        """Return the sentences of a corpus that can be decoded, with their references: all.
+        self,
+        name: str,
+        read: Callable[[], Corpus | None],
+        report: Callable[[str], None] = print,
+    ) -> Sentences | None:
+        """Return the sentences of a set that can be decoded, with their references: all.
 
         Parameters
         ----------
         name : str
             What the set is called: ``train``, ``dev``, ``test``.
-        corpus : Corpus, optional
-            None: there is none, which only a decoder that has sentences itself can do without.
+        read : callable
+            Reads the corpus, if there is one; not asked where it is not needed.
         report : callable
             Told what is left out.
+
+        Returns
+        -------
+        Sentences, optional
+            None if there is no such set.
 
         Raises
         ------
         InputError
             There must be a corpus, or it does not fit.
         """
+        corpus = read()
         if corpus is None:
-            raise InputError(f"data.{name} is null, and it is needed; name its files")
-        return Sentences.of(corpus.source, corpus.references)
+            return None
+        return Sentences.of(corpus.source, corpus.references, training=name == "train")
+
+    def has_feature(self, name: str) -> bool:
+        """Return whether hypotheses may have a feature: any, as long as nobody knows better."""
+        return True
+
+    def check_start(self, weights: Snapshot, path: str | None) -> None:
+        """Check that the weights that tuning starts from are of use here.
+
+        Parameters
+        ----------
+        path : str, optional
+            Their file; None: they were given as values.
+
+        Raises
+        ------
+        InputError
+            No dense feature has a weight.
+        """
+        dense = np.arange(len(self.dense_names))
+        if dense.size == 0 or weights.read(self.features, dense).any():
+            return
+        names = ", ".join(self.dense_names)
+        if path is None:
+            raise InputError(
+                f"init.values has none of this model's dense features ({names}); give init=file "
+                "init.file=WEIGHTS"
+            )
+        raise InputError(
+            f"has no weight for any of this model's dense features ({names}); is it the weights "
+            "file of another model?",
+            path=path,
+        )
+
+    def origin(self) -> Origin | None:
+        """Return what weights belong to that are tuned here; None: nobody can say without a model.
+
+        Where a model was given, weights belong to that.
+        """
+        return None
+
+    @classmethod
+    def unused(
+        cls, options: Mapping[str, Any], tune_on: str, *, drops_copies: bool
+    ) -> Mapping[str, str]:
+        """Return options that others cancel, each with the reason.
+
+        Parameters
+        ----------
+        options : mapping
+            Of the group ``decoder``. What is returned may be of the group ``data`` as well.
+        tune_on : str
+            The set that is tuned on.
+        drops_copies : bool
+            Whether the tuner itself drops hypotheses that it has already.
+        """
+        return {}
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64 | None:
         """Return all sparse features that the hypotheses of some sentences can have.

@@ -18,7 +18,7 @@ from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
 from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
 from torchtune_smt.decoders.rule_features import RuleFeatures
-from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.features.template import RuleTemplate, template_of
 from torchtune_smt.grammar.base import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.lm.folds import fold_of
@@ -128,6 +128,10 @@ class HieroDecoder(Decoder):
         self._rule_features = RuleFeatures(grammar, self.templates, self.features)
         self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def has_feature(self, name: str) -> bool:
+        """Return whether a feature is dense, or of one of the templates."""
+        return name in self.dense_names or template_of(name) in {t.name for t in self.templates}
 
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.feature_map import FeatureMap
+from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
@@ -26,10 +25,11 @@ from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
-from torchtune_smt.metrics.base import BoundMetric, Metric
-from torchtune_smt.metrics.bleu import SentenceBleu
 
 AnyPath = str | os.PathLike[str]
+Paths = AnyPath | Sequence[AnyPath] | None
+
+SETS: Final = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,20 @@ class KBestFiles(Decoder):
     dense : sequence of str, optional
         Names of the dense features, where the format's own distinction does not hold; see
         `read_lists`.
-    keep : sequence of str, optional
-        Only these features are read; see `choose_features`. All by default.
+    features : str or sequence of str
+        Only these features are read; see `choose_features`.
     on_error : {"error", "skip"}
         What happens to lines with a fault; see `read_lists`.
     unique : bool
         Drop entries that repeat an earlier one of the sentence in all they hold.
+    train, dev, test : path or sequence of paths, optional
+        Lists of these sets, which are read at once; see `read`.
+    train_scores, dev_scores, test_scores : path or sequence of paths, optional
+        Moses's scores.dat of these sets.
+    tune_on : str, optional
+        The set that is tuned on. It must be there then, and dev, too.
+    report : callable
+        Told what each set has, and what was left out.
 
     Attributes
     ----------
@@ -78,36 +86,55 @@ class KBestFiles(Decoder):
         What was read.
     """
 
+    stored: ClassVar[bool] = True
+    takes_not: ClassVar[Mapping[str, str]] = {
+        "model": "decodes nothing",
+        "threads": "decodes nothing",
+        "templates": "has the features of its lists (decoder.features chooses them)",
+    }
+
     def __init__(
         self,
         *,
         k: int | None = None,
         format: Format | None = None,
         dense: Sequence[str] | None = None,
-        keep: Sequence[str] | None = None,
+        features: str | Sequence[str] = "all",
         on_error: OnError = "error",
         unique: bool = True,
+        train: Paths = None,
+        dev: Paths = None,
+        test: Paths = None,
+        train_scores: Paths = None,
+        dev_scores: Paths = None,
+        test_scores: Paths = None,
+        tune_on: str | None = None,
+        report: Callable[[str], None] = print,
     ) -> None:
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         self.k = k
         self.format = format
-        self.dense = dense
-        self.keep = keep
+        self.dense = _paths(dense)
+        self.keep = None if features == "all" else _paths(features)
         self.on_error: OnError = on_error
         self.unique = unique
         self.dense_names: list[str] = []
         self.words = Vocabulary()
         self.sets: dict[str, StoredLists] = {}
+        self._files: dict[str, list[str]] = {}
         # Of the features in the order of the files: those that they have, and those that are kept.
         self._read_features = Vocabulary()
-        self._kept = self._read_features if keep is None else Vocabulary()
+        self._kept = self._read_features if self.keep is None else Vocabulary()
         self.features = self._kept
-        self._read_dense: list[str] = [] if dense is None else list(dense)
+        self._read_dense: list[str] = list(self.dense or ())
         self._bound = False
         self._names: Int64 = np.empty(0, np.int64)
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
+        sets = ((train, train_scores), (dev, dev_scores), (test, test_scores))
+        for name, (lists, scores) in zip(SETS, sets, strict=True):
+            self._read_set(name, _paths(lists), _paths(scores), tune_on, report)
 
     def read(
         self,
@@ -225,8 +252,11 @@ class KBestFiles(Decoder):
         return self
 
     def sentences(
-        self, name: str, corpus: Corpus | None, report: Callable[[str], None] = print
-    ) -> Sentences:
+        self,
+        name: str,
+        read: Callable[[], Corpus | None],
+        report: Callable[[str], None] = print,
+    ) -> Sentences | None:
         """Return the sentences of a set that have a list, with their references.
 
         Sentence n of the lists belongs to line n + 1 of the corpus. Lists with statistics need no
@@ -237,9 +267,12 @@ class KBestFiles(Decoder):
         InputError
             There are no references; lists and references do not fit together.
         """
+        if name not in self.sets:
+            return None
         stored, sources = self.sets[name], self.sources(name)
         if stored.has_statistics:
             return Sentences(list(sources), [[] for _ in sources])
+        corpus = read()
         if corpus is None:
             raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
         place = {line - 1: i for i, line in enumerate(corpus.lines)}
@@ -265,38 +298,82 @@ class KBestFiles(Decoder):
         references = [corpus.references[place[numbers[source.list]]] for source in chosen]
         return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
 
-    def metric(self, metric: Metric, sources: Sequence[Source]) -> BoundMetric:
-        """Return gains from the statistics that came with the lists, which need no references.
+    def has_feature(self, name: str) -> bool:
+        """Return whether a feature is in the lists."""
+        return name in self.features
 
-        Parameters
-        ----------
-        metric : Metric
-            One that is computed from BLEU's statistics.
-        sources : sequence of Source
-            ``sources[i].index`` is i; all of sets with statistics.
+    def check_start(self, weights: Snapshot, path: str | None) -> None:
+        """Raise InputError if a file has no weight for any feature of the lists.
 
-        Raises
-        ------
-        InputError
-            The metric is computed from something else.
+        Values may be of other features: with no weights at all, lists stay in their order.
         """
-        if not behaves_as(metric, SentenceBleu, "bind"):
-            raise InputError(
-                f"metric: {type(metric).__name__} needs the words of the hypotheses, and "
-                "scores.dat has only BLEU's statistics; choose a metric of BLEU's family, or give "
-                "n-best lists"
-            )
-        return _StatisticsGains(self, cast(SentenceBleu, metric), sources)
+        if path is None or weights.read(self.features, np.arange(len(self.features))).any():
+            return
+        raise InputError(
+            "has no weight for any feature of the k-best lists (their dense ones are "
+            f"{', '.join(self.dense_names)}); is it the weights file of another model?",
+            path=path,
+        )
 
-    def statistics(self, source: Source, kbest: KBest) -> NDArray[np.int64]:
-        """Return BLEU's statistics (int64 [k, 10]) of the hypotheses of a list of this source."""
-        stored, place = self._place(source)
-        if not stored.has_statistics:
-            raise ValueError(f"the list of sentence {source.index} has no statistics")
-        first = self.words.id("hypothesis 0")
-        entries = stored.list_begin[place] + kbest.tokens - first
-        statistics: NDArray[np.int64] = stored.statistics[entries].astype(np.int64)
-        return statistics
+    def origin(self) -> Origin:
+        """Return the files of the lists that can be tuned on."""
+        return Origin.of_lists([path for name in ("train", "dev") for path in self._files[name]])
+
+    @classmethod
+    def unused(
+        cls, options: Mapping[str, Any], tune_on: str, *, drops_copies: bool
+    ) -> Mapping[str, str]:
+        """Return the sets that need no lists or references, and what depends on them."""
+        unused: dict[str, str] = {}
+        read = []
+        for name in SETS:
+            if name == "train" and tune_on != "train":
+                reason = "lists of the bitext are for tuner.tune_on=train"
+                unused |= dict.fromkeys(("decoder.train", "decoder.train_scores"), reason)
+                unused["data.train"] = (
+                    "decoder=kbest_files needs no bitext (but for tuner.tune_on=train)"
+                )
+            elif options[name] is None:
+                unused[f"data.{name}"] = f"there are no lists of {name} (decoder.{name} is null)"
+            elif options[f"{name}_scores"] is not None:
+                unused[f"data.{name}"] = f"decoder.{name}_scores is in the place of references"
+            else:
+                read.append(name)
+        words = all(options[f"{name}_scores"] is None for name in ("dev", tune_on))
+        if words and options["k"] is None and drops_copies:
+            unused["decoder.unique"] = "this tuner drops copies in any case (tuner.unique)"
+        if not read:
+            unused["decoder.format"] = "features.dat with scores.dat has one format"
+        return unused
+
+    def _read_set(
+        self,
+        name: str,
+        lists: list[str] | None,
+        scores: list[str] | None,
+        tune_on: str | None,
+        report: Callable[[str], None],
+    ) -> None:
+        """Read a set that was named when the decoder was made."""
+        self._files[name] = lists or []
+        if lists is None and scores is not None:
+            raise InputError(
+                f"decoder.{name}_scores needs decoder.{name}: the features.dat files that belong "
+                "to the scores.dat files"
+            )
+        if lists is None and tune_on is not None and name in ("dev", tune_on):
+            raise InputError(
+                f"decoder.{name} is null, and its k-best lists are needed; name the files"
+            )
+        if lists is None:
+            return
+        try:
+            stored = self.read(name, lists, scores, for_tuning=name == tune_on)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"decoder.{name}: {error}") from None
+        report(f"k-best lists of {name}: {stored.summary()}")
 
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
         """Note the dense features of a file; those of Moses's files must be always the same."""
@@ -408,6 +485,10 @@ class KBestFiles(Decoder):
         rows = kernels.gather_rows(
             stored.row_begin, stored.feature, stored.value, entries, self._names
         )
+        known: dict[str, Any] = {}
+        if stored.has_statistics:
+            known["statistics"] = stored.statistics[entries]
+            known["entry"] = entries - stored.list_begin[place]
         return KBest(
             index=index,
             rows=Rows(*rows),
@@ -416,20 +497,12 @@ class KBestFiles(Decoder):
             token_begin=token_begin,
             tokens=tokens,
             words=self.words,
+            **known,
         )
 
 
-class _StatisticsGains:
-    """Gains of hypotheses whose statistics are stored."""
-
-    def __init__(
-        self, decoder: KBestFiles, metric: SentenceBleu, sources: Sequence[Source]
-    ) -> None:
-        self._decoder = decoder
-        self._metric = metric
-        self._sources: Mapping[int, Source] = {source.index: source for source in sources}
-
-    def gains(self, kbest: KBest) -> Float64:
-        """Return the gain (float64 [k]) of each hypothesis."""
-        statistics = self._decoder.statistics(self._sources[kbest.index], kbest)
-        return self._metric.score(statistics)
+def _paths(given: str | os.PathLike[str] | Sequence[Any] | None) -> list[str] | None:
+    """Return names, of which one may stand without a list."""
+    if given is None:
+        return None
+    return [str(g) for g in ([given] if isinstance(given, str | os.PathLike) else given)]

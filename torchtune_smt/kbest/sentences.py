@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from torchtune_smt.kbest.lists import Source
 
 
@@ -17,7 +19,7 @@ class Sentences:
     sources : list of Source
         ``sources[i].index`` is i.
     references : list of lists of word lists
-        ``references[i]``: those of sentence i.
+        ``references[i]``: those of sentence i; none where lists come with BLEU's statistics.
     """
 
     sources: list[Source]
@@ -37,6 +39,18 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def has_references(self) -> bool:
+        """Whether each sentence has references."""
+        return all(self.references)
+
+    def sample(self, size: int | None, seed: int) -> Sentences:
+        """Return a seeded random sample, numbered anew; all sentences if there are not more."""
+        if size is None or size >= len(self):
+            return self
+        chosen = np.sort(np.random.default_rng(seed).choice(len(self), size, replace=False))
+        return self.subset(chosen.tolist())
 
     def subset(self, chosen: Sequence[int]) -> Sentences:
         """Return some of the sentences, numbered anew."""

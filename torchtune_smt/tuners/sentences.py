@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
 
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.metrics.corpus import CorpusScore, corpus_bleu
+from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
 
 
 def translate(
@@ -20,6 +23,24 @@ def translate(
         batch = sources[begin : begin + batch_size]
         lines += [kbest.text(0) for kbest in decoder.decode(batch, snapshot, k=1)]
     return lines
+
+
+def evaluate(
+    decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> tuple[CorpusScore, list[str]]:
+    """Return corpus BLEU of the best hypotheses, and these, one a line.
+
+    Without references BLEU comes from the statistics of the lists, and a line has the place of
+    the hypothesis in its list (from 0, after copies were dropped).
+    """
+    if sentences.has_references:
+        lines = translate(decoder, snapshot, sentences.sources)
+        return score_corpus(lines, sentences), lines
+    best = decoder.decode(sentences.sources, snapshot, k=1)
+    assert best.statistics is not None and best.entry is not None
+    score = bleu_of_statistics(best.statistics.sum(axis=0, dtype=np.int64))
+    signature = f"statistics:scores.dat|smooth:exp|version:{version('sacrebleu')}"
+    return CorpusScore("BLEU", score, signature), [str(entry) for entry in best.entry.tolist()]
 
 
 def score_corpus(hypotheses: Sequence[str], sentences: Sentences) -> CorpusScore:

@@ -1,0 +1,58 @@
+"""The weights that tuning starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import compress
+
+import numpy as np
+
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.decoders.base import Decoder
+
+
+def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] = print) -> Weights:
+    """Return the weights that a file has for features that a decoder may give.
+
+    Weights of other features would have no effect: they are left out, and their number is reported.
+
+    Parameters
+    ----------
+    report : callable
+        Told what is left out.
+
+    Raises
+    ------
+    InputError
+        The file is bad, or of no use with this decoder (see `Decoder.check_start`).
+    """
+    names, values = read_weights(path)
+    named = names.names(range(len(names)))
+    there = np.array([decoder.has_feature(name) for name in named], np.bool_)
+    if there.any() and not there.all():
+        others = np.flatnonzero(~there)
+        report(
+            f"{path}: {others.size:,} of {len(names):,} weights are left out, as their features, "
+            f"such as {named[others[0]]}, are not in use here"
+        )
+    weights = Weights(decoder.dense_names)
+    weights.set(list(compress(named, there)), values[there])
+    decoder.check_start(weights, path)
+    return weights
+
+
+def weights_of_values(values: Mapping[str, float], decoder: Decoder) -> Weights:
+    """Return weights of the features that a decoder knows before it decodes; 0 for others.
+
+    Raises
+    ------
+    InputError
+        It knows none of them, and there must be one (see `Decoder.check_start`).
+    """
+    weights = Weights(decoder.dense_names)
+    known = {name: value for name, value in values.items() if name in decoder.features}
+    weights.set(list(known), list(known.values()))
+    if values and not known:
+        decoder.check_start(weights, None)
+    return weights
