@@ -1,9 +1,11 @@
 """The documentation: its examples run as it says, and it names every choice that there is."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
@@ -29,6 +33,26 @@ RUNS = {
     "regulariser": ["regularizer=negative_l1", "regularizer.strength=1000"],
     "optimizer": ["optimizer=clipped_sgd", "optimizer.lr=0.001", "optimizer.clip=inf"],
     "unclipped": ["optimizer=fobos", "optimizer.lr=0.001", "optimizer.schedule=constant"],
+}
+# Those with options of their own.
+OTHERS = {
+    "solver": [
+        "tuner=mean_difference",
+        "tuner.iterations=1",
+        "tuner.result=last",
+        "tuner.solver.length=2",
+        "tuner.sentences=40",
+        "decoder.pop_limit=10",
+        "model.folder=model",
+    ],
+    "decoder": [
+        "decoder=dictionary",
+        "decoder.dictionary=dictionary",
+        "init=zero",
+        "tuner.epochs=1",
+        "tuner.sentences=40",
+        "tuner.result=last",
+    ],
 }
 SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
 
@@ -56,9 +80,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(repository: Path, folder: Path) -> Tuned:
     """Do all runs, and return a function that reads the weights of one."""
     examples = repository / "docs" / "examples"
-    common = ["--config-dir", str(examples / "conf"), *SHORT, "data.test=null"]
-    common += ["model.folder=model"]
-    runs = [[*common, f"hydra.run.dir={name}", *options] for name, options in RUNS.items()]
+    chosen = RUNS | OTHERS
+    for name, options in RUNS.items():
+        chosen[name] = [*SHORT, "model.folder=model", *options]
+    common = ["--config-dir", str(examples / "conf"), "data.test=null"]
+    runs = [[*common, f"hydra.run.dir={name}", *options] for name, options in chosen.items()]
+    write_dictionary(folder / "dictionary")
     result = subprocess.run(
         [sys.executable, "-c", DRIVER, json.dumps(runs)],
         cwd=folder,
@@ -77,6 +104,25 @@ def tuned(repository: Path, folder: Path) -> Tuned:
         return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
 
     return read
+
+
+def write_dictionary(path: Path) -> None:
+    """Write the words of each German word's sentences that go with it most often."""
+    sides = [read_lines(example_folder() / f"train.{language}") for language in ("de", "en")]
+    together: Counter[tuple[str, str]] = Counter()
+    alone: Counter[str] = Counter()
+    for source, target in zip(*sides, strict=True):
+        alone.update({*target.split()})
+        together.update(itertools.product({*source.split()}, {*target.split()}))
+    entries: dict[str, list[tuple[float, str]]] = {}
+    for (word, translation), count in together.items():
+        entries.setdefault(word, []).append((count / (alone[translation] + 5), translation))
+    lines = [
+        f"{word} {translation} {share:.6f}\n"
+        for word, found in entries.items()
+        for share, translation in sorted(found)[-3:]
+    ]
+    path.write_text("".join(lines))
 
 
 @pytest.fixture
@@ -169,19 +215,64 @@ def test_tuning_from_python(tuned: Tuned, folder: Path, repository: Path) -> Non
     here = folder / "python"
     (here / "outputs" / "models").mkdir(parents=True)
     (here / "outputs" / "models" / "example").symlink_to(folder / "model")
-    script = repository / "docs" / "examples" / "python_api.py"
+    script = repository / "docs" / "examples" / "tune_online.py"
     environment = os.environ | {"PYTHONPATH": str(repository)}
     subprocess.run([sys.executable, script], cwd=here, env=environment, check=True, timeout=300)
     names, _ = read_weights(here / "weights.txt.gz")
     assert "LanguageModel" in names
 
 
+def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:
+    script = repository / "docs" / "examples" / "python_api.py"
+    environment = os.environ | {"PYTHONPATH": str(repository)}
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["the dog is blue", "it rains", "cats sleep"]
+    assert lines[4].startswith("after BLEU 100.00")
+    assert lines[5].startswith("after against before: BLEU 100.00 against ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plain_loop(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (repository / "docs" / "python.md").read_text("utf-8")
+    loop = next(b for b in text.split("```python\n")[1:] if "SparseAdam" in b).partition("```")[0]
+    torch.manual_seed(1)
+    exec(loop, {})
+    assert capsys.readouterr().out == "['a blue dog', 'it rains']\n"
+
+
+def test_solver(tuned: Tuned) -> None:
+    weights = tuned("solver")
+    assert np.linalg.norm([*weights.values()]) == pytest.approx(2.0)
+
+
+def test_decoder(tuned: Tuned) -> None:
+    weights = tuned("decoder")
+    assert {"Dictionary"} <= {*weights}
+    assert any(name.startswith("pair:") for name in weights)
+
+
 def test_examples_in_the_text_are_the_files(repository: Path) -> None:
-    text = (repository / "docs" / "extending.md").read_text("utf-8")
+    text = "".join(
+        (repository / "docs" / p).read_text("utf-8") for p in ("extending.md", "python.md")
+    )
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
         assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name
-    for name in ("features/rule_length", "optimizer/clipped_sgd"):
+    for name in (
+        "features/rule_length",
+        "optimizer/clipped_sgd",
+        "tuner/mean_difference",
+        "decoder/dictionary",
+    ):
         assert f"```yaml\n{(examples / 'conf' / f'{name}.yaml').read_text().rstrip()}\n```" in text
 
 

@@ -1,49 +1,47 @@
-"""Tuning from Python: online, on dev, three epochs."""
+"""From Python: tune on k-best lists with a loss of one's own, rerank, evaluate, compare."""
 
-from torchtune_smt.core.resources import example_folder
-from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import save_weights
-from torchtune_smt.data.bitext import find_files, read_corpus
-from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.features import RuleId, RuleShape, SourceNgram
-from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.losses import Logistic
-from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.models import load_model
+from functools import partial
+
+import torch
+
+from torchtune_smt import Evaluation, KBestLists, Stochastic, measured, reranked, tune
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
-from torchtune_smt.runs.console import Console
-from torchtune_smt.runs.rounds import Rounds
-from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.online import OnlineTuner
-from torchtune_smt.tuners.sentences import score_corpus, translate
+from torchtune_smt.samplers import AllPairs
 
-source, references = find_files(example_folder(), "dev", "de", "en")
-corpus = read_corpus(source, references)
-dev = Sentences.of(corpus.source, corpus.references)
-
-model = load_model("outputs/models/example")
-templates = [RuleId(), SourceNgram(), RuleShape()]
-decoder = HieroDecoder(model, templates=templates, pop_limit=50)
-weights = Weights(decoder.dense_names)
-weights.set(decoder.dense_names, [0.1] * weights.n_dense)
-
-tuner = OnlineTuner(
-    decoder,
-    weights,
-    dev,
-    BleuPlusOne().bind(dev.references, decoder.words),
-    ProSampler(),
-    Logistic(),
-    AdaGrad([weights.parameter], lr=0.02, regularizer=L1(0.1), unregularized=weights.n_dense),
-)
+hypotheses = [
+    ["a blue dog", "the dog is blue"],
+    ["it rain", "it rains"],
+    ["cats sleeps", "cats sleep"],
+]
+features = [
+    [{"LM": -3.1, "length": 3, "bigram:a_blue": 1}, {"LM": -3.3, "length": 4}],
+    [{"LM": -1.9, "length": 2, "agreement": -1}, {"LM": -2.2, "length": 2}],
+    [{"LM": -2.0, "length": 2, "agreement": -1}, {"LM": -2.4, "length": 2}],
+]
+references = [["the dog is blue".split()], ["it rains".split()], ["cats sleep".split()]]
 
 
-def bleu():
-    """Return dev BLEU with the weights as they are."""
-    return score_corpus(translate(decoder, weights, dev.sources), dev).score
+class Exponential:
+    """exp(-z) of the margin z of a pair; autograd finds the gradient."""
+
+    reduction = "sum"
+
+    def __call__(self, margins):
+        """Return the loss of each pair."""
+        return torch.exp(-margins)
 
 
-progress = Rounds(tuner, bleu, rounds=3, callbacks=[Console(len(dev))]).run()
-print("best epoch", progress.best.round, "with dev BLEU", progress.best.score)
-save_weights("weights.txt.gz", weights)
+lists = measured(KBestLists.of_strings(hypotheses, features), references)
+optimizer = partial(AdaGrad, lr=0.1, regularizer=L1(0.001))
+weights = tune(lists, Stochastic(AllPairs(), Exponential(), optimizer, passes=30))
+
+before = [lists[s].text(0) for s in range(len(lists))]
+after = [kbest.text(0) for kbest in reranked(lists, weights, k=1)]
+print(*after, sep="\n")
+
+texts = [[" ".join(words) for words in one] for one in references]
+evaluation = Evaluation({"before": [before], "after": [after]}, texts)
+for system, scores in evaluation.scores(samples=1000).items():
+    print(system, *scores)
+print(*evaluation.compare(samples=1000), sep="\n")

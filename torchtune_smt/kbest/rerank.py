@@ -1,0 +1,40 @@
+"""k-best lists in the order that weights give them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.kbest.lists import KBestLists
+
+
+def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
+    """Return lists best first, with their new scores; equal ones stay in their order.
+
+    Parameters
+    ----------
+    weights : Snapshot
+        Only those of features in the lists are read.
+    k : int, optional
+        Hypotheses of a list that are kept at most; by default all.
+
+    Raises
+    ------
+    ValueError
+        `k` is below 1, or a list is empty.
+    """
+    if k is not None and k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    if (np.diff(lists.begin) < 1).any():
+        raise ValueError("a list is empty")
+    ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
+    known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
+    known[ids] = weights.read(lists.features, ids)
+    score = lists.rows.dot(known)
+    spans = zip(lists.begin[:-1].tolist(), lists.begin[1:].tolist(), strict=True)
+    order = [first + np.argsort(-score[first:last], kind="stable")[:k] for first, last in spans]
+    numbers = np.concatenate([np.empty(0, np.int64), *order])
+    return replace(lists, score=score).chosen(numbers)

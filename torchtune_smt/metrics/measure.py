@@ -1,0 +1,43 @@
+"""Gains and statistics of k-best lists that come without a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.metrics.base import Metric, References
+from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
+
+
+def measured(lists: KBestLists, references: References, metric: Metric | None = None) -> KBestLists:
+    """Return lists with the gain of each hypothesis, and BLEU's statistics.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        With words.
+    references : sequence of sequences of word lists
+        ``references[i]``: those of the sentence whose index is i.
+    metric : Metric, optional
+        What gains are; BLEU+1 by default.
+
+    Raises
+    ------
+    ValueError
+        The lists have no words.
+    InputError
+        A sentence has no reference.
+    """
+    if lists.words is None:
+        raise ValueError("these lists have no words")
+    bound = (metric or BleuPlusOne()).bind(references, lists.words)
+    bleu = BleuReferences(references, lists.words)
+    return replace(
+        lists,
+        gain=np.concatenate([np.empty(0), *(bound.gains(kbest) for kbest in lists)]),
+        statistics=np.concatenate(
+            [np.empty((0, 10), np.int32), *(bleu.statistics(kbest) for kbest in lists)]
+        ).astype(np.int32),
+    )
