@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from torchtune_smt.lm import DISCOUNT_FALLBACK, estimate, write_arpa
+
 # Runs a command in a process of its own, and prints the top-level modules that it has imported.
 SCRIPT = """
 import sys
@@ -55,3 +57,35 @@ def test_evaluate(repository: Path, tmp_path: Path) -> None:
         repository, tmp_path, "evaluate", "systems=[a]", "references=[a]", "samples=10"
     )
     assert not found & HEAVY
+
+
+def test_rerank(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(
+        "0 ||| the dog ||| LM= -1 ||| -1\n0 ||| a dog ||| LM= -2 ||| -2\n"
+    )
+    (tmp_path / "weights").write_text("LM_0 -1\n")
+    found = imported(repository, tmp_path, "rerank", "weights=weights", "input=list", "output=out")
+    assert not found & (HEAVY | {"sacrebleu"})
+    assert (tmp_path / "out").read_text() == "a dog\n"
+
+
+def test_translate(repository: Path, tmp_path: Path) -> None:
+    text = [["the", "dog"], ["the", "cat"], ["a", "dog"]] * 5
+    write_arpa(tmp_path / "lm.arpa", estimate(text, 2, DISCOUNT_FALLBACK))
+    rules = ["[X] ||| der hund ||| the dog ||| Count=1", "[X] ||| eine ||| a ||| Count=1"]
+    (tmp_path / "grammar").write_text("\n".join(rules) + "\n")
+    (tmp_path / "weights").write_text("LanguageModel 1\nWordPenalty -1\nCount 1\n")
+    (tmp_path / "input").write_text("der hund\n")
+    found = imported(
+        repository,
+        tmp_path,
+        "translate",
+        "model=files",
+        "model.grammar=grammar",
+        "model.language_model=lm.arpa",
+        "weights=weights",
+        "input=input",
+        "output=out",
+    )
+    assert not found & (HEAVY | {"sacrebleu"})
+    assert (tmp_path / "out").read_text() == "the dog\n"

@@ -16,7 +16,7 @@ from torchtune_smt.kbest.lists import Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
-from torchtune_smt.metrics.bind import bind
+from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.samplers import ProSampler
@@ -160,12 +160,12 @@ def test_gains_of_statistics(tmp_path: Path) -> None:
     assert sentences is not None
     (kbest,) = decoder.decode(sentences.sources, weights)
     assert kbest.text(0) == "hypothesis 1"
-    gains = bind(BleuPlusOne(), sentences, decoder.words).gains(kbest)
+    gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])
     assert gains.tolist() == BleuPlusOne().score(expected).tolist()
     external = ExternalScores(write(tmp_path / "e", "0 ||| a ||| 1\n"))
     with pytest.raises(InputError, match="ExternalScores needs the words of the hypotheses"):
-        bind(external, sentences, decoder.words)
+        bind_metric(external, sentences.references, decoder.words)
 
 
 def tuned(decoder: KBestFiles, sentences: Sentences, metric: object, epochs: int) -> list[float]:

@@ -18,7 +18,7 @@ from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.metrics.bind import bind
+from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.tuners.sentences import evaluate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
@@ -170,7 +170,7 @@ def test_lists_with_references(folder: Path) -> None:
     weights.set(["W_y"], [1.0])
     assert evaluate(decoder, weights, sentences)[1] == ["c d", "für uns"]
     kbest, _ = decoder.decode(sentences.sources, weights)
-    gains = bind(BleuPlusOne(), sentences, decoder.words).gains(kbest)
+    gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     assert gains.tolist() == [1.0, 0.0]
 
 
@@ -249,4 +249,4 @@ def test_lists_with_statistics(folder: Path) -> None:
     weights.set(["LM0_0"], [1.0])
     assert evaluate(decoder, weights, sentences)[1] == ["1"]
     kbest = decoder.decode(sentences.sources, weights)[0]
-    assert bind(BleuPlusOne(), sentences, decoder.words).gains(kbest)[0] > 0.3
+    assert bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)[0] > 0.3

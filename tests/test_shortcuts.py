@@ -25,7 +25,7 @@ from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
 from torchtune_smt.losses.base import is_listwise
 from torchtune_smt.metrics import NakovBleu
-from torchtune_smt.metrics.bind import bind
+from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, SparseOptimizer
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
@@ -467,10 +467,9 @@ def test_the_bind_of_a_metrics_subclass_is_asked() -> None:
 
 
 def test_statistics_alone_are_no_gains_of_a_metric_with_an_own_bind() -> None:
-    without = Sentences.of([["f"]], [[]])
     with pytest.raises(InputError, match="OwnBind needs the words of the hypotheses"):
-        bind(OwnBind(), without, Vocabulary())
-    assert bind(OwnScore(), without, Vocabulary()) is not None
+        bind_metric(OwnBind(), [[]], Vocabulary())
+    assert bind_metric(OwnScore(), [[]], Vocabulary()) is not None
 
 
 # Solvers: pairs in the place of lists.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.belonging import model_origin, other_origin
@@ -21,11 +20,9 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.metrics.base import BoundMetric, Metric
-from torchtune_smt.metrics.bind import bind
-from torchtune_smt.metrics.bleu import BleuReferences, Counts, SentenceBleu
+from torchtune_smt.metrics.base import BoundMetric, Metric, bind_metric
+from torchtune_smt.metrics.bleu import BleuReferences, SentenceBleu
 from torchtune_smt.models.base import Model
 from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import evaluate, translate
@@ -91,8 +88,10 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
                 texts = [line.split(" ") for line in lines]
                 warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     elif "train" not in corpora.found:
-        words = () if model is None else (model.grammar.source_words, model.grammar.target_words)
-        warn(corpus_suspicions(corpora.found, *([words] if words else [])))
+        words = None
+        if model is not None:
+            words = (model.grammar.source_words, model.grammar.target_words)
+        warn(corpus_suspicions(corpora.found, words))
     if model is None:
         origin = decoder.origin()
     else:
@@ -153,31 +152,22 @@ class _Corpora:
         return self.found["train"]
 
 
-def bind_metric(metric: Metric, decoder: Decoder, tuning: Sentences) -> BoundMetric:
-    """Return the metric for the sentences that are tuned on."""
-    bound = bind(metric, tuning, decoder.words)
-    check_part("metric", bound, "gains")
-    return bound
-
-
 def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
     """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
-    statistics: Callable[[KBest], Counts]
-    if sentences.has_references:
-        statistics = BleuReferences(sentences.references, decoder.words).statistics
-    else:
-        statistics = _own_statistics
+    references = sentences.references if sentences.has_references else []
+    statistics = BleuReferences(references, decoder.words).statistics
     if behaves_as(metric, SentenceBleu, "bind"):
         score = cast(SentenceBleu, metric).score
         return Judge(statistics, lambda kbest, counts: score(counts))
-    bound = bind_metric(metric, decoder, sentences)
+    bound = bind(metric, decoder, sentences)
     return Judge(statistics, lambda kbest, counts: bound.gains(kbest))
 
 
-def _own_statistics(kbest: KBest) -> Counts:
-    """Return the statistics that came with a list."""
-    assert kbest.statistics is not None
-    return kbest.statistics.astype(np.int64)
+def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:
+    """Return the metric for the sentences that are tuned on."""
+    bound = bind_metric(metric, sentences.references, decoder.words)
+    check_part("metric", bound, "gains")
+    return bound
 
 
 def evaluate_start(task: Task) -> dict[str, float]:

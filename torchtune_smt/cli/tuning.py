@@ -17,7 +17,7 @@ from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.run_files import LISTS
 from torchtune_smt.cli.solvers import groups_taken, make_solver
-from torchtune_smt.cli.task import Task, bind_metric, make_judge
+from torchtune_smt.cli.task import Task, bind, make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
@@ -141,7 +141,7 @@ class Tuning:
                 task.decoder,
                 weights,
                 task.tuning,
-                bind_metric(parts.metric, task.decoder, task.tuning),
+                bind(parts.metric, task.decoder, task.tuning),
                 parts.sampler,
                 parts.loss,
                 parts.optimizer([weights.parameter], **self.dimension.arguments()),

@@ -53,16 +53,16 @@ def corpus_suspicions(
     sets : mapping of str to Corpus
         With the names train, dev and test, as far as there are such sets.
     vocabularies : (container of str, container of str), optional
-        Source and target words of the model; by default those of train, which must be there.
+        Source and target words of the model; by default those of train. Without either nobody
+        can say whether languages are swapped.
     """
-    source_words, target_words = vocabularies or (
-        _words(sets["train"].source),
-        _words(sets["train"].targets),
-    )
+    if vocabularies is None and "train" in sets:
+        vocabularies = _words(sets["train"].source), _words(sets["train"].targets)
     found = []
     for name, corpus in sets.items():
         found += _unsegmented(name, corpus)
-        found += _swapped(name, corpus, source_words, target_words) or _disordered(name, corpus)
+        swapped = _swapped(name, corpus, *vocabularies) if vocabularies else []
+        found += swapped or _disordered(name, corpus)
     for side in range(2):
         texts = {name: _side(corpus, side) for name, corpus in sets.items()}
         found += _unlike(texts, ("source", "target")[side])

@@ -51,8 +51,8 @@ def bind_metric(metric: Metric, references: References, words: Vocabulary) -> Bo
         return metric.bind(references, words)
     if not declared(metric, "from_statistics", "bind"):
         raise InputError(
-            f"metric: {type(metric).__name__} needs the words of the hypotheses, and "
-            "scores.dat has only BLEU's statistics; choose a metric of BLEU's family, or give n-best lists"
+            f"metric: {type(metric).__name__} needs the words of the hypotheses, and scores.dat "
+            "has only BLEU's statistics; choose a metric of BLEU's family, or give n-best lists"
         )
     return metric.bind([], words)
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.metrics.base import Metric, References
+from torchtune_smt.metrics.base import Metric, References, with_gains
 from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
 
 
@@ -30,14 +26,8 @@ def measured(lists: KBestLists, references: References, metric: Metric | None = 
     InputError
         A sentence has no reference.
     """
-    if lists.words is None:
+    words = lists.words
+    if words is None:
         raise ValueError("these lists have no words")
-    bound = (metric or BleuPlusOne()).bind(references, lists.words)
-    bleu = BleuReferences(references, lists.words)
-    return replace(
-        lists,
-        gain=np.concatenate([np.empty(0), *(bound.gains(kbest) for kbest in lists)]),
-        statistics=np.concatenate(
-            [np.empty((0, 10), np.int32), *(bleu.statistics(kbest) for kbest in lists)]
-        ).astype(np.int32),
-    )
+    lists = BleuReferences(references, words).with_statistics(lists)
+    return with_gains((metric or BleuPlusOne()).bind(references, words), lists)
