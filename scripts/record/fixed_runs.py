@@ -86,7 +86,7 @@ _BATCH: Final = {
     "pro": ("tuner=pro", "metric=moses", "tuner.unique=string"),
     "pro-sacrebleu": ("tuner=pro", "metric=sacrebleu", *_DENSE),
     "mira": ("tuner=mira",),
-    "mert": ("tuner=mert", *_DENSE, "tuner.fitter.restarts=5"),
+    "mert": ("tuner=mert", *_DENSE, "tuner.solver.restarts=5"),
     "stochastic": ("tuner=stochastic",),
     "stochastic-hinge": (
         *("tuner=stochastic", "loss=hinge", "optimizer=cumulative_l1"),
@@ -110,8 +110,8 @@ _LISTS: Final = {
     "online-last": ("tuner.result=last",),
     "online-oscar": ("optimizer=fobos_oscar", "optimizer.lr=0.1", *_OSCAR),
     "pro": ("tuner=pro", "tuner.result=last"),
-    "mira": ("tuner=mira", "tuner.fitter.passes=10"),
-    "mert": ("tuner=mert", "decoder.features=dense", "tuner.fitter.restarts=5"),
+    "mira": ("tuner=mira", "tuner.solver.passes=10"),
+    "mert": ("tuner=mert", "decoder.features=dense", "tuner.solver.restarts=5"),
     "stochastic": ("tuner=stochastic", "loss=softmax"),
     "grouping": (
         *("tuner=grouping", "tuner.tune_on=dev", "regularizer.dimension=20000"),

@@ -127,7 +127,55 @@ def hook_shared_weights(recorder: Recorder) -> None:
     RunLog.weights = logging
 
 
-HOOKS: Final = (hook_shared_weights,)
+def hook_snapshots(recorder: Recorder) -> None:
+    """Decoders that return `KBestLists` over features of their own."""
+    from torchtune_smt.decoders.hiero import HieroDecoder
+    from torchtune_smt.decoders.kbest_files import KBestFiles
+    from torchtune_smt.kbest.lists import KBest, KBestLists
+    from torchtune_smt.runs.log import RunLog
+
+    logged: list[Any] = []
+
+    def seen(kbest: KBest) -> SeenList:
+        ids, feature = np.unique(kbest.rows.feature, return_inverse=True)
+        if kbest.words is None:
+            texts = [f"hypothesis {entry}" for entry in kbest.entry.tolist()]
+        else:
+            texts = [kbest.text(h) for h in range(len(kbest))]
+        names = kbest.features.names(ids)
+        rows = kbest.rows
+        return SeenList(kbest.index, texts, names, rows.begin, feature, rows.value, kbest.score)
+
+    def recorded(decode: Any) -> Any:
+        @functools.wraps(decode)
+        def wrapper(self: Any, sources: Any, snapshot: Any, *, k: int | None = None) -> KBestLists:
+            recorder.before_decoding(len(sources))
+            lists = decode(self, sources, snapshot, k=k)
+            features = logged[-1] if logged else self.features
+            recorder.decoded(
+                [seen(kbest) for kbest in lists],
+                lambda: features.names(range(len(features))),
+            )
+            return lists
+
+        return wrapper
+
+    log_weights = RunLog.weights
+
+    @functools.wraps(log_weights)
+    def logging(self: Any, step: int, weights: Any) -> None:
+        log_weights(self, step, weights)
+        logged.append(weights.features)
+        values = weights.parameter.detach().cpu().double().numpy()
+        active = np.flatnonzero(values)
+        recorder.logged(step, weights.features.names(active), values[active].tolist())
+
+    HieroDecoder.decode = recorded(HieroDecoder.decode)
+    KBestFiles.decode = recorded(KBestFiles.decode)
+    RunLog.weights = logging
+
+
+HOOKS: Final = (hook_snapshots, hook_shared_weights)
 
 
 def install(recorder: Recorder) -> None:

@@ -89,12 +89,19 @@ def _process(
     command = [sys.executable, str(HOOKS)]
     command += ["--keep-lists"] if run.keep_lists else []
     command += [] if stop_at is None else ["--stop-at", str(stop_at)]
-    command += [str(place), part, run.script, *arguments]
+    command += [str(place), part, run.script, *_as_named_in(root, arguments)]
     environment = os.environ | {"PYTHONPATH": str(root)}
     with (place / LOG).open("ab") as log:
         return subprocess.run(
             command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
         ).returncode
+
+
+def _as_named_in(root: Path, arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the names that their options have in a repository."""
+    text = (root / "conf" / "tuner" / "pro.yaml").read_text("utf-8")
+    old = "\nfitter:" in text
+    return [a.replace("tuner.solver.", "tuner.fitter.") if old else a for a in arguments]
 
 
 def collect(own: Path, place: Path, folder: Path) -> None:
