@@ -77,11 +77,12 @@ class Recorder:
 
 def hook_shared_weights(recorder: Recorder) -> None:
     """Decoders that return `KBest`, and add features to the `Weights` that they are given."""
+    from torchtune_smt.run_log import RunLog
+    from torchtune_smt.vocabulary import Vocabulary
+
     from torchtune_smt.decoders.hiero import HieroDecoder
     from torchtune_smt.decoders.kbest_files import KBestFiles
     from torchtune_smt.kbest import KBest
-    from torchtune_smt.run_log import RunLog
-    from torchtune_smt.vocabulary import Vocabulary
 
     def all_names(vocabulary: Vocabulary) -> list[str]:
         return vocabulary.names(range(len(vocabulary)))
