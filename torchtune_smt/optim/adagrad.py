@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import (
     Regularizer,
@@ -67,13 +67,8 @@ class AdaGrad(SparseOptimizer):
         unregularized: int = 0,
         initial_accumulator: float = 0.0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "regularizer": regularizer,
-            "unregularized": unregularized,
-            "initial_accumulator": initial_accumulator,
-        }
-        super().__init__(params, defaults)
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "initial_accumulator": initial_accumulator})
 
     def _check_group(self, group: Group) -> None:
         if not 0 <= group["initial_accumulator"] < float("inf"):
@@ -148,15 +143,7 @@ class AdaGrad(SparseOptimizer):
         state["last"].index_fill_(0, indices, state["step"])
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         done = row_kernels.adagrad(
@@ -164,17 +151,11 @@ class AdaGrad(SparseOptimizer):
             state["sum"].numpy(),
             state["last"].numpy(),
             state["step"],
-            rows.begin,
-            rows.feature,
-            rows.value,
-            order,
-            slope,
+            steps,
             (float(group["lr"]), float(lambda1), float(lambda2)),
             group["unregularized"],
-            margins,
             first,
         )
-        state["step"] += done - first
         return int(done)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
@@ -54,13 +54,8 @@ class CumulativeL1(SparseOptimizer):
         schedule: str = "constant",
         unregularized: int = 0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "regularizer": regularizer,
-            "unregularized": unregularized,
-            "schedule": schedule,
-        }
-        super().__init__(params, defaults)
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
 
     def _check_group(self, group: Group) -> None:
         check_schedule(group["schedule"])
@@ -101,35 +96,21 @@ class CumulativeL1(SparseOptimizer):
         state["received"].index_copy_(0, indices, weight - free)
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         done, penalty = row_kernels.cumulative_l1(
             weight,
             state["received"].numpy(),
             state["penalty"],
             state["step"],
-            rows.begin,
-            rows.feature,
-            rows.value,
-            order,
-            slope,
+            steps,
             (
                 float(group["lr"]),
                 SCHEDULES[group["schedule"]],
                 float(group["regularizer"].strength),
             ),
             group["unregularized"],
-            margins,
             first,
         )
-        state["step"] += done - first
         state["penalty"] = penalty
         return int(done)

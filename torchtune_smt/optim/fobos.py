@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import (
@@ -75,13 +75,8 @@ class FOBOS(SparseOptimizer):
     ) -> None:
         # Places of the weights that are not 0, ascending, for regularisers that are not put off.
         self._active: dict[Tensor, Tensor] = {}
-        defaults = {
-            "lr": lr,
-            "regularizer": regularizer,
-            "unregularized": unregularized,
-            "schedule": schedule,
-        }
-        super().__init__(params, defaults)
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
 
     def _check_group(self, group: Group) -> None:
         check_schedule(group["schedule"])
@@ -216,15 +211,7 @@ class FOBOS(SparseOptimizer):
         self._active.pop(parameter, None)
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none = weight[:0]
@@ -234,17 +221,11 @@ class FOBOS(SparseOptimizer):
             state["scale"].numpy() if "P" in state else none,
             (state.get("S", 0.0), state.get("P", 1.0), SMALLEST_SCALE),
             state["step"],
-            rows.begin,
-            rows.feature,
-            rows.value,
-            order,
-            slope,
+            steps,
             (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
             group["unregularized"],
-            margins,
             first,
         )
-        state["step"] += done - first
         if "S" in state:
             state["S"] = total_shrink
         if "P" in state:

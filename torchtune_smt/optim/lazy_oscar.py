@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import lazy_oscar_kernels
 from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
@@ -65,13 +65,8 @@ class FobosOscar(SparseOptimizer):
         schedule: str = "1/t",
         unregularized: int = 0,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "regularizer": regularizer,
-            "unregularized": unregularized,
-            "schedule": schedule,
-        }
-        super().__init__(params, defaults)
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
 
     @torch.no_grad()
     def groups(self, parameter: Tensor | None = None) -> Tensor:
@@ -186,15 +181,7 @@ class FobosOscar(SparseOptimizer):
             structure.released = True
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         structure = self._structure(group, weight, state)
         dimension = _dimension(group, weight)
@@ -202,23 +189,19 @@ class FobosOscar(SparseOptimizer):
             structure.tree,
             weight,
             state["step"],
-            rows.begin,
-            rows.feature,
-            rows.value,
-            order,
-            slope,
+            steps,
             (float(group["lr"]), SCHEDULES[group["schedule"]]),
             group["unregularized"],
             dimension,
-            margins,
             first,
         )
-        state["step"] += done - first
-        if done < order.size:
-            row = int(order[done])
+        if done < steps.order.size:
+            row = int(steps.order[done])
             if why == BUILD:
-                structure.make_room(int(rows.begin[row + 1] - rows.begin[row]))
-            _check(why, f"row {row}", dimension)
+                structure.make_room(int(steps.row_begin[row + 1] - steps.row_begin[row]))
+            elif done == first:
+                # Once the steps before it are counted.
+                _check(why, f"row {row}", dimension)
         return int(done)
 
     def _structure(self, group: Group, weight: Float64, state: State) -> OscarStructure:

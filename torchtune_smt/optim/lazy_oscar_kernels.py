@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, wide
+from torchtune_smt.optim.row_kernels import RowSteps
 
 # Why a kernel stopped: nothing is wrong, the tree is to be built anew, a margin or a weight is not
 # finite, more weights than `dimension` would not be 0.
@@ -96,15 +97,10 @@ def rows(
     tree: Tree,
     weight: Float64,
     step: int,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    order: Int64,
-    kind: int,
+    steps: RowSteps,
     rates: tuple[float, float],
     unregularized: int,
     dimension: int,
-    margins: Float64,
     begin: int,
 ) -> tuple[int, int]:
     """Take a step after each row, as `torchtune_smt.optim.row_kernels` do.
@@ -112,6 +108,7 @@ def rows(
     `step` counts steps; `rates` are lr and the power of the schedule. Returns (step stopped before,
     why).
     """
+    row_begin, feature, value, order, kind, margins = steps
     lr, power = rates
     for taken in range(begin, margins.size):
         first, end = row_begin[order[taken]], row_begin[order[taken] + 1]

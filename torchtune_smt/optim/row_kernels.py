@@ -8,16 +8,9 @@ finite (it is then in `margins`), or one to be taken after some housekeeping.
 Arguments that they share:
 
     weight : float64 [D]
-    row_begin, feature, value : int64 [rows + 1], int32 array, float64 array
-        CSR rows; no feature twice in one.
-    order : int64 [steps]
-        The row that each step takes.
-    kind : int
-        Of the loss; see `torchtune_smt.losses.slope_kernels`.
+    steps : RowSteps
     unregularized : int
         Features below it are exempt from regularisation.
-    margins : float64 [steps]
-        Written.
     begin : int
         The first step to take.
 """
@@ -25,10 +18,34 @@ Arguments that they share:
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
+
+
+class RowSteps(NamedTuple):
+    """Steps to be taken on rows.
+
+    Attributes
+    ----------
+    row_begin, feature, value : int64 [rows + 1], int32 array, float64 array
+        CSR rows; no feature twice in one.
+    order : int64 [steps]
+        The row that each step takes.
+    kind : int
+        Of the loss; see `torchtune_smt.losses.slope_kernels`.
+    margins : float64 [steps]
+        Written.
+    """
+
+    row_begin: Int64
+    feature: Int32
+    value: Float64
+    order: Int64
+    kind: int
+    margins: Float64
 
 
 @inner
@@ -62,14 +79,9 @@ def adagrad(
     total: Float64,
     last: Int32,
     step: int,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    order: Int64,
-    kind: int,
+    steps: RowSteps,
     strengths: tuple[float, float, float],
     unregularized: int,
-    margins: Float64,
     begin: int,
 ) -> int:
     """`AdaGrad` row by row.
@@ -77,6 +89,7 @@ def adagrad(
     `total` is G (float64 [D]), `last` (int32 [D]) and `step` count steps; `strengths` are (lr,
     λ1, λ2).
     """
+    row_begin, feature, value, order, kind, margins = steps
     lr, lambda1, lambda2 = strengths
     for taken in range(begin, margins.size):
         row = order[taken]
@@ -117,14 +130,9 @@ def fobos(
     scale: Float64,
     totals: tuple[float, float, float],
     step: int,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    order: Int64,
-    kind: int,
+    steps: RowSteps,
     strengths: tuple[float, float, float, float],
     unregularized: int,
-    margins: Float64,
     begin: int,
 ) -> tuple[int, float, float]:
     """`FOBOS` row by row, with a regulariser of the elastic form.
@@ -133,6 +141,7 @@ def fobos(
     0); `totals` are (S, P, the P at which to stop); `step` counts steps; `strengths` are (lr, the
     power of the schedule, λ1, λ2). Returns (step stopped before, S, P).
     """
+    row_begin, feature, value, order, kind, margins = steps
     S, P, smallest = totals
     lr, power, lambda1, lambda2 = strengths
     for taken in range(begin, margins.size):
@@ -175,13 +184,8 @@ def sgd(
     last: Int64,
     clock: int,
     by_step: bool,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    order: Int64,
-    kind: int,
+    steps: RowSteps,
     lr: float,
-    margins: Float64,
     begin: int,
 ) -> int:
     """`SGD` row by row.
@@ -190,6 +194,7 @@ def sgd(
     without averaging); `clock` is the number of weight vectors in the average, which grows with
     each step if `by_step`.
     """
+    row_begin, feature, value, order, kind, margins = steps
     averaging = total.size > 0
     for taken in range(begin, margins.size):
         row = order[taken]
@@ -218,14 +223,9 @@ def cumulative_l1(
     received: Float64,
     penalty: float,
     step: int,
-    row_begin: Int64,
-    feature: Int32,
-    value: Float64,
-    order: Int64,
-    kind: int,
+    steps: RowSteps,
     strengths: tuple[float, float, float],
     unregularized: int,
-    margins: Float64,
     begin: int,
 ) -> tuple[int, float]:
     """`CumulativeL1` row by row.
@@ -233,6 +233,7 @@ def cumulative_l1(
     `received` is q of each coordinate (float64 [D]), `penalty` is u; `step` counts steps;
     `strengths` are (lr, the power of the schedule, λ). Returns (step stopped before, u).
     """
+    row_begin, feature, value, order, kind, margins = steps
     lr, power, lambda1 = strengths
     for taken in range(begin, margins.size):
         row = order[taken]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 
@@ -57,13 +57,8 @@ class SGD(SparseOptimizer):
         unregularized: int = 0,
         average: str = "epoch",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "regularizer": regularizer,
-            "unregularized": unregularized,
-            "average": average,
-        }
-        super().__init__(params, defaults)
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "average": average})
 
     def _check_group(self, group: Group) -> None:
         if group["average"] not in AVERAGES:
@@ -151,31 +146,17 @@ class SGD(SparseOptimizer):
         """Do nothing: weights are always up to date."""
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
         averaging = group["average"] != "none"
         done = row_kernels.sgd(
             weight,
             state["total"].numpy() if averaging else weight[:0],
-            state["last"].numpy() if averaging else rows.begin[:0],
+            state["last"].numpy() if averaging else steps.row_begin[:0],
             self._clock(group, state),
             group["average"] == "step",
-            rows.begin,
-            rows.feature,
-            rows.value,
-            order,
-            slope,
+            steps,
             float(group["lr"]),
-            margins,
             first,
         )
-        state["step"] += done - first
         return int(done)

@@ -15,6 +15,7 @@ from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
+from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
@@ -184,8 +185,10 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
         margins = np.zeros(order.size)
         done = 0
+        steps = RowSteps(rows.begin, rows.feature, rows.value, order, slope, margins)
         while done < margins.size:
-            done = self._update_rows(group, weight, state, rows, order, slope, margins, done)
+            first, done = done, self._update_rows(group, weight, state, steps, done)
+            state["step"] += done - first
             if done < margins.size and not -float("inf") < margins[done] < float("inf"):
                 raise DivergenceError(
                     f"the margin of pair {order[done]} is {margins[done]}: lower the "
@@ -321,17 +324,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _update_rows(
-        self,
-        group: Group,
-        weight: Float64,
-        state: State,
-        rows: Rows,
-        order: Int64,
-        slope: int,
-        margins: Float64,
-        first: int,
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        """Take the steps of `step_rows` from `first` on; return the one it stopped before."""
+        """Take steps of `step_rows` from `first` on, and return the one it stopped before.
+
+        The number of steps in the state is not changed.
+        """
         raise NotImplementedError
 
     def _rows_are_steps(self) -> bool:
