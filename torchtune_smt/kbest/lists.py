@@ -318,6 +318,12 @@ class KBestLists(Hypotheses):
     def __iter__(self) -> Iterator[KBest]:
         return (self[s] for s in range(len(self)))
 
+    def between(self, first: int, last: int) -> KBestLists:
+        """Return the lists ``first .. last - 1``; their hypotheses are not copied."""
+        begin = self.begin[first : last + 1]
+        span = self._between(*begin[[0, -1]].tolist())
+        return KBestLists(index=self.index[first:last], begin=begin - begin[0], **span)
+
     @property
     def n_hypotheses(self) -> int:
         """The number of hypotheses in all lists."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
-from torchtune_smt.samplers import PairSampler, pair_rows
+from torchtune_smt.samplers import PairSampler
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,11 @@ def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[
     """Return H(better) - H(worse) of the pairs that a sampler, which must be there, chooses."""
     if sampler is None:
         raise ValueError("a pairwise loss needs a sampler of pairs")
-    return pair_rows(lists, sampler, seed)
+    pairs = [
+        sampler.sample(kbest, (*seed, kbest.index)) + begin
+        for kbest, begin in zip(lists, lists.begin.tolist(), strict=False)
+    ]
+    return lists.rows.differences(np.concatenate([np.empty((0, 2), np.int64), *pairs]))
 
 
 def check_pairs(count: int) -> None:
@@ -150,31 +155,39 @@ def _list_gradient(
     What all hypotheses of a list share has no gradient, not even by rounding.
     """
     sizes = np.diff(lists.begin)
-    by_size = np.argsort(sizes, kind="stable")
-    chosen = lists.some(by_size[sizes[by_size] > 1])
-    feature, numbered = chosen.rows.numbered()
+    if (sizes < 2).any() or (sizes[1:] < sizes[:-1]).any():
+        by_size = np.argsort(sizes, kind="stable")
+        by_size = by_size[sizes[by_size] > 1]
+        lists, sizes = lists.some(by_size), sizes[by_size]
+    feature, numbered = lists.rows.numbered()
     weight = _read(snapshot, lists.features, feature, device)
     scores = score_numbered(numbered, weight, drop_noise=True)
-    losses = [loss(*part) for part in _by_length(scores, [k.finite_gains() for k in chosen])]
+    losses = [loss(*part) for part in _by_length(scores, _finite_gains(lists), sizes)]
     together = torch.cat(losses) if losses else scores
     return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
 
 
-def _by_length(scores: Tensor, gains: list[Float64]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the scores and gains of lists of equal length as matrices."""
-    first, begin = 0, 0
-    while first < len(gains):
-        length, last = gains[first].size, first
-        while last < len(gains) and gains[last].size == length:
-            last += 1
-        end = begin + (last - first) * length
-        some_scores = scores[begin:end].view(-1, length)
+def _finite_gains(lists: KBestLists) -> Float64:
+    """Return all gains; raise ValueError if there are none, or some are not finite."""
+    gain = lists.gain
+    if gain is not None and np.isfinite(gain).all():
+        return gain
+    return np.concatenate([np.empty(0), *(kbest.finite_gains() for kbest in lists)])
+
+
+def _by_length(scores: Tensor, gains: Float64, sizes: Int64) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the scores and gains of lists of equal length as matrices; lengths ascend."""
+    begin = 0
+    for length, equal in groupby(sizes.tolist()):
+        count = sum(1 for _ in equal)
+        end = begin + length * count
+        some_scores = scores[begin:end].view(count, length)
         # As differences to the best score. Where its probability is next to 1, the derivative of
         # its own score is lost in rounding; now it is minus the sum of the others.
         best = some_scores.detach().argmax(1, keepdim=True)
-        some_gains = torch.from_numpy(np.stack(gains[first:last]))
+        some_gains = torch.from_numpy(gains[begin:end]).view(count, length)
         yield some_scores - some_scores.gather(1, best), some_gains.to(scores)
-        first, begin = last, end
+        begin = end
 
 
 def _read(

@@ -110,7 +110,7 @@ class Learner:
         try:
             self.optimizer.step()
         finally:
-            self.optimizer.zero_grad()
+            parameter.grad = None
         self.weights.version += 1
 
     def step(
@@ -148,7 +148,7 @@ class Learner:
             return self.step_rows(rows, cast(PairwiseLoss, loss), every, device=device), len(rows)
         total, count = 0.0, 0
         for s in range(len(lists)):
-            found = gradient(lists.some(np.array([s])), self._snapshot, loss, device=device)
+            found = gradient(lists.between(s, s + 1), self._snapshot, loss, device=device)
             self.apply(found)
             total += found.loss
             count += found.count
