@@ -27,7 +27,7 @@ from torchtune_smt.regularizers import L1, ElasticNet
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import AllPairs, ProSampler
 from torchtune_smt.tuners.batch import BatchTuner, Mixing, Solution, solve_lists
-from torchtune_smt.tuners.collect import Collector, Judge
+from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import score_corpus
 from torchtune_smt.tuners.stochastic import Stochastic
@@ -90,10 +90,9 @@ class Shift:
 
 def collector_of(pool, weights, folder=None):
     sentences = pool.sentences()
-    references = BleuReferences(sentences.references, pool.words)
-    judge = Judge(references.statistics, lambda kbest, counts: BleuPlusOne().score(counts))
+    metric = BleuPlusOne().bind(sentences.references, pool.words)
     lists = ListStore(n_dense=2, folder=folder)
-    return Collector(pool, weights, sentences, judge, lists)
+    return Collector(pool, weights, sentences, metric, lists)
 
 
 def fresh():

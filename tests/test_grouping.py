@@ -21,7 +21,7 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.batch import BatchTuner, Mixing
-from torchtune_smt.tuners.collect import Collector, Judge
+from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.pro import Pro
@@ -74,17 +74,14 @@ class Data:
         # Ids of words must not depend on what is decoded first.
         for words, _, _ in [hypothesis for hypotheses in lists for hypothesis in hypotheses]:
             decoder.words.intern(words.split())
-        decoder = Shifted(decoder, first)
         gains = Gains(decoder, lists)
-        judge = Judge(
-            lambda kbest: statistics(gains, sentences, kbest), lambda kbest, _: gains.gains(kbest)
-        )
+        decoder = Shifted(decoder, first, lambda kbest: statistics(gains, sentences, kbest))
         folder = None if folder is None else folder / which
         if resumed:
             accumulated = ListStore.open(folder, n_dense=2)
         else:
             accumulated = ListStore(n_dense=2, folder=folder)
-        return Collector(decoder, weights, sentences, judge, accumulated)
+        return Collector(decoder, weights, sentences, gains, accumulated)
 
     def rounds(
         self, *, learning=LEARNING, zero_group="drop", folder=None, resumed=False, **options
@@ -133,16 +130,18 @@ def run_of(rounds):
 
 
 class Shifted:
-    """A decoder of some of the sentences of another one, with lists of K."""
+    """A decoder of some of the sentences of another one, with lists of K and their statistics."""
 
-    def __init__(self, decoder, first):
-        self.decoder, self.first = decoder, first
+    def __init__(self, decoder, first, statistics):
+        self.decoder, self.first, self.statistics = decoder, first, statistics
         self.words = decoder.words
 
     def decode(self, sources, weights, *, k=None):
         there = [type(s)(s.index + self.first, s.words) for s in sources]
         lists = self.decoder.decode(there, weights, k=K)
-        return replace(lists, index=lists.index - self.first)
+        lists = replace(lists, index=lists.index - self.first)
+        counts = np.concatenate([self.statistics(kbest) for kbest in lists])
+        return replace(lists, statistics=counts.astype(np.int32))
 
 
 class Gains(GivenGains):

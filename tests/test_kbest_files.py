@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
     path = write(tmp_path / "list", DEV.replace("1 ||| f ||| LM=-3 id:z=2 ||| 0\n", ""))
     with pytest.raises(InputError, match="list:4: sentence 1 has one hypothesis, and nothing"):
         KBestFiles().read("dev", [path], for_tuning=True)
-    assert len(KBestFiles().read("dev", [path])) == 2
+    assert len(KBestFiles().read("dev", [path]).lists) == 2
     stored = KBestFiles(on_error="skip").read("dev", [path], for_tuning=True)
     assert stored.summary().endswith("1 lists of one hypothesis, of no use in tuning")
 
@@ -126,7 +127,7 @@ def test_only_lists_of_one_hypothesis(on_error: OnError, tmp_path: Path) -> None
     path = write(tmp_path / "list", first + first + second)
     with pytest.raises(InputError, match="list: every list has one hypothesis, which leaves"):
         KBestFiles(on_error=on_error).read("dev", [path], for_tuning=True)
-    assert len(KBestFiles(on_error=on_error).read("dev", [path])) == 2
+    assert len(KBestFiles(on_error=on_error).read("dev", [path]).lists) == 2
 
 
 def test_dense_features_of_all_sets_agree(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_gains_of_statistics(tmp_path: Path) -> None:
     sentences = decoder.sentences("dev", lambda: None)
     assert sentences is not None
     (kbest,) = decoder.decode(sentences.sources, weights)
-    assert kbest.text(0) == "hypothesis 1"
+    assert kbest.text(0) == "1" and kbest.words is None
     gains = bind_metric(BleuPlusOne(), sentences.references, decoder.words).gains(kbest)
     expected = np.array([[8, 5, 3, 1, 9, 8, 7, 6, 9, 10], [7, 4, 2, 1, 9, 8, 7, 6, 9, 10]])
     assert gains.tolist() == BleuPlusOne().score(expected).tolist()
@@ -237,17 +238,16 @@ def test_moses_totals(name: str, files: list[str], mean: float, shared: Path) ->
             weights_of[line.split()[0]] = float(line.split()[1])
     decoder = KBestFiles(unique=False)
     stored = decoder.read("dev", [folder / f"dev.100best.{name}.gz"], for_tuning=True)
-    assert len(stored) == 1014
+    assert len(stored.lists) == 1014
     assert len(decoder.dense_names) == 14
     weights = Weights(decoder.dense_names)
     weights.set(list(weights_of), list(weights_of.values()))
     first = []
-    for source in decoder.sources("dev"):
-        lines, scores = decoder.ranked_lines(source, weights)
-        totals = stored.total[np.searchsorted(stored.line, lines)]
+    for kbest in decoder.decode(decoder.sources("dev"), weights):
+        totals = stored.lists.score[np.searchsorted(stored.lists.entry, kbest.entry)]
         first.append(totals.max())
         # 100 for each unknown word is in the total, but not among the features.
-        rest = scores - totals
+        rest = kbest.score - totals
         assert np.abs(rest - 100 * np.round(rest / 100)).max() < 1.5e-3
     assert np.mean(first) == pytest.approx(mean, abs=1e-4)
 
@@ -260,10 +260,9 @@ def test_cdec_scores(shared: Path) -> None:
     pairs = [line.split() for line in (folder / "weights").read_text().splitlines()]
     weights.set([name for name, _ in pairs], [float(value) for _, value in pairs])
     best = []
-    for source in decoder.sources("dev"):
-        lines, scores = decoder.ranked_lines(source, weights)
-        totals = stored.total[lines - 1]
-        assert np.abs(scores - totals).max() < 7e-5
+    for kbest in decoder.decode(decoder.sources("dev"), weights):
+        totals = stored.lists.score[kbest.entry - 1]
+        assert np.abs(kbest.score - totals).max() < 7e-5
         best.append(totals.max())
     assert np.mean(best) == pytest.approx(-3.24358, abs=1e-5)
 
@@ -275,11 +274,11 @@ def test_nine_iterations_of_mira(shared: Path) -> None:
     lists = [folder / f"run{i}.features.dat.gz" for i in range(1, 10)]
     scores = [folder / f"run{i}.scores.dat.gz" for i in range(1, 10)]
     stored = decoder.read("dev", lists, scores, for_tuning=True)
-    assert stored.n_entries + stored.skipped["copies of earlier entries"] == 658_172
+    copies = stored.skipped["copies of earlier entries"]
+    assert stored.lists.n_hypotheses + copies == 658_172
     # kbmira takes those with equal features for the same, whatever their statistics.
-    stored.statistics = np.empty((stored.n_entries, 0), np.int32)
-    stored.token_begin = np.zeros_like(stored.token_begin)
-    assert stored.without_copies().n_entries == 222_437
+    features_only = replace(stored.lists, statistics=None)
+    assert features_only.without_copies().n_hypotheses == 222_437
 
 
 def test_list_and_features_of_one_run_agree(shared: Path) -> None:
@@ -290,12 +289,12 @@ def test_list_and_features_of_one_run_agree(shared: Path) -> None:
     numbers = decoder.read("dev", [run / "run1.features.dat.gz"], [run / "run1.scores.dat.gz"])
     with gzip.open(run / "run1.features.dat.gz", "rt") as file:
         rows = [line.split() for line in file if not line.startswith("F")]
-    assert numbers.n_entries == len(rows)
+    assert numbers.lists.n_hypotheses == len(rows)
     dense = np.array([[float(v) for v in row] for row in rows[:2000]])
     parsed = np.zeros_like(dense)
     for i in range(len(dense)):
-        span = slice(numbers.row_begin[i], numbers.row_begin[i + 1])
-        names = numbers.features.names(numbers.feature[span])
-        parsed[i, [numbers.dense_names.index(n) for n in names]] = numbers.value[span]
+        ids, values = numbers.lists.row(i)
+        names = numbers.lists.features.names(ids)
+        parsed[i, [numbers.dense_names.index(n) for n in names]] = values
     assert (parsed == dense).all()
     assert words.dense_names == numbers.dense_names

@@ -16,7 +16,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights, save_weights
 from torchtune_smt.kbest import formats
 from torchtune_smt.kbest.formats import read_lists
-from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
 MOSES = """\
@@ -31,16 +31,18 @@ CDEC = """\
 """
 
 
-def entries(lists: StoredLists) -> list[tuple[int, list[str], dict[str, float], float]]:
+def entries(stored: StoredLists) -> list[tuple[int, list[str], dict[str, float], float | None]]:
     """Everything in plain Python."""
-    owner = np.repeat(lists.sentence, np.diff(lists.list_begin)).tolist()
+    lists = stored.lists
+    lists.check()
+    assert lists.features is not None
     result = []
-    for i, sentence in enumerate(owner):
-        words = lists.words.names(lists.tokens[lists.token_begin[i] : lists.token_begin[i + 1]])
-        span = slice(lists.row_begin[i], lists.row_begin[i + 1])
-        names = lists.features.names(lists.feature[span])
-        row = dict(zip(names, lists.value[span].tolist(), strict=True))
-        result.append((sentence, words, row, float(lists.total[i])))
+    for i, sentence in enumerate(np.repeat(lists.index, np.diff(lists.begin)).tolist()):
+        words = [] if lists.words is None else lists.words.names(lists.hypothesis(i))
+        ids, values = lists.row(i)
+        row = dict(zip(lists.features.names(ids), values.tolist(), strict=True))
+        score = None if lists.score is None else float(lists.score[i])
+        result.append((sentence, words, row, score))
     return result
 
 
@@ -57,7 +59,7 @@ def test_moses(tmp_path: Path) -> None:
         (1, ["gut"], {"LM0_0": -1, "TM0_0": -1, "TM0_1": -1}, -3),
     ]
     assert lists.dense_names == ["D0_0", "LM0_0", "TM0_0", "TM0_1"]
-    assert lists.line.tolist() == [1, 2, 3]
+    assert lists.lists.entries().tolist() == [1, 2, 3]
     assert lists.summary() == "3 hypotheses of 2 sentences"
 
 
@@ -75,7 +77,7 @@ def test_cdec(tmp_path: Path) -> None:
 
 
 def test_last_line_may_lack_its_newline(tmp_path: Path) -> None:
-    assert len(read_lists(write(tmp_path / "list", CDEC.rstrip("\n")))) == 2
+    assert len(read_lists(write(tmp_path / "list", CDEC.rstrip("\n"))).lists) == 2
 
 
 NAMES = st.sampled_from(["LM", "a=b", "id:x", "größe", "A_b", "w~="])
@@ -116,7 +118,7 @@ def test_equals_what_was_written(
         (i // 2, words, {n: v for n, v in row.items() if v}, total)
         for i, (words, row, total) in enumerate(lines)
     ]
-    for row in np.split(lists.feature, lists.row_begin[1:-1]):
+    for row in np.split(lists.lists.rows.feature, lists.lists.rows.begin[1:-1]):
         assert (np.diff(row) > 0).all()
 
 
@@ -181,7 +183,7 @@ def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
         read_lists(path, "moses")
     assert (caught.value.path, caught.value.line) == (path, line)
     lists = read_lists(path, "moses", on_error="skip")
-    assert lists.line.tolist() == [i for i in (1, 2, 3) if i != line]
+    assert lists.lists.entries().tolist() == [i for i in (1, 2, 3) if i != line]
     assert sum(n for what, n in lists.skipped.items() if what.startswith("lines")) == 1
     assert "1 lines " in lists.summary()
 
@@ -213,7 +215,7 @@ def test_order_and_gaps(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="list:3: the number of the sentence is smaller"):
         read_lists(path)
     lists = read_lists(path, on_error="skip")
-    assert lists.sentence.tolist() == [0, 1, 3]
+    assert lists.lists.index.tolist() == [0, 1, 3]
     assert lists.skipped == {"lines out of order": 1, "sentences without a list": 1}
     path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 2, 1)))
     with pytest.raises(InputError, match="list:2: this list is of sentence 2, and sentence 1 has"):
@@ -230,8 +232,8 @@ def test_not_utf8(tmp_path: Path) -> None:
         read_lists(path)
     lists = read_lists(path, on_error="skip")
     assert lists.skipped == {"lines not in UTF-8": 1}
-    assert lists.features.names(range(len(lists.features))) == ["LM", "Glue", "id:a=b"]
-    assert lists.words.names(range(len(lists.words))) == ["ein", "haus"]
+    assert lists.lists.features.names(range(len(lists.lists.features))) == ["LM", "Glue", "id:a=b"]
+    assert lists.lists.words.names(range(len(lists.lists.words))) == ["ein", "haus"]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
@@ -261,7 +263,7 @@ def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
         read_lists(path)
     # What a list may have is written and read back.
     lists = read_lists(write(tmp_path / "list", "0 ||| a ||| a==1 w~=~==2 x=y=3 ||| 1\n"))
-    names = lists.features.names(range(3))
+    names = lists.lists.features.names(range(3))
     assert names == ["a=", "w~=~=", "x=y"]
     weights = Weights()
     weights.set(names, [1.0, 2.0, 3.0])
@@ -302,19 +304,14 @@ def test_tuning_files(tmp_path: Path) -> None:
     lists = tuning_files(tmp_path, FEATURES.replace("\n", " \n"), SCORES.replace("\n", " \n"))
     rows = [row for _, _, row, _ in entries(lists)]
     assert rows == [{"LM0_0": -1.5, "A_b": 2}, {"LM0_0": -2, "D0_0": 3}, {"LM0_0": -1, "D0_0": 1}]
-    assert lists.statistics.tolist() == [
+    assert lists.lists.statistics.tolist() == [
         [7, 4, 2, 1, 9, 8, 7, 6, 9, 10],
         [8, 5, 3, 1, 9, 8, 7, 6, 9, 10],
         [1, 0, 0, 0, 2, 1, 0, 0, 2, 3],
     ]
-    assert lists.line.tolist() == [2, 3, 6]
+    assert lists.lists.entries().tolist() == [2, 3, 6]
     assert lists.dense_names == ["LM0_0", "D0_0"]
-    number_hypotheses(lists)
-    assert [words for _, words, _, _ in entries(lists)] == [
-        ["hypothesis 0"],
-        ["hypothesis 1"],
-        ["hypothesis 0"],
-    ]
+    assert lists.lists.words is None and lists.lists.score is None
 
 
 @pytest.mark.parametrize(
@@ -357,8 +354,8 @@ def test_tuning_files_with_faults(
 def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Path) -> None:
     features = FEATURES.replace("-1.5 0", "nan 0")
     lists = tuning_files(tmp_path, features, SCORES.replace("1 2 0", "1 2 x"), on_error="skip")
-    assert lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
-    assert lists.line.tolist() == [3]
+    assert lists.lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
+    assert lists.lists.entries().tolist() == [3]
     assert lists.skipped == {"lines with a bad value": 1, "lines with bad statistics": 1}
 
 

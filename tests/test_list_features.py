@@ -72,7 +72,7 @@ def described(decoder: KBestFiles, weight_of: dict[str, float]) -> list[object]:
         named = [dict(zip(decoder.features.names(i), v.tolist(), strict=True)) for i, v in rows]
         words = [kbest.text(h) for h in range(len(kbest))]
         found.append((words, named, np.round(kbest.score, 9).tolist()))
-        if decoder.sets["dev"].has_statistics:
+        if kbest.statistics is not None:
             found.append(kbest.statistics.tolist())
     return found
 

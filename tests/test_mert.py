@@ -11,7 +11,6 @@ from sacrebleu.metrics.bleu import BLEU
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.from_stored import flat_of_stored
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.mert import FAR, NARROW, Mert
@@ -320,6 +319,6 @@ def test_at_least_as_good_as_moses(shared):
         [folder / f"run{i}.scores.dat.gz" for i in range(1, 5)],
     )
     start = np.array((folder / "run4.init.opt").read_text().splitlines()[0].split(), float)
-    found = Mert().solve(flat_of_stored(stored), start, [0])
+    found = Mert().solve(stored.lists, start, [0])
     assert found.report["start_bleu"] == pytest.approx(0.40466, abs=1e-5)
     assert found.report["bleu"] >= 0.41055

@@ -17,7 +17,6 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.rows_kernels import difference
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.kbest.from_stored import flat_of_stored
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mira_kernels as kernels
 from torchtune_smt.tuners.mira import KBestMira, bleu_on
@@ -363,7 +362,7 @@ def test_stored_lists_come_as_they_are(tmp_path):
         "SCORES_TXT_BEGIN_0 1 2 9 BLEU\n1 1 0 0 0 0 0 0 1\n0 2 0 1 0 0 0 0 1\nSCORES_TXT_END_0\n"
     )
     decoder = KBestFiles()
-    stored = decoder.read("dev", [tmp_path / "features"], [tmp_path / "scores"])
+    decoder.read("dev", [tmp_path / "features"], [tmp_path / "scores"])
     expected = np.array(
         [[1, 2, 3, 0], [0, 0, 0, 0], [4, 5, 2, 1], [0, 6, 0, 0], [7, 8, 0, 0]], np.float64
     )
@@ -371,14 +370,12 @@ def test_stored_lists_come_as_they_are(tmp_path):
         if names is not None:
             # The decoder sorts its rows by the ids of these weights.
             decoder.decode(decoder.sources("dev"), Weights(names))
-        lists = flat_of_stored(stored)
+        lists = decoder.sets["dev"].lists
         assert lists.rows.dense(4).tolist() == expected.tolist()
         lists.check()
         assert lists.index.tolist() == [0, 1]
         assert lists.begin.tolist() == [0, 3, 5]
         assert lists.statistics[1].tolist() == [8, 5, 3, 1, 9, 8, 7, 6, 9, 10]
-        assert lists.gain.tolist() == [0.0] * 5
-    assert flat_of_stored(stored, np.arange(5.0)).gain.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.skipif(not MOSES.exists(), reason="needs ../shared")
@@ -390,13 +387,13 @@ def test_at_least_as_good_as_kbmira():
         [MOSES / f"run{run}.scores.dat.gz" for run in runs],
         for_tuning=True,
     )
-    lists = flat_of_stored(stored)
-    start = np.zeros(len(stored.features))
+    lists = stored.lists
+    start = np.zeros(len(lists.features))
     names = []
     for line in (MOSES / "run9.dense").read_text().splitlines():
         label, value = line.split("= ")
         names.append(label)
-        start[stored.features.id(f"{label}_{names.count(label) - 1}")] = float(value)
+        start[lists.features.id(f"{label}_{names.count(label) - 1}")] = float(value)
     assert bleu_on(lists, start) == pytest.approx(0.406683, abs=1e-6)  # as in its log
     found = KBestMira().solve(lists, start, (0,))
     assert found.report["bleu"] >= 0.4063

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from test_metrics import kbest_of
 
@@ -29,13 +28,15 @@ from torchtune_smt.tuners.feature_groups import read_groups
 
 def lists(stored: StoredLists) -> list[tuple[Any, ...]]:
     """The hypotheses of k-best lists, with their features."""
-    owner = np.repeat(stored.sentence, np.diff(stored.list_begin))
     found: list[tuple[Any, ...]] = []
-    for i in range(stored.n_entries):
-        row = slice(*stored.row_begin[i : i + 2])
-        features = zip(stored.features.names(stored.feature[row]), stored.value[row], strict=True)
-        words = stored.words.names(stored.tokens[slice(*stored.token_begin[i : i + 2])])
-        found.append((int(owner[i]), words, dict(features), stored.statistics[i].tolist()))
+    for kbest in stored.lists:
+        assert kbest.features is not None
+        for h in range(len(kbest)):
+            ids, values = kbest.row(h)
+            features = dict(zip(kbest.features.names(ids), values, strict=True))
+            words = [] if kbest.words is None else kbest.words.names(kbest.hypothesis(h))
+            statistics = [] if kbest.statistics is None else kbest.statistics[h].tolist()
+            found.append((kbest.index, words, features, statistics))
     return found
 
 
@@ -244,10 +245,10 @@ def test_a_hypothesis_like_its_reference_has_gain_1(letter: str, tmp_path: Path)
     sentence = f"10{letter}000 people live in X{letter}City ."
     text = put(tmp_path, f"{sentence}\n", "text")
     corpus = read_corpus(text, [text])
-    stored = read_lists(put(tmp_path, f"0 ||| {sentence} ||| D=1 ||| 0\n"))
-    bound = BleuPlusOne().bind(corpus.references, stored.words)
-    hypothesis = stored.words.names(stored.tokens)
-    assert list(bound.gains(kbest_of(0, [hypothesis], stored.words))) == [1.0]
+    (kbest,) = read_lists(put(tmp_path, f"0 ||| {sentence} ||| D=1 ||| 0\n")).lists
+    bound = BleuPlusOne().bind(corpus.references, kbest.words)
+    hypothesis = kbest.words.names(kbest.hypothesis(0))
+    assert list(bound.gains(kbest_of(0, [hypothesis], kbest.words))) == [1.0]
     # The language model takes the same words.
     model_path = tmp_path / "lm.arpa"
     write_arpa(model_path, estimate(corpus.targets, 2, (0.5, 1.0, 1.5)))

@@ -13,19 +13,18 @@ import torch
 from test_batch import pairs_of
 from torch import Tensor
 
-from torchtune_smt.cli.task import make_judge
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import behaves_as, declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.losses import Hinge, Logistic, Perceptron, Softmax, check_loss
 from torchtune_smt.losses.base import is_listwise
 from torchtune_smt.metrics import NakovBleu
-from torchtune_smt.metrics.base import bind_metric
+from torchtune_smt.metrics.base import bind_metric, with_gains
+from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar, SparseOptimizer
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths, is_lazy, is_separable
@@ -437,25 +436,18 @@ class OwnScore(NakovBleu):
         return super().score(statistics) / 2
 
 
-@dataclass
-class Words:
-    """As much of a decoder as a judge needs."""
-
-    words: Vocabulary
-
-
 def judged(metric: Any) -> list[float]:
     words = Vocabulary("a b c".split())
-    judge = make_judge(metric, Words(words), Sentences.of([["f"]], [[["a", "b"]]]))  # type: ignore[arg-type]
     kbest = KBest(
         index=0,
         rows=Rows(np.zeros(3, np.int64), np.zeros(0, np.int32), np.zeros(0)),
         token_begin=np.array([0, 2, 3]),
         tokens=np.array([0, 1, 2], np.int32),
     )
-    counts = judge.statistics(kbest)
-    assert counts.shape == (2, 10)
-    return judge.gains(kbest, counts).tolist()
+    references = [[["a", "b"]]]
+    lists = BleuReferences(references, words).with_statistics(KBestLists.of([kbest]))
+    assert lists.statistics.shape == (2, 10)
+    return with_gains(bind_metric(metric, references, words), lists).gain.tolist()
 
 
 def test_the_bind_of_a_metrics_subclass_is_asked() -> None:

@@ -20,7 +20,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import make_judge, open_task
+from torchtune_smt.cli.task import bind, open_task
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs.console import Console
@@ -82,8 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lists = Timed(n_dense=task.weights.n_dense, folder=folder)
-        judge = make_judge(parts.metric, task.decoder, task.tuning)
-        collector = Collector(task.decoder, task.weights, task.tuning, judge, lists)
+        metric = bind(parts.metric, task.decoder, task.tuning)
+        collector = Collector(task.decoder, task.weights, task.tuning, metric, lists)
 
         mixing = Mixing(cfg.tuner.interpolation)
         tuner = BatchTuner(collector, Pro(parts.sampler), mixing, seed=cfg.seed)

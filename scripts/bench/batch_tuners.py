@@ -57,7 +57,6 @@ def child(folder: Path, tuner: str, seed: int) -> None:
     import numpy as np
 
     from torchtune_smt.decoders.kbest_files import KBestFiles
-    from torchtune_smt.kbest.from_stored import flat_of_stored
 
     if tuner == "mira":
         from torchtune_smt.tuners.mira import KBestMira
@@ -69,17 +68,20 @@ def child(folder: Path, tuner: str, seed: int) -> None:
         solver = Mert(restarts=20)
     stages = {"start": user_seconds()}
     runs = range(1, ITERATIONS[tuner] + 1)
-    stored = KBestFiles().read(
-        "dev",
-        [folder / f"run{run}.features.dat.gz" for run in runs],
-        [folder / f"run{run}.scores.dat.gz" for run in runs],
-        for_tuning=True,
+    lists = (
+        KBestFiles()
+        .read(
+            "dev",
+            [folder / f"run{run}.features.dat.gz" for run in runs],
+            [folder / f"run{run}.scores.dat.gz" for run in runs],
+            for_tuning=True,
+        )
+        .lists
     )
-    lists = flat_of_stored(stored)
     stages["reading"] = user_seconds()
-    start = np.zeros(lists.dimension)
+    start = np.zeros(len(lists.features))
     for name, value in start_weights(folder, tuner).items():
-        start[stored.features.id(name)] = value
+        start[lists.features.id(name)] = value
     began = time.perf_counter()
     solution = solver.solve(lists, start, (seed,))
     stages["tuning"] = user_seconds()

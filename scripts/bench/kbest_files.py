@@ -61,7 +61,7 @@ def measure(name: str, path: Path) -> None:
         return decoder
 
     decoder = read()  # compiles
-    stored = decoder.sets["dev"]
+    stored = decoder.sets["dev"].lists
     reading = seconds(read)
     data = path.read_bytes()
     unpacking = seconds(lambda: gzip.decompress(data))
@@ -70,7 +70,7 @@ def measure(name: str, path: Path) -> None:
     decoder.decode(sources[:1], weights)
     decoding = seconds(lambda: decoder.decode(sources, weights))
     print(
-        f"{name:<14}{stored.n_entries:>9,}{stored.value.size / stored.n_entries:>9.1f}"
+        f"{name:<14}{stored.n_hypotheses:>9,}{stored.rows.value.size / stored.n_hypotheses:>9.1f}"
         f"{reading:>9.2f}{unpacking:>9.2f}{1e3 * decoding / len(sources):>11.3f}"
     )
 

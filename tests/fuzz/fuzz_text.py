@@ -116,15 +116,16 @@ Sorted = list[tuple[Any, ...]]
 
 def _rows(stored: StoredLists, with_words: bool) -> list[simple.Row]:
     """Return stored lists as the simple readers have them."""
-    owner = np.repeat(stored.sentence, np.diff(stored.list_begin)).tolist()
+    stored.lists.check()
     rows = []
-    for i in range(stored.n_entries):
-        row = slice(*stored.row_begin[i : i + 2])
-        names = stored.features.names(stored.feature[row])
-        tokens = stored.words.names(stored.tokens[slice(*stored.token_begin[i : i + 2])])
-        features = dict(zip(names, stored.value[row].tolist(), strict=True))
-        statistics = stored.statistics[i].tolist()
-        rows.append((owner[i], tokens if with_words else [], features, statistics))
+    for kbest in stored.lists:
+        assert kbest.features is not None and (kbest.words is not None) == with_words
+        for h in range(len(kbest)):
+            ids, values = kbest.row(h)
+            features = dict(zip(kbest.features.names(ids), values.tolist(), strict=True))
+            tokens = [] if kbest.words is None else kbest.words.names(kbest.hypothesis(h))
+            statistics = [] if kbest.statistics is None else kbest.statistics[h].tolist()
+            rows.append((kbest.index, tokens, features, statistics))
     return rows
 
 

@@ -31,7 +31,7 @@ def main(cfg: DictConfig) -> None:
     active = np.flatnonzero(weights.values)
     if active.size == 0:
         print(f"{cfg.weights}: all weights are 0, which leaves lists as they are", file=sys.stderr)
-    elif not any(name in stored.features for name in weights.features.names(active)):
+    elif not any(name in decoder.features for name in weights.features.names(active)):
         raise InputError(
             f"has no weight for any feature of {cfg.input}; was it made for other lists?",
             path=cfg.weights,
@@ -51,7 +51,7 @@ def main(cfg: DictConfig) -> None:
 def best_hypotheses(decoder: KBestFiles, weights: FrozenWeights) -> Iterator[str]:
     """Yield the best hypothesis of each sentence, a line; empty where there is none."""
     written = 0
-    numbers = decoder.sets["input"].sentence.tolist()
+    numbers = decoder.sets["input"].lists.index.tolist()
     for source, number in zip(decoder.sources("input"), numbers, strict=True):
         (kbest,) = decoder.decode([source], weights, k=1)
         yield "\n" * (number - written)
@@ -70,8 +70,9 @@ def sorted_lists(
         The lines of the file.
     """
     for source in decoder.sources("input"):
-        lines, scores = decoder.ranked_lines(source, weights, k=k)
-        for line, score in zip(lines.tolist(), scores.tolist(), strict=True):
+        lists = decoder.decode([source], weights, k=k)
+        assert lists.score is not None
+        for line, score in zip(lists.entries().tolist(), lists.score.tolist(), strict=True):
             fields = split_fields(text[line - 1].decode("utf-8"))
             fields[3] = f" {score:.10g} " if len(fields) > 4 else f" {score:.10g}"
             yield "|||".join(fields) + "\n"

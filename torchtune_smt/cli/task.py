@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -15,16 +15,13 @@ from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.warn import warn
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
-from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric, bind_metric
-from torchtune_smt.metrics.bleu import BleuReferences, SentenceBleu
 from torchtune_smt.models.base import Model
-from torchtune_smt.tuners.collect import Judge
 from torchtune_smt.tuners.sentences import evaluate, translate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
@@ -150,17 +147,6 @@ class _Corpora:
             order = ("train", "dev", "test")
             warn(corpus_suspicions({n: self.found[n] for n in order if n in self.found}))
         return self.found["train"]
-
-
-def make_judge(metric: Metric, decoder: Decoder, sentences: Sentences) -> Judge:
-    """Return gains, and BLEU's statistics, of hypotheses of the sentences that are tuned on."""
-    references = sentences.references if sentences.has_references else []
-    statistics = BleuReferences(references, decoder.words).statistics
-    if behaves_as(metric, SentenceBleu, "bind"):
-        score = cast(SentenceBleu, metric).score
-        return Judge(statistics, lambda kbest, counts: score(counts))
-    bound = bind(metric, decoder, sentences)
-    return Judge(statistics, lambda kbest, counts: bound.gains(kbest))
 
 
 def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:

@@ -17,7 +17,7 @@ from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.run_files import LISTS
 from torchtune_smt.cli.solvers import groups_taken, make_solver
-from torchtune_smt.cli.task import Task, bind, make_judge
+from torchtune_smt.cli.task import Task, bind
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
@@ -106,8 +106,8 @@ class Tuning:
 
         def collector(name: str, sentences: Sentences, metric: Any) -> Collector:
             lists = _open_lists(folder / LISTS / name, self._cfg, task, resumed)
-            judge = make_judge(metric, task.decoder, sentences)
-            return Collector(task.decoder, task.weights, sentences, judge, lists, name)
+            bound = bind(metric, task.decoder, sentences)
+            return Collector(task.decoder, task.weights, sentences, bound, lists, name)
 
         options = self._cfg.tuner
         if self._kind is OnlineTuner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 
 # Two derivations may add up one real-valued feature in different orders. Their difference is
@@ -39,6 +39,18 @@ def dense(begin: Int64, feature: Int32, value: Float64, out: Float64) -> None:
             if feature[p] >= out.shape[1]:
                 break
             out[row, feature[p]] = value[p]
+
+
+@inner
+def mark_features(begin: int, end: int, feature: Int32, mark: Bool, out: Int64, n: int) -> int:
+    """Append the features of a span that are not marked yet to `out`, and mark them."""
+    for p in range(begin, end):
+        f = feature[p]
+        if not mark[f]:
+            mark[f] = True
+            out[n] = f
+            n += 1
+    return n
 
 
 @inner

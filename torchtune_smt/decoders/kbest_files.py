@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from itertools import groupby
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.feature_map import FeatureMap
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.origin import Origin
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows_kernels import mark_features
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest import stored_lists_kernels as kernels
 from torchtune_smt.kbest.choose_features import choose_features
 from torchtune_smt.kbest.formats import Format, OnError, read_lists
-from torchtune_smt.kbest.lists import KBest, KBestLists, Source
-from torchtune_smt.kbest.moses_tuning_files import number_hypotheses, read_tuning_files
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
@@ -128,8 +129,7 @@ class KBestFiles(Decoder):
         self._kept = self._read_features if self.keep is None else Vocabulary()
         self.features = self._kept
         self._read_dense: list[str] = list(self.dense or ())
-        self._bound = False
-        self._names: Int64 = np.empty(0, np.int64)
+        self._bound: Vocabulary | None = None
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
         sets = ((train, train_scores), (dev, dev_scores), (test, test_scores))
@@ -173,17 +173,14 @@ class KBestFiles(Decoder):
                 f"{len(lists)} files of features and {len(scores)} files of scores; each "
                 "features.dat needs its own scores.dat"
             )
-        vocabularies = {"words": self.words, "features": self._read_features}
+        options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error}
+        options["features"] = self._read_features
         parts = []
         for number, path in enumerate(lists):
             if scores is None:
-                part = read_lists(
-                    path, self.format, **vocabularies, dense=self.dense, on_error=self.on_error
-                )
+                part = read_lists(path, self.format, words=self.words, **options)
             else:
-                part = read_tuning_files(
-                    path, scores[number], **vocabularies, dense=self.dense, on_error=self.on_error
-                )
+                part = read_tuning_files(path, scores[number], **options)
             self._take_dense(part, path)
             parts.append(part)
         stored = merged(parts)
@@ -193,18 +190,19 @@ class KBestFiles(Decoder):
         self.dense_names = [name for name in self._read_dense if name in self._kept]
         if self.unique:
             stored = stored.without_copies()
-        if scores is not None:
-            number_hypotheses(stored)
         if for_tuning:
             self._check_sizes(stored, lists)
+        if scores is not None:
+            # Lines of several files could be the same; nobody needs them from here on.
+            places = replace(stored.lists, entry=None).entries()
+            stored = replace(stored, lists=replace(stored.lists, entry=places))
         self.sets[name] = stored
         self.features = self._numbered()
-        self._bound = False
         return stored
 
     def sources(self, name: str) -> list[ListSource]:
         """Return the sentences of a set, those that have a list; ``index`` counts from 0."""
-        return [ListSource(i, set=name, list=i) for i in range(len(self.sets[name]))]
+        return [ListSource(i, set=name, list=i) for i in range(len(self.sets[name].lists))]
 
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
@@ -221,31 +219,15 @@ class KBestFiles(Decoder):
         k = self.k if k is None else k
         if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        places = [self._place(source) for source in sources]
-        self._read_weights(places, snapshot)
-        return KBestLists.of(
-            [
-                self._rescored(source.index, stored, place, k)
-                for source, (stored, place) in zip(sources, places, strict=True)
-            ]
-        )
-
-    def ranked_lines(
-        self, source: Source, snapshot: Snapshot, *, k: int | None = None
-    ) -> tuple[Int64, Float64]:
-        """Return the lines of the file that hold a list, best first, and their scores.
-
-        The set must come from one file; else see `decode`.
-        """
-        place = self._place(source)
-        self._read_weights([place], snapshot)
-        entries, score = self._ranked(*place, self.k if k is None else k)
-        return place[0].line[entries], score
+        chosen = self._checked(sources)
+        ids = self._occurring(chosen)
+        self._weight[ids] = snapshot.read(self.features, ids)
+        sets = groupby(chosen, lambda source: source.set)
+        return KBestLists.joined([self._ranked(name, list(some), k) for name, some in sets])
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the ids (int64, ascending) of all features in some lists."""
-        self._bind()
-        return np.sort(self._names[self._occurring([self._place(source) for source in sources])])
+        return np.sort(self._occurring(self._checked(sources)))
 
     def fork(self) -> KBestFiles:
         """Return this one: it adds no features when it decodes."""
@@ -269,15 +251,15 @@ class KBestFiles(Decoder):
         """
         if name not in self.sets:
             return None
-        stored, sources = self.sets[name], self.sources(name)
-        if stored.has_statistics:
+        lists, sources = self.sets[name].lists, self.sources(name)
+        if lists.statistics is not None:
             return Sentences(list(sources), [[] for _ in sources])
         corpus = read()
         if corpus is None:
             raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
         place = {line - 1: i for i, line in enumerate(corpus.lines)}
         last = corpus.lines[-1] + sum(corpus.dropped.values())
-        numbers = stored.sentence.tolist()
+        numbers = lists.index.tolist()
         if numbers[-1] >= last:
             raise InputError(
                 f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and "
@@ -378,7 +360,7 @@ class KBestFiles(Decoder):
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
         """Note the dense features of a file; those of Moses's files must be always the same."""
         if self.dense is not None:
-            missing = [name for name in self.dense if name not in part.features]
+            missing = [name for name in self.dense if name not in self._read_features]
             if missing:
                 raise InputError(
                     f"the dense feature {missing[0]} does not occur; check the list dense=[...]",
@@ -399,32 +381,35 @@ class KBestFiles(Decoder):
 
     def _check_sizes(self, stored: StoredLists, paths: Sequence[AnyPath]) -> None:
         """Refuse, or count, lists of one entry."""
-        short = np.flatnonzero(np.diff(stored.list_begin) == 1)
+        lists = stored.lists
+        short = np.flatnonzero(np.diff(lists.begin) == 1)
         if short.size == 0:
             return
-        if short.size == len(stored):
+        if short.size == len(lists):
             raise InputError(
                 "every list has one hypothesis, which leaves nothing to choose and to learn from; "
                 "give longer lists",
                 path=paths[0],
             )
         if self.on_error == "error":
-            entry = int(stored.list_begin[short[0]])
+            line = int(lists.entries()[lists.begin[short[0]]])
             raise InputError(
-                f"sentence {stored.sentence[short[0]]} has one hypothesis, and nothing can be "
+                f"sentence {lists.index[short[0]]} has one hypothesis, and nothing can be "
                 "learned from it; give longer lists, or let such lists pass with on_error=skip",
                 path=paths[0],
-                line=int(stored.line[entry]) if len(paths) == 1 else None,
+                line=line if len(paths) == 1 else None,
             )
         stored.skipped["lists of one hypothesis, of no use in tuning"] += int(short.size)
 
-    def _place(self, source: Source) -> tuple[StoredLists, int]:
-        """Return the set and the number of a sentence's list."""
-        if not isinstance(source, ListSource) or source.set not in self.sets:
-            raise ValueError(
-                f"sentence {source.index} has no stored list; take the sentences from `sources`"
-            )
-        return self.sets[source.set], source.list
+    def _checked(self, sources: Sequence[Source]) -> list[ListSource]:
+        """Return sentences that have lists, and make these ready."""
+        for source in sources:
+            if not isinstance(source, ListSource) or source.set not in self.sets:
+                raise ValueError(
+                    f"sentence {source.index} has no stored list; take the sentences from `sources`"
+                )
+        self._bind()
+        return cast(list[ListSource], sources)
 
     def _numbered(self) -> Vocabulary:
         """Return the features that are kept, the dense ones first."""
@@ -436,68 +421,52 @@ class KBestFiles(Decoder):
         return features
 
     def _bind(self) -> None:
-        """Learn the ids of all features, and sort all rows by them."""
-        if self._bound:
+        """Give the features of all lists their ids in `features`."""
+        if self._bound is self.features and self._weight.size == len(self.features):
             return
-        self._names = FeatureMap(self._kept, self.features).lookup(np.arange(len(self._kept)))
-        self._weight = np.zeros(self._names.size)
-        self._mark = np.zeros(self._names.size, np.bool_)
-        ids = self._names.astype(np.int32)
-        for stored in self.sets.values():
-            kernels.sort_rows(stored.row_begin, stored.feature, stored.value, ids)
-        self._bound = True
+        self._bound = self.features
+        self._weight = np.zeros(len(self.features))
+        self._mark = np.zeros(len(self.features), np.bool_)
+        for name, stored in self.sets.items():
+            known = stored.lists.features
+            if known is not None and known is not self.features:
+                ids = FeatureMap(known, self.features).lookup(np.arange(len(known)))
+                rows = stored.lists.rows.renamed(ids)
+                lists = replace(stored.lists, rows=rows, features=self.features)
+                self.sets[name] = replace(stored, lists=lists)
 
-    def _read_weights(self, places: Sequence[tuple[StoredLists, int]], snapshot: Snapshot) -> None:
-        """Read the weights of all features of these lists."""
-        self._bind()
-        chosen = self._occurring(places)
-        self._weight[chosen] = snapshot.read(self.features, self._names[chosen])
-
-    def _occurring(self, places: Sequence[tuple[StoredLists, int]]) -> Int64:
-        """Return all features of these lists, each once, as the lists number them."""
-        spans = [
-            (stored, *stored.row_begin[stored.list_begin[place : place + 2]].tolist())
-            for stored, place in places
-        ]
-        room = min(sum(end - begin for _, begin, end in spans), self._mark.size)
+    def _occurring(self, sources: Sequence[ListSource]) -> Int64:
+        """Return all features of these lists, each once."""
+        spans = []
+        for source in sources:
+            lists = self.sets[source.set].lists
+            spans.append((lists.rows, *lists.begin[source.list : source.list + 2].tolist()))
+        room = min(sum(int(r.begin[b] - r.begin[a]) for r, a, b in spans), self._mark.size)
         chosen: Int64 = np.empty(room, np.int64)
         n = 0
-        for stored, begin, end in spans:
-            n = kernels.mark_features(begin, end, stored.feature, self._mark, chosen, n)
+        for rows, first, last in spans:
+            n = mark_features(
+                rows.begin[first], rows.begin[last], rows.feature, self._mark, chosen, n
+            )
         chosen = chosen[:n]
         self._mark[chosen] = False
         return chosen
 
-    def _ranked(self, stored: StoredLists, place: int, k: int | None) -> tuple[Int64, Float64]:
-        """Return the entries of a list, best first, and their scores."""
-        first, last = stored.list_begin[place : place + 2].tolist()
-        score: Float64 = np.empty(last - first)
-        kernels.score_rows(
-            first, last, stored.row_begin, stored.feature, stored.value, self._weight, score
-        )
-        order = np.argsort(-score, kind="stable")[:k]
-        return order + first, score[order]
-
-    def _rescored(self, index: int, stored: StoredLists, place: int, k: int | None) -> KBest:
-        """Return a list, sorted by the weights that were read."""
-        entries, score = self._ranked(stored, place, k)
-        token_begin, tokens = kernels.gather_items(stored.token_begin, stored.tokens, entries)
-        rows = kernels.gather_rows(
-            stored.row_begin, stored.feature, stored.value, entries, self._names
-        )
-        known: dict[str, Any] = {}
-        if stored.has_statistics:
-            known["statistics"] = stored.statistics[entries]
-            known["entry"] = entries - stored.list_begin[place]
-        return KBest(
-            index=index,
-            rows=Rows(*rows),
-            features=self.features,
-            score=score,
-            token_begin=token_begin,
-            tokens=tokens,
-            words=self.words,
-            **known,
+    def _ranked(self, name: str, sources: Sequence[ListSource], k: int | None) -> KBestLists:
+        """Return some lists of a set, sorted by the weights that were read."""
+        lists = self.sets[name].lists
+        entries, scores = [], []
+        for source in sources:
+            first, last = lists.begin[source.list : source.list + 2].tolist()
+            score = lists.rows.dot(self._weight, first, last)
+            order = np.argsort(-score, kind="stable")[:k]
+            entries.append(order + first)
+            scores.append(score[order])
+        return replace(
+            lists.chosen(np.concatenate(entries)),
+            index=np.array([source.index for source in sources], np.int64),
+            begin=offsets([score.size for score in scores]),
+            score=np.concatenate(scores),
         )
 
 

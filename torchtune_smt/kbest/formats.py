@@ -16,19 +16,16 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
+from torchtune_smt.core.offsets import runs
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import split_fields, split_words
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.stored_lists import (
-    StoredLists,
-    concatenated,
-    concatenated_begins,
-    lists_of,
-)
-from torchtune_smt.kbest.stored_lists_kernels import gather_features, gather_items
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.stored_lists import StoredLists
 
 Format = Literal["cdec", "moses"]
 OnError = Literal["error", "skip"]
@@ -179,18 +176,16 @@ def read_lists(
         collector.add(piece, sizes, np.arange(line, line + lines))
         line += lines
     lists = collector.lists()
-    if not moses:
-        lists.same_dense = False
-        lists.dense_names = _without_colon(lists) if dense is None else []
-        if len(lists.dense_names) > MAX_DENSE:
+    names = collector.dense_names if dense is None else list(dense)
+    if not moses and dense is None:
+        names = _without_colon(lists)
+        if len(names) > MAX_DENSE:
             raise InputError(
-                f"has {len(lists.dense_names):,} features without a colon in their names, which "
+                f"has {len(names):,} features without a colon in their names, which "
                 "would all be dense; say which ones are, with dense=[NAME,...]",
                 path=path,
             )
-    if dense is not None:
-        lists.dense_names = list(dense)
-    return lists
+    return StoredLists(lists, names, moses, collector.skipped)
 
 
 class Collector:
@@ -229,13 +224,8 @@ class Collector:
         self._strict = on_error == "error"
         self._example = example
         self._dense: Int32 = np.empty(0, np.int32)
-        self._order: Int32 = np.empty(0, np.int32)
         self._last = -1  # the largest sentence number so far
-        self._owner: list[Int64] = []
-        self._line: list[Int64] = []
-        self._tokens: list[tuple[Int64, Int32]] = []
-        self._rows: list[tuple[Int64, Int32, Float64]] = []
-        self._total: list[Float64] = []
+        self._parts: list[KBestLists] = []
 
     def blank_invalid(self, start: int, stop: int) -> list[int]:
         """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece."""
@@ -295,28 +285,30 @@ class Collector:
         row_begin: Int64 = np.empty(lines + 1, np.int64)
         feature: Int32 = np.empty(n_values, np.int32)
         value: Float64 = np.empty(n_values)
-        if self._order.size < len(self.features):
-            self._order = np.arange(2 * len(self.features), dtype=np.int32)
-        kernels.tidy_rows(lines, piece, self._dense, names, self._order, row_begin, feature, value)
+        kernels.tidy_rows(lines, piece, self._dense, names, row_begin, feature, value)
         kept = self._check(piece, lines, line)
         tokens = self.words.intern_spans(
             self._text, piece.word_begin[:n_words], piece.word_end[:n_words]
         )
-        token_begin = piece.token_begin[: lines + 1]
         used = int(row_begin[-1])
-        total = piece.total[:lines]
-        if kept.size < lines:
-            token_begin, tokens = gather_items(token_begin, tokens, kept)
-            row_begin, feature, value = gather_features(row_begin, feature, value, kept)
-            used = value.size
-        self._owner.append(piece.sentence[kept])
-        self._line.append(line[kept])
-        self._tokens.append((token_begin.copy(), tokens))
-        self._rows.append((row_begin, feature[:used].copy(), value[:used].copy()))
-        self._total.append(total[kept])
+        sentence, begin = runs(piece.sentence[:lines])
+        part = KBestLists(
+            index=sentence,
+            begin=begin,
+            # Copies: the piece has room for more.
+            rows=Rows(row_begin, feature[:used].copy(), value[:used].copy()),
+            features=self.features,
+            score=piece.total[:lines].copy(),
+            entry=line,
+            token_begin=piece.token_begin[: lines + 1].copy(),
+            tokens=tokens,
+            words=self.words,
+        )
+        if kept.size:
+            self._parts.append(part if kept.size == lines else part.chosen(kept))
         return kept
 
-    def lists(self) -> StoredLists:
+    def lists(self) -> KBestLists:
         """Return all that was added.
 
         Raises
@@ -324,37 +316,17 @@ class Collector:
         InputError
             Nothing is left.
         """
-        owner = concatenated(self._owner, np.int64)
-        if owner.size == 0:
+        if not self._parts:
             raise InputError(
                 f"no hypothesis is left ({_counts(self.skipped)}); check the format",
                 path=self._path,
             )
-        line = np.concatenate(self._line)
-        row_begin = concatenated_begins([begin for begin, _, _ in self._rows])
-        feature = np.concatenate([feature for _, feature, _ in self._rows])
-        self._check_names(line, row_begin, feature)
-        sentence, list_begin = lists_of(owner)
-        missing = int(sentence[-1]) + 1 - sentence.size
+        lists = KBestLists.joined(self._parts).by_sentence()
+        self._check_names(lists)
+        missing = int(lists.index[-1]) + 1 - len(lists)
         if missing:
             self.skipped["sentences without a list"] += missing
-        return StoredLists(
-            sentence,
-            list_begin,
-            line,
-            concatenated_begins([begin for begin, _ in self._tokens]),
-            np.concatenate([tokens for _, tokens in self._tokens]),
-            row_begin,
-            feature,
-            np.concatenate([value for _, _, value in self._rows]),
-            np.concatenate(self._total),
-            np.empty((owner.size, 0), np.int32),
-            self.words,
-            self.features,
-            self.dense_names,
-            True,
-            self.skipped,
-        )
+        return lists
 
     def _check(self, piece: Piece, lines: int, line: Int64) -> Int64:
         """Return the slots without a fault; raise, or count, the others."""
@@ -388,19 +360,19 @@ class Collector:
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         return np.flatnonzero(fault == kernels.FINE)
 
-    def _check_names(self, line: Int64, row_begin: Int64, feature: Int32) -> None:
+    def _check_names(self, lists: KBestLists) -> None:
         """Refuse names that a weights file could not hold: it would fail after all the tuning."""
         arrays = self.features.to_arrays()
         first = np.asarray(arrays["letters"])[np.asarray(arrays["begin"][:-1], np.int64)]
         comments = first == ord("#")
         if comments.any():
-            at = np.flatnonzero(comments[feature])
-            row = np.searchsorted(row_begin, at[:1], side="right") - 1
+            at = np.flatnonzero(comments[lists.rows.feature])
+            row = np.searchsorted(lists.rows.begin, at[:1], side="right") - 1
             raise InputError(
                 f"the feature {self.features[int(np.flatnonzero(comments)[0])]!r} begins with #, "
                 "which weights files take for a comment; call it something else",
                 path=self._path,
-                line=int(line[row[0]]) if row.size else None,
+                line=int(lists.entry[row[0]]) if row.size and lists.entry is not None else None,
             )
 
     def _token(self, fault: int, place: int) -> str:
@@ -446,10 +418,11 @@ def _dense_names(text: UInt8, labels: Int64) -> list[str]:
     return names
 
 
-def _without_colon(lists: StoredLists) -> list[str]:
+def _without_colon(lists: KBestLists) -> list[str]:
     """Return the names of the features that occur and have no colon."""
-    used = np.flatnonzero(np.bincount(lists.feature))
-    return [name for name in lists.features.names(used) if ":" not in name]
+    used = np.flatnonzero(np.bincount(lists.rows.feature))
+    names = [] if lists.features is None else lists.features.names(used)
+    return [name for name in names if ":" not in name]
 
 
 def _is_utf8(letters: bytes) -> bool:

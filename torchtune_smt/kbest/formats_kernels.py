@@ -9,6 +9,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import inner
 from torchtune_smt.core.numerals_kernels import LONG, NONE, number
+from torchtune_smt.core.rows_kernels import sort_row
 
 # What can be wrong with a line. The kernels here find the first ones.
 (
@@ -490,7 +491,6 @@ def tidy_rows(
     piece: Piece,
     dense: Int32,
     names: Int32,
-    order: Int32,
     out_begin: Int64,
     out_feature: Int32,
     out_value: Float64,
@@ -505,8 +505,6 @@ def tidy_rows(
         Feature ids of the dense columns.
     names : int32
         Feature ids of the names.
-    order : int32
-        0, 1, 2, ...: ids stand for themselves in `sort_row`.
     out_begin, out_feature, out_value : int64 [lines + 1], int32, float64
         As large as the piece's.
     """
@@ -519,7 +517,7 @@ def tidy_rows(
             out_feature[n] = dense[c] if c >= 0 else names[-1 - c]
             out_value[n] = piece.value[p]
             n += 1
-        sort_row(first, n, out_feature, out_value, order)
+        sort_row(first, n, out_feature, out_value)
         last, n = n, first
         for p in range(first, last):
             if p > first and out_feature[p] == out_feature[p - 1] and piece.fault[line] == FINE:
@@ -530,22 +528,3 @@ def tidy_rows(
                 out_feature[n], out_value[n] = out_feature[p], out_value[p]
                 n += 1
         out_begin[line + 1] = n
-
-
-@inner
-def sort_row(first: int, last: int, feature: Int32, value: Float64, rank: Int32) -> None:
-    """Sort ``first .. last - 1`` by the rank of the features, in place (Shell's sort)."""
-    length = last - first
-    gap = 1
-    while 9 * gap < 4 * length:
-        gap = (9 * gap + 4) // 4  # Tokuda's gaps, about: each 2.25 times the one before
-    while gap > 0:
-        for p in range(first + gap, last):
-            f, v = feature[p], value[p]
-            r = rank[f]
-            q = p
-            while q >= first + gap and rank[feature[q - gap]] > r:
-                feature[q], value[q] = feature[q - gap], value[q - gap]
-                q -= gap
-            feature[q], value[q] = f, v
-        gap = 0 if gap == 1 else max(1, (4 * gap) // 9)

@@ -354,14 +354,23 @@ class KBestLists(Hypotheses):
 
         Lists of which none is chosen are left out.
         """
-        list_number = np.repeat(np.arange(len(self)), np.diff(self.begin))
-        kept, begin = runs(list_number[numbers])
+        kept, begin = runs(np.searchsorted(self.begin, numbers, side="right") - 1)
         return replace(self, index=self.index[kept], begin=begin, **self._some(numbers))
 
     def some(self, lists: Int64) -> KBestLists:
         """Return some of the lists (int64 array of numbers), in this order."""
         begin, numbers = places_of(self.begin, lists)
         return replace(self, index=self.index[lists], begin=begin, **self._some(numbers))
+
+    def by_sentence(self) -> KBestLists:
+        """Return one list for each index, ascending: lists of a sentence behind each other."""
+        owner = np.repeat(self.index, np.diff(self.begin))
+        lists = self
+        if (np.diff(owner) < 0).any():
+            order = np.argsort(owner, kind="stable")
+            owner, lists = owner[order], replace(self, **self._some(order))
+        index, begin = runs(owner)
+        return replace(lists, index=index, begin=begin)
 
     def best(self, weights: Float64) -> Int64:
         """Return for each list the hypothesis with the largest W·H (int64 [S]), first of ties."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +56,6 @@ def read_tuning_files(
     features_path: str | os.PathLike[str],
     scores_path: str | os.PathLike[str],
     *,
-    words: Vocabulary | None = None,
     features: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
     on_error: OnError = "error",
@@ -63,13 +63,12 @@ def read_tuning_files(
     """Read k-best lists from Moses's features.dat and scores.dat, plain or ``.gz``.
 
     They hold no words: the statistics of BLEU (``m1 l1 m2 l2 m3 l3 m4 l4 r``) stand for them.
-    `number_hypotheses` gives each hypothesis a word of its own in their place.
 
     Parameters
     ----------
     features_path, scores_path : path
         Line by line of the same hypotheses.
-    words, features, dense, on_error
+    features, dense, on_error
         As for `read_lists`. Damaged heads of blocks are errors in any case.
 
     Raises
@@ -99,7 +98,7 @@ def read_tuning_files(
                 line=block.line,
             )
     example = "name=0.5 after the dense values"
-    collector = Collector(text, features_path, words, features, on_error, example)
+    collector = Collector(text, features_path, None, features, on_error, example)
     collector.set_dense(names)
     scores = Collector(score_text, scores_path, None, None, on_error, "1")
     scores.set_dense([str(i) for i in range(_STATISTICS)])
@@ -116,24 +115,15 @@ def read_tuning_files(
         else:
             scores.add(other, other_sizes, other_line)
         statistics.append(numbers[collector.add(piece, sizes, line)])
-    lists = collector.lists()
-    lists.statistics = np.concatenate(statistics)
-    lists.total[:] = np.nan
-    if dense is not None:
-        lists.dense_names = list(dense)
-    return lists
-
-
-def number_hypotheses(lists: StoredLists) -> None:
-    """Let each hypothesis consist of one word, which tells its number in its list.
-
-    The words are ``hypothesis 0``, ``hypothesis 1``, ...: no word of a text has a blank in it.
-    """
-    sizes = np.diff(lists.list_begin)
-    ids = lists.words.intern([f"hypothesis {i}" for i in range(int(sizes.max(initial=0)))])
-    number = np.arange(lists.n_entries) - np.repeat(lists.list_begin[:-1], sizes)
-    lists.token_begin = np.arange(lists.n_entries + 1, dtype=np.int64)
-    lists.tokens = ids[number]
+    lists = replace(
+        collector.lists(),
+        statistics=np.concatenate(statistics),
+        score=None,
+        token_begin=None,
+        tokens=None,
+        words=None,
+    )
+    return StoredLists(lists, names if dense is None else list(dense), True, collector.skipped)
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[UInt8, list[_Block]]:

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.metrics.bleu import Counts
+from torchtune_smt.metrics.base import BoundMetric, with_gains
+from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.learner import take
 
 # Sentences decoded between two reports.
 _BATCH: Final = 64
-
-
-@dataclass(frozen=True)
-class Judge:
-    """What the hypotheses of a k-best list are worth.
-
-    Attributes
-    ----------
-    statistics : callable
-        Returns BLEU's statistics (int64 [k, 10]) of a list.
-    gains : callable
-        Returns gains (float64 [k]) of a list with its statistics.
-    """
-
-    statistics: Callable[[KBest], Counts]
-    gains: Callable[[KBest, Counts], Float64]
 
 
 @dataclass(frozen=True)
@@ -68,7 +53,8 @@ class Collector:
     weights : Weights
     sentences : Sentences
         One at least.
-    judge : Judge
+    metric : BoundMetric
+        Of the gains.
     lists : ListStore
     name : str
         What the sentences are called, where it is shown how many have been decoded.
@@ -79,16 +65,18 @@ class Collector:
         decoder: Decoder,
         weights: Weights,
         sentences: Sentences,
-        judge: Judge,
+        metric: BoundMetric,
         lists: ListStore,
         name: str = "",
     ) -> None:
         self.decoder = decoder
         self.weights = weights
         self.sentences = sentences
-        self.judge = judge
+        self.metric = metric
         self.lists = lists
         self.name = name
+        references = sentences.references if sentences.has_references else []
+        self._references = BleuReferences(references, decoder.words)
 
     def collect(self, show: Show = lambda what, done, total, unit: None) -> Collected:
         """Decode all sentences, and end an iteration of the lists.
@@ -106,14 +94,10 @@ class Collector:
         start = time.perf_counter()
         total: Int64 = np.zeros(10, np.int64)
         done, sources = 0, self.sentences.sources
-        for kbests, statistics in self._decoded():
-            judged = []
-            for kbest, counts in zip(kbests, statistics, strict=True):
-                gain = self.judge.gains(kbest, counts)
-                judged.append(replace(kbest, gain=gain, statistics=counts.astype(np.int32)))
-                total += counts[0]
-            self.lists.add(KBestLists.of(judged))
-            done += len(judged)
+        for lists in self._decoded():
+            total += _of_best(lists)
+            self.lists.add(with_gains(self.metric, lists))
+            done += len(lists)
             show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
         new = self.lists.end_iteration()
         if self.lists.n_hypotheses <= len(self.sentences):
@@ -125,14 +109,18 @@ class Collector:
 
     def score(self) -> float:
         """Return corpus BLEU of the weights of the moment, and leave the lists as they are."""
-        return bleu_of_statistics(
-            np.sum([counts[0] for _, all_ in self._decoded() for counts in all_], axis=0)
-        )
+        return bleu_of_statistics(np.sum([_of_best(lists) for lists in self._decoded()], axis=0))
 
-    def _decoded(self) -> Iterator[tuple[KBestLists, list[Counts]]]:
+    def _decoded(self) -> Iterator[KBestLists]:
         """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
         sources = self.sentences.sources
         for begin in range(0, len(sources), _BATCH):
             lists = self.decoder.decode(sources[begin : begin + _BATCH], self.weights)
-            lists = take(self.weights, lists)
-            yield lists, [self.judge.statistics(kbest) for kbest in lists]
+            yield self._references.with_statistics(take(self.weights, lists))
+
+
+def _of_best(lists: KBestLists) -> Int64:
+    """Return the sum of the statistics of the best hypotheses."""
+    assert lists.statistics is not None
+    total: Int64 = lists.statistics[lists.begin[:-1]].sum(axis=0, dtype=np.int64)
+    return total

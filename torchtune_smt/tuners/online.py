@@ -14,7 +14,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
-from torchtune_smt.metrics.base import BoundMetric
+from torchtune_smt.metrics.base import BoundMetric, with_gains
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
@@ -102,7 +102,7 @@ class OnlineTuner(Tuner):
             sources = [self.sentences.sources[i] for i in chosen]
             lists = self.decoder.decode(sources, self.learner.snapshot())
             decoded = time.perf_counter()
-            lists = lists.with_gains(np.concatenate([self.metric.gains(one) for one in lists]))
+            lists = with_gains(self.metric, lists)
             loss, pairs = self.step(lists, number)
             gain = sum(float(one.finite_gains()[0]) for one in lists) / len(lists)
             end = time.perf_counter()
