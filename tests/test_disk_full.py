@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train
 
-from torchtune_smt.cli.run_files import CHECKPOINT
+from torchtune_smt.runs.folder import CHECKPOINT
 
 OPTIONS = ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, Outcome, run_command
 
-from torchtune_smt.cli.run_files import empty
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.runs.folder import empty
 
 OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
 

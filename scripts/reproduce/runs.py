@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from torchtune_smt.cli.train import CHECKPOINT
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.runs.folder import CHECKPOINT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "weights.txt.gz"

@@ -20,14 +20,6 @@ from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.objects import make_callbacks
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.run_files import (
-    CHECKPOINT,
-    WEIGHTS,
-    check_unused,
-    claimed,
-    empty,
-    remove_lists,
-)
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
@@ -40,6 +32,14 @@ from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.metrics.corpus import CorpusScore
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.folder import (
+    CHECKPOINT,
+    WEIGHTS,
+    check_unused,
+    claimed,
+    empty,
+    remove_lists,
+)
 from torchtune_smt.runs.group_records import GroupRecords
 from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.summary import contents, gained_nothing, summary

@@ -15,13 +15,13 @@ from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts, refuse_device
-from torchtune_smt.cli.run_files import LISTS
 from torchtune_smt.cli.solvers import groups_taken, make_solver
 from torchtune_smt.cli.task import Task, bind
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.runs.folder import LISTS
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner, Mixing

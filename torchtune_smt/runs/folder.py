@@ -1,0 +1,75 @@
+"""Who may write to a run's folder: one run at a time, and no second one over the first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.leftovers import remove
+
+CHECKPOINT: Final = "checkpoint.pt"
+WEIGHTS: Final = "weights.txt.gz"
+LISTS: Final = "lists"
+# What else a run has written when it has come as far as its first checkpoint, or to its end.
+_OTHERS: Final = ("*.translations.txt", "groups.tsv.gz", "config.yaml")
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder, where the file system has locks.
+
+    Raises
+    ------
+    InputError
+        Another run is at work there.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another run is at work in this folder; wait for its end, or choose another "
+                "hydra.run.dir",
+                path=folder,
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_unused(folder: Path) -> None:
+    """Raise InputError if a folder holds a run: its files would mix with those of a new one."""
+    if (folder / WEIGHTS).exists():
+        found, cure = "a finished run", "choose another hydra.run.dir"
+    elif (folder / CHECKPOINT).exists():
+        found, cure = "a run that was stopped", f"go on with resume={folder}"
+    else:
+        return
+    raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
+
+
+def empty(folder: Path) -> None:
+    """Remove what a run has written, its records excepted, and nothing else."""
+    for pattern in (WEIGHTS, CHECKPOINT, *_OTHERS):
+        for path in folder.glob(pattern):
+            path.unlink()
+    remove_lists(folder)
+
+
+def remove_lists(folder: Path) -> None:
+    """Remove the lists of a run, and nothing else that may lie among them."""
+    lists = folder / LISTS
+    for pattern in ("iteration-*", ".iteration-*"):
+        for path in [*lists.glob(pattern), *lists.glob(f"*/{pattern}")]:
+            remove(path)
+    for path in [*lists.glob("*/"), lists]:
+        with suppress(OSError):
+            path.rmdir()
