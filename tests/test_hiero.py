@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 from hiero_reference import (
     DENSE,
     GAPS,
@@ -22,7 +21,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
 
-from torchtune_smt.core.scoring import csr_tensor
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
@@ -440,21 +438,13 @@ def test_one_combination_a_cell(toy, toy_sources):
     assert all(a.score[0] <= b.score[0] + 1e-9 for a, b in zip(lists, better, strict=True))
 
 
-def test_rows_are_a_sparse_tensor(toy, toy_sources):
+def test_rows_give_the_scores(toy, toy_sources):
     decoder = toy()
     weights = toy_weights(decoder)
     lists = decoder.decode(toy_sources[:3], weights)
-    weights.take(decoder.features)
-    for kbest in lists:
-        dimension = len(weights)
-        rows = csr_tensor(kbest.rows, dimension)
-        assert rows.shape == (len(kbest), dimension)
-        # They are made unchecked: what the checks demand must hold.
-        parts = rows.crow_indices(), rows.col_indices(), rows.values()
-        torch.sparse_csr_tensor(*parts, rows.shape, check_invariants=True)
-        scores = (rows @ weights.parameter.detach()).numpy()
-        assert scores == pytest.approx(kbest.score, abs=1e-9)
-        kbest.check_finite()
+    lists.check()
+    values = weights.read(decoder.features, np.arange(len(decoder.features)))
+    assert lists.rows.dense(values.size) @ values == pytest.approx(lists.score, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["k", "pop_limit", "max_span", "max_words", "threads"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.scoring import csr_tensor, score_rows
+from torchtune_smt.core.scoring import score_rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.losses import (
@@ -231,7 +231,7 @@ def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     dense = weights.parameter.detach().clone().requires_grad_()
     expected = []
     for lists in sorted(LISTS, key=len):
-        scores = csr_tensor(lists.rows, 4).to_dense() @ dense
+        scores = torch.from_numpy(lists.rows.dense(4)) @ dense
         expected.append(loss(scores[None], torch.from_numpy(lists.gain)[None])[0])
     assert mean == pytest.approx(sum(float(x) for x in expected) / len(LISTS))
     sum(expected).backward()

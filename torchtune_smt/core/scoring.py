@@ -13,17 +13,6 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.rows_kernels import NOISE
 
 
-def csr_tensor(rows: Rows, dimension: int) -> Tensor:
-    """Return rows as a sparse CSR tensor, rows × `dimension`, that shares their values."""
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(rows.begin),
-        torch.from_numpy(rows.feature.astype(np.int64)),
-        torch.from_numpy(rows.value),
-        size=(len(rows), dimension),
-        check_invariants=False,
-    )
-
-
 def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
     """Return W·H of some rows.
 

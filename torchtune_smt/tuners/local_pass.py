@@ -74,5 +74,5 @@ def local_pass(
     own = replace(lists, rows=rows, features=weights.features)
     mean, count = learner.step(own, loss, sampler, seed)
     learner.optimizer.flush()
-    values = weights.frozen().values
+    values = weights.parameter.detach().numpy()
     return LocalResult(FrozenWeights(weights.features, values, snapshot.version), mean, count)
