@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.text import split_fields
 from torchtune_smt.kbest.lists import KBestLists
 
 
@@ -38,3 +40,35 @@ def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBes
     order = [first + np.argsort(-score[first:last], kind="stable")[:k] for first, last in spans]
     numbers = np.concatenate([np.empty(0, np.int64), *order])
     return replace(lists, score=score).chosen(numbers)
+
+
+def best_lines(lists: KBestLists) -> Iterator[str]:
+    """Yield the first hypothesis of each sentence, a line; empty for one without a list.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        ``index`` ascends: the numbers of the sentences, from 0.
+    """
+    written = 0
+    for kbest in lists:
+        yield "\n" * (kbest.index - written)
+        yield kbest.text(0) + "\n"
+        written = kbest.index + 1
+
+
+def file_lines(lists: KBestLists, text: Sequence[bytearray]) -> Iterator[str]:
+    """Yield the lines of a file in the order of the lists, with their scores in the fourth field.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        With scores; the entry of a hypothesis is its line, from 1.
+    text : sequence of bytearray
+        The lines of the file.
+    """
+    scores = [] if lists.score is None else lists.score.tolist()
+    for line, score in zip(lists.entries().tolist(), scores, strict=True):
+        fields = split_fields(text[line - 1].decode("utf-8"))
+        fields[3] = f" {score:.10g} " if len(fields) > 4 else f" {score:.10g}"
+        yield "|||".join(fields) + "\n"
