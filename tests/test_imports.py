@@ -89,3 +89,15 @@ def test_translate(repository: Path, tmp_path: Path) -> None:
     )
     assert not found & (HEAVY | {"sacrebleu"})
     assert (tmp_path / "out").read_text() == "the dog\n"
+
+
+def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
+    """Lists can be read, scored, sampled and decoded without it."""
+    rooms = ("core", "kbest", "samplers", "metrics", "lm", "grammar", "decoders", "data")
+    tensors = {f"core/{name}.py" for name in ("devices", "scoring", "state", "weights")}
+    package = repository / "torchtune_smt"
+    paths = [path.relative_to(package) for room in rooms for path in (package / room).glob("*.py")]
+    names = [".".join(path.with_suffix("").parts) for path in paths if str(path) not in tensors]
+    lines = [f"import torchtune_smt.{name}" for name in sorted(names)]
+    lines += ["import sys", "assert 'torch' not in sys.modules"]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=repository, check=True)

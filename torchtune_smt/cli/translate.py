@@ -28,6 +28,7 @@ from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.models.base import Model, ModelSource
 
@@ -85,17 +86,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")
                     continue
-                scores = [] if kbest.score is None else kbest.score.tolist()
-                for h in range(len(kbest)):
-                    ids, values = kbest.row(h)
-                    names = decoder.features.names(ids)
-                    row = " ".join(
-                        f"{name}={value:.10g}"
-                        for name, value in zip(names, values.tolist(), strict=True)
-                    )
-                    out.write(
-                        f"{kbest.index} ||| {text(kbest, h)} ||| {row} ||| {scores[h]:.10g}\n"
-                    )
+                out.writelines(nbest_lines(kbest, [text(kbest, h) for h in range(len(kbest))]))
             bar.update(len(batch))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-DAMAGED = "the saved state is damaged"
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 
 
 def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
@@ -92,29 +89,6 @@ def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:
     return torch.sparse_coo_tensor(
         indices, values, (length,), is_coalesced=True, check_invariants=False
     )
-
-
-@contextmanager
-def well_formed() -> Iterator[None]:
-    """Turn what Python says of a tree that has another form into ValueError."""
-    try:
-        yield
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
-        raise ValueError(DAMAGED) from None
-
-
-def whole(value: Any, least: int, most: int = 2**62) -> int:
-    """Return an integer that is in a range; raise ValueError if it is not."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(DAMAGED)
-    return value
-
-
-def real(value: Any) -> float:
-    """Return a finite number; raise ValueError if it is none."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(DAMAGED)
-    return float(value)
 
 
 def vector(value: Any, dtype: torch.dtype, longest: int) -> torch.Tensor:

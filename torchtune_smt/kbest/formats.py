@@ -1,4 +1,4 @@
-"""Readers of files of k-best lists: Moses's and cdec's n-best lists."""
+"""Files of k-best lists: Moses's and cdec's n-best lists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -24,7 +24,7 @@ from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists
 
 Format = Literal["cdec", "moses"]
@@ -186,6 +186,30 @@ def read_lists(
                 path=path,
             )
     return StoredLists(lists, names, moses, collector.skipped)
+
+
+def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
+    """Yield a list as lines of an n-best list, with features as cdec has them.
+
+    Parameters
+    ----------
+    kbest : KBest
+        With names of features, and scores.
+    texts : sequence of str
+        What stands for the words of each hypothesis.
+
+    Raises
+    ------
+    ValueError
+        The list has no names of features, or no scores.
+    """
+    if kbest.features is None or kbest.score is None:
+        raise ValueError("only lists with names of features and scores can be written")
+    for h, (text, score) in enumerate(zip(texts, kbest.score.tolist(), strict=True)):
+        ids, values = kbest.row(h)
+        named = zip(kbest.features.names(ids), values.tolist(), strict=True)
+        row = " ".join(f"{name}={value:.10g}" for name, value in named)
+        yield f"{kbest.index} ||| {text} ||| {row} ||| {score:.10g}\n"
 
 
 class Collector:

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 
 from torchtune_smt.core.arrays import Int64, UInt64
+from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.state import well_formed, whole
 from torchtune_smt.kbest import segment_kernels as kernels
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment

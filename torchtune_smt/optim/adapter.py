@@ -7,7 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.state import DAMAGED, vector, well_formed, whole
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
+from torchtune_smt.core.state import vector
 from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import (
     Group,

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
-from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
+from torchtune_smt.core.state import vector
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 

@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.state import DAMAGED, packed, unpacked, vector, well_formed, whole
+from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.rounds import Callback, Rounds

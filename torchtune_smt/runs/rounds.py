@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.core.state import DAMAGED, real, vector, well_formed, whole
+from torchtune_smt.core.state import vector
 from torchtune_smt.tuners.base import Report, Tuner
 
 

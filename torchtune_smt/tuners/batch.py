@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
-from torchtune_smt.core.state import DAMAGED, well_formed, whole
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.samplers import PairSampler, pair_rows
