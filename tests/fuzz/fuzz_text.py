@@ -256,7 +256,7 @@ def _nbest_skipping(folder: Path) -> Check:
         data = _damaged((MOSES if format == "moses" else CDEC).encode(), draw)
         stored = read_lists(_put(folder, data, case), format, on_error="skip")
         data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines, kept = data.split(b"\n"), (stored.line - 1).tolist()
+        lines, kept = data.split(b"\n"), (stored.lists.entries() - 1).tolist()
         lines = lines[:-1] if lines[-1] == b"" else lines
         expected = simple.hypotheses(b"\n".join(lines[i] for i in kept), format == "moses")
         if _rows(stored, True) != expected:
