@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -101,3 +102,30 @@ def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
     lines = [f"import torchtune_smt.{name}" for name in sorted(names)]
     lines += ["import sys", "assert 'torch' not in sys.modules"]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=repository, check=True)
+
+
+def importers(repository: Path, module: str, *folders: str) -> set[str]:
+    """The files of some folders that import a module, or something of it."""
+    found = set()
+    for path in (p for folder in folders for p in (repository / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            if any(name == module or name.startswith(f"{module}.") for name in names):
+                found.add(str(path.relative_to(repository)))
+    return found
+
+
+def test_nobody_but_the_commands_imports_the_command_line(repository: Path) -> None:
+    found = importers(repository, "torchtune_smt.cli", "torchtune_smt", "scripts", "docs")
+    commands = {f"scripts/{p.name}" for p in (repository / "scripts").glob("*.py")}
+    assert {name for name in found if not name.startswith("torchtune_smt/cli/")} <= commands
+
+
+@pytest.mark.parametrize("module", ["kbest_files", "hiero"])
+def test_a_decoder_is_known_by_its_configuration_alone(repository: Path, module: str) -> None:
+    found = importers(repository, f"torchtune_smt.decoders.{module}", "torchtune_smt")
+    assert {name for name in found if not name.startswith("torchtune_smt/decoders/")} == set()

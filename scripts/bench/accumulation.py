@@ -18,17 +18,20 @@ from time import perf_counter
 import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 
-from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import bind, open_task
 from torchtune_smt.core.resources import config_folder
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
+from torchtune_smt.metrics import bind_metric
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers import pair_rows
 from torchtune_smt.tuners.batch import BatchTuner, Mixing
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.start import weights_of_values
 
 SENTENCES, ITERATIONS, K, LIMIT = 29_000, 15, 100, 8 << 30
 
@@ -77,27 +80,33 @@ def main() -> None:
                 f"tuner.sentences={arguments.sentences}",
             ],
         )
-    parts = Parts(cfg)
-    task = open_task(cfg, parts)
+    bitext = Dataset(**cfg.data).require("train", training=True)
+    model = instantiate(cfg.model).open(lambda: bitext, folds=True)
+    templates = [instantiate(template) for template in cfg.features.templates]
+    decoder = instantiate(cfg.decoder, _partial_=True)(model, templates=templates)
+    weights = weights_of_values(dict(cfg.init["values"]), decoder)
+    sentences = Sentences.of(bitext.source, bitext.references, training=True)
+    tuning = sentences.sample(arguments.sentences, cfg.seed)
+    sampler = instantiate(cfg.sampler)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lists = Timed(n_dense=task.weights.n_dense, folder=folder)
-        metric = bind(parts.metric, task.decoder, task.tuning)
-        collector = Collector(task.decoder, task.weights, task.tuning, metric, lists)
+        lists = Timed(n_dense=weights.n_dense, folder=folder)
+        metric = bind_metric(instantiate(cfg.metric), tuning.references, decoder.words)
+        collector = Collector(decoder, weights, tuning, metric, lists)
 
         mixing = Mixing(cfg.tuner.interpolation)
-        tuner = BatchTuner(collector, Pro(parts.sampler), mixing, seed=cfg.seed)
+        tuner = BatchTuner(collector, Pro(sampler), mixing, seed=cfg.seed)
         Rounds(tuner, lambda: 0.0, rounds=arguments.iterations, callbacks=[Console()]).run()
-        n, decoded = lists.n_hypotheses, len(task.tuning) * arguments.iterations
+        n, decoded = lists.n_hypotheses, len(tuning) * arguments.iterations
         by_part = sizes(folder)
         text = ", ".join(f"{part} {size / n:.1f}" for part, size in by_part.items())
         print(f"bytes a hypothesis: {lists.nbytes / n:.1f} ({text})")
         print(f"adding: {1e6 * lists.seconds / (decoded * K):.1f} µs a decoded hypothesis")
         begin = perf_counter()
-        pairs = pair_rows(lists, parts.sampler, (0,))
+        pairs = pair_rows(lists, sampler, (0,))
         seconds = perf_counter() - begin
         print(
-            f"{len(pairs):,} pairs: {seconds:.2f} s, {1e3 * seconds / len(task.tuning):.2f} ms a "
+            f"{len(pairs):,} pairs: {seconds:.2f} s, {1e3 * seconds / len(tuning):.2f} ms a "
             f"list, {(pairs.value.nbytes + pairs.feature.nbytes) / len(pairs):.0f} bytes a pair"
         )
         begin = perf_counter()
@@ -108,7 +117,7 @@ def main() -> None:
     size = lists.nbytes / n
     most = SENTENCES * ITERATIONS * K
     # The share of new hypotheses falls with the iterations: the last one's stands for those after.
-    new = [count / len(task.tuning) for count in lists.sizes]
+    new = [count / len(tuning) for count in lists.sizes]
     expected = SENTENCES * sum([*new, *[new[-1]] * ITERATIONS][:ITERATIONS])
     for what, count in {"all new": most, "as many new as here": expected}.items():
         print(
