@@ -26,7 +26,7 @@ from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, ElasticNet
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import AllPairs, ProSampler
-from torchtune_smt.tuners.batch import BatchTuner, Mixing, Solution, solve_lists
+from torchtune_smt.tuners.batch import BatchTuner, Solution, solve_lists
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.sentences import score_corpus
@@ -137,7 +137,7 @@ def test_lists_of_one_hypothesis():
     assert collector.collect().new <= 4
 
 
-def by_hand(pool, solver, mixing, patience, first):
+def by_hand(pool, solver, interpolation, tolerance, patience, first):
     """Return scores and weights of each iteration, and the numbers of hypotheses.
 
     `first` is the score of the start.
@@ -157,7 +157,7 @@ def by_hand(pool, solver, mixing, patience, first):
         weights.grow()
         start = weights.read(None, np.arange(5))
         moved = history[-1][3] if history else float("inf")
-        if len(seen) == before and moved <= mixing.tolerance:
+        if len(seen) == before and moved <= tolerance:
             break
         ordered = sorted(seen, key=lambda key: key[0])
         matrix = np.zeros((len(seen), 5))
@@ -166,7 +166,7 @@ def by_hand(pool, solver, mixing, patience, first):
                 matrix[i, f] = v
         gain = np.array([seen[key][1] for key in ordered])
         new = start + solver.size * (matrix.T @ (gain - gain.mean())) + iteration
-        mixed = mixing.interpolation * new + (1 - mixing.interpolation) * start
+        mixed = interpolation * new + (1 - interpolation) * start
         weights.set(["x", "y", "s2", "s3", "s4"], mixed)
         moved = np.abs(mixed - start).max() / np.abs(mixed).max()
         history.append((bleu_of(pool, weights), mixed, len(seen), moved))
@@ -188,10 +188,10 @@ def by_hand(pool, solver, mixing, patience, first):
 )
 def test_the_loop(seed, interpolation, patience, result, tolerance, same_set, noted):
     pool, weights, solver = Pool(seed=seed), fresh(), Shift()
-    mixing = Mixing(interpolation, tolerance)
     before = bleu_of(pool, weights)
-    expected = by_hand(pool, solver, mixing, patience, before)
-    tuner = BatchTuner(collector_of(pool, weights), solver, mixing, seed=9)
+    expected = by_hand(pool, solver, interpolation, tolerance, patience, before)
+    options = {"interpolation": interpolation, "tolerance": tolerance, "seed": 9}
+    tuner = BatchTuner(collector_of(pool, weights), solver, **options)
     score = tuner.score if same_set else lambda: bleu_of(pool, weights)
     told = Told()
     run = Rounds(tuner, score, rounds=5, patience=patience, result=result, callbacks=[told])
@@ -305,9 +305,9 @@ def test_weights_that_are_not_finite():
         ({"tolerance": -1.0}, "tolerance must be 0 or more"),
     ],
 )
-def test_mixing_out_of_range(option, message):
+def test_options_out_of_range(option, message):
     with pytest.raises(ValueError, match=message):
-        Mixing(**option)
+        BatchTuner(collector_of(Pool(), fresh()), Shift(), **option)
 
 
 @pytest.mark.parametrize(

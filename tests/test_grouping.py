@@ -20,7 +20,7 @@ from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.batch import BatchTuner, Mixing
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
@@ -29,7 +29,7 @@ from torchtune_smt.tuners.pro import Pro
 SAMPLER = ProSampler(candidates=60, pairs=8)
 LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)
 SOLVER = Pro(SAMPLER, tolerance=1e-11)
-MIXING = Mixing(interpolation=0.5)
+INTERPOLATION, TOLERANCE = 0.5, 1e-3
 INNER = {"rounds": 3, "patience": 2}
 K = 6
 
@@ -90,7 +90,11 @@ class Data:
         weights = Weights(DENSE)
         weights.set(list(START), list(START.values()))
         dev = BatchTuner(
-            self.collector("dev", decoder, weights, folder, resumed), SOLVER, MIXING, seed=5
+            self.collector("dev", decoder, weights, folder, resumed),
+            SOLVER,
+            interpolation=INTERPOLATION,
+            tolerance=TOLERANCE,
+            seed=5,
         )
         tuner = GroupingTuner(
             self.collector("train", decoder, weights, folder, resumed),
@@ -242,7 +246,7 @@ def reference(data, zero_group, learning, solver, seed):
                 new, score = dev.collect(weights)
                 best = (score, weights)
                 known = [*DENSE, *sorted({*known, *dev.names()} - set(DENSE))]
-            if new == 0 and moved <= MIXING.tolerance:
+            if new == 0 and moved <= TOLERANCE:
                 break
             rows = [
                 {str(g): sum(row.get(n, 0.0) for n in names) for g, names in enumerate(groups)}
@@ -250,7 +254,7 @@ def reference(data, zero_group, learning, solver, seed):
             ]
             old = np.array([weights[names[0]] for names in groups])
             found = solve_matrix(solver, matrix(rows, [str(g) for g in range(len(groups))]), old)
-            mixed = MIXING.interpolation * found + (1 - MIXING.interpolation) * old
+            mixed = INTERPOLATION * found + (1 - INTERPOLATION) * old
             moved = np.abs(mixed - old).max() / np.abs(mixed).max()
             weights = {n: w for w, g in zip(mixed, groups, strict=True) for n in g}
             new, score = dev.collect(weights)

@@ -236,3 +236,42 @@ def test_a_callback_of_the_users(place: Path) -> None:
     assert word.code == 1 and "callbacks must be a list of classes, as in [{_" in word.err
     wrong = run_command("train", *options, "callbacks=[{_target_:builtins.dict}]", folder=place)
     assert "callbacks: dict has no 'on_start'; is it meant here?" in wrong.err
+
+
+WALK = """
+import numpy as np
+from torchtune_smt.tuners.base import Report, Tuner
+
+class Walk(Tuner):
+    unit = "epoch"
+
+    def __init__(self, weights, sentences, seed, size):
+        super().__init__()
+        self.weights, self.sentences, self.seed, self.size = weights, sentences, seed, size
+
+    def round(self, number, done=0):
+        draw = np.random.default_rng((self.seed, number))
+        move = self.size * draw.normal(size=self.weights.n_dense)
+        values = self.weights.parameter.data
+        values[: move.size] += values.new_tensor(move)
+        yield Report("step", {"walk/length": float(abs(move).sum())}, sentences=len(self.sentences))
+"""
+
+
+def test_a_tuner_of_the_users(place: Path) -> None:
+    (place / "my_tuner.py").write_text(WALK)
+    options = [*MODEL, *SMALL, "features=dense", "hydra.run.dir=walk", "tuner.epochs=3"]
+    mine = ["tuner._target_=my_tuner.Walk", "+tuner.size=0.01"]
+    out = run_command("train", *options, *mine, folder=place).check().out
+    assert "tuning on 30 sentences of dev, up to 3 epochs" in out and "epoch 3: dev BLEU" in out
+    lines = [json.loads(line) for line in read_lines(place / "walk" / "metrics.jsonl")]
+    assert [line["step"] for line in lines if "walk/length" in line] == [30, 60, 90]
+    for more, said in {
+        "loss=hinge": "tuner=online takes no loss, and loss=hinge would change nothing",
+        "tuner.batch_size=3": "batch_size",
+        "tuner._target_=my_tuner.np": "tuner._target_=my_tuner.np",
+        "tuner._target_=torchtune_smt.losses.Hinge": "losses.Hinge is no tuner",
+    }.items():
+        options[-2] = "hydra.run.dir=no_walk"
+        bad = run_command("train", *options, *mine, more, folder=place)
+        assert bad.code == 1 and said in bad.err and "Traceback" not in bad.err, bad.err

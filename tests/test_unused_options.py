@@ -148,7 +148,7 @@ effect(part("regularizer"), "regularizer._target_ regularizer.strength regulariz
 effect(part("regularizer"), "regularizer.lambda2 regularizer.dimension")
 effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
 effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule optimizer.average")
-effect(anywhere, "tuner.kind tuner.epochs tuner.iterations tuner.patience tuner.result")
+effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
 effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists")
 effect(anywhere, "tuner.passes tuner.zero_group tuner.dev.iterations tuner.dev.patience")

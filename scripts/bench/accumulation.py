@@ -28,7 +28,7 @@ from torchtune_smt.metrics import bind_metric
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.rounds import Rounds
 from torchtune_smt.samplers import pair_rows
-from torchtune_smt.tuners.batch import BatchTuner, Mixing
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.pro import Pro
 from torchtune_smt.tuners.start import weights_of_values
@@ -94,8 +94,8 @@ def main() -> None:
         metric = bind_metric(instantiate(cfg.metric), tuning.references, decoder.words)
         collector = Collector(decoder, weights, tuning, metric, lists)
 
-        mixing = Mixing(cfg.tuner.interpolation)
-        tuner = BatchTuner(collector, Pro(sampler), mixing, seed=cfg.seed)
+        share = cfg.tuner.interpolation
+        tuner = BatchTuner(collector, Pro(sampler), interpolation=share, seed=cfg.seed)
         Rounds(tuner, lambda: 0.0, rounds=arguments.iterations, callbacks=[Console()]).run()
         n, decoded = lists.n_hypotheses, len(tuning) * arguments.iterations
         by_part = sizes(folder)

@@ -9,7 +9,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.solvers import groups_taken
+from torchtune_smt.cli.solvers import groups_taken, tunes_while_decoding
 from torchtune_smt.cli.task import Task
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
@@ -129,7 +129,7 @@ class Dimension:
 def _source(cfg: DictConfig, parts: Parts) -> str | int:
     """Return whose features are counted, or the number that was given."""
     given: str | int | None = cfg.regularizer.get("dimension")
-    online, stored = cfg.tuner.kind == "online", parts.decoder.stored
+    online, stored = tunes_while_decoding(cfg), parts.decoder.stored
     if given is None:
         return "charts" if online and not stored else "lists"
     if given == "charts" and stored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -23,6 +23,7 @@ def make(
     group: str,
     *methods: str,
     offered: Mapping[str, Callable[[], Any]] | None = None,
+    without: Collection[str] = (),
     **changed: Any,
 ) -> Any:
     """Return the object that a group of the configuration describes.
@@ -34,6 +35,8 @@ def make(
     offered : mapping, optional
         What else there is: an argument of the class with one of these names gets what the callable
         returns, which is not asked otherwise.
+    without : collection of str
+        Options of the group that are not arguments of the class.
     changed
         Arguments in the place of those of the configuration.
 
@@ -44,6 +47,7 @@ def make(
     """
     with option_errors(group, OmegaConf.select(cfg, group)):
         given = arguments(cfg, group) | changed
+        given = {name: value for name, value in given.items() if name not in without}
         partial = instantiate(given, _partial_=True, _convert_="object")
     more = {}
     if offered:

@@ -124,7 +124,6 @@ RULES: Final = {
     ),
     "optimizer.regularize_dense": _SWITCH,
     "device": _one_of("cpu", "cuda"),
-    "tuner.kind": _one_of("online", "batch", "grouping"),
     "tuner.epochs": _whole(1),
     "tuner.iterations": _whole(1),
     "tuner.interpolation": _share(),

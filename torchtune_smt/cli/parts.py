@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
@@ -31,9 +33,8 @@ class Parts:
             check_loss(self.loss)
         # OSCAR's d may be a word, and is counted later (see `Dimension`).
         counted = cfg.regularizer.get("dimension") in ("charts", "lists")
-        self.regularizer = make(
-            cfg, "regularizer", "prox", **({"dimension": None} if counted else {})
-        )
+        changed: dict[str, Any] = {"dimension": None} if counted else {}
+        self.regularizer = make(cfg, "regularizer", "prox", **changed)
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
         self.decoder = decoder_class(cfg)
         # What the decoder is given besides its own options.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,16 +11,46 @@ from torch import Tensor
 
 from torchtune_smt.cli.objects import argument_names, class_of, make
 from torchtune_smt.cli.parts import Parts, refuse_device
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import Solver
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 
-# What an argument of a solver's class stands for in the configuration.
+# What an argument of a tuner's or solver's class stands for in the configuration.
 _GROUPS: Final = {
+    "metric": ("metric",),
     "sampler": ("sampler", "metric"),
     "loss": ("loss", "metric"),
     "optimizer": ("optimizer", "regularizer"),
+    "learning": ("optimizer", "regularizer"),
 }
+
+
+def tuner_takes(cfg: DictConfig) -> set[str]:
+    """Return the names of the arguments of the configured tuner's class.
+
+    Raises
+    ------
+    InputError
+        There is no such class of tuners.
+    """
+    kind = class_of(cfg, "tuner")
+    if not inspect.isclass(kind) or not issubclass(kind, Tuner):
+        raise InputError(
+            f"tuner._target_={cfg.tuner['_target_']} is no tuner; see docs/extending.md"
+        )
+    return argument_names(kind)
+
+
+def has_solver(cfg: DictConfig) -> bool:
+    """Return whether the configured tuner has a solver, of its own or in its run on dev."""
+    return not tuner_takes(cfg).isdisjoint(("solver", "dev"))
+
+
+def tunes_while_decoding(cfg: DictConfig) -> bool:
+    """Return whether the configured tuner decodes itself, and no lists are collected for it."""
+    return "decoder" in tuner_takes(cfg)
 
 
 def groups_taken(cfg: DictConfig) -> set[str]:
@@ -28,15 +59,12 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     Raises
     ------
     InputError
-        There is no such class of solvers.
+        There is no such class of tuners or solvers.
     """
-    if cfg.tuner.kind == "online":
-        return set(PART_GROUPS)
-    names = argument_names(class_of(cfg, "tuner.solver"))
-    groups = {group for name in names for group in _GROUPS.get(name, ())}
-    if cfg.tuner.kind == "grouping":
-        groups |= {"metric", "sampler", "regularizer", "optimizer"}
-    return groups
+    names = tuner_takes(cfg)
+    if has_solver(cfg):
+        names |= argument_names(class_of(cfg, "tuner.solver"))
+    return {group for name in names for group in _GROUPS.get(name, ())}
 
 
 def make_solver(

@@ -44,7 +44,6 @@ from torchtune_smt.runs.group_records import GroupRecords
 from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.tuners.grouping import GroupingTuner
-from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import evaluate
 
 
@@ -63,8 +62,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
-    if cfg.tuner.kind == "grouping":
-        check_grouping(cfg)
+    check_grouping(cfg)
     parts = Parts(cfg)
     _check(cfg, parts)
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
@@ -107,12 +105,12 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
             log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
             log.weights(0, weights)
-            if isinstance(tuner, OnlineTuner) and tuning.dimension.value is not None:
+            if tuning.online and tuning.dimension.value is not None:
                 log.scalars(0, {"oscar/dimension": tuning.dimension.value})
         minutes = cfg.tuner.get("checkpoint_minutes", math.inf)
         run.callbacks = [
             log,
-            Console(len(sentences) if isinstance(tuner, OnlineTuner) else None),
+            Console(len(sentences) if tuning.online else None),
             *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
             *callbacks,
             Checkpoints(folder / CHECKPOINT, fingerprint, minutes),

@@ -6,16 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import decoder_class
+from torchtune_smt.cli.objects import class_of, decoder_class, make
 from torchtune_smt.cli.parts import Parts, refuse_device
-from torchtune_smt.cli.solvers import groups_taken, make_solver
+from torchtune_smt.cli.solvers import (
+    groups_taken,
+    has_solver,
+    make_solver,
+    tuner_takes,
+    tunes_while_decoding,
+)
 from torchtune_smt.cli.task import Task, bind
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.sentences import Sentences
@@ -24,18 +30,16 @@ from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.runs.folder import LISTS
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.batch import BatchTuner, Mixing
+from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.online import OnlineTuner
 from torchtune_smt.tuners.sentences import evaluate
 
-KINDS: Final[dict[str, type[Tuner]]] = {
-    "online": OnlineTuner,
-    "batch": BatchTuner,
-    "grouping": GroupingTuner,
-}
+# Options that are not the tuner's, but of how its rounds are run, and what it is given.
+_OF_RUN: Final = frozenset(
+    "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
+    "solver dev passes".split()
+)
 
 # What Algorithm 2 is made of.
 _ALGORITHM: Final = {
@@ -59,39 +63,36 @@ class Tuning:
         self._cfg = cfg
         self._parts = parts
         options = cfg.tuner
-        self._kind = KINDS[options.kind]
-        self._rounds = options[f"{self._kind.unit}s"]
-        if self._kind is OnlineTuner:
-            _check_online(cfg, parts)
-        with option_errors("tuner"):
-            check_ending(self._kind, self._rounds, options.patience, options.result)
-        self.dimension = Dimension(cfg, parts)
-        if self._kind is OnlineTuner:
-            return
-        inner = options.dev if self._kind is GroupingTuner else options
-        with option_errors("tuner" if inner is options else "tuner.dev"):
-            self._mixing = Mixing(inner.interpolation, inner.tolerance)
-        if self._kind is GroupingTuner:
-            with option_errors("tuner.dev"):
-                check_ending(BatchTuner, inner.iterations, inner.patience, "best")
-            # As an optimizer, its options have been checked.
-            group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
-            with option_errors("tuner"):
-                self._learning = GroupLearning(
-                    group["regularizer"], group["lr"], group["schedule"], options.passes
-                )
-            # The solver sees groups as features, all of which it may regularise.
-            self._solver = make_solver(cfg, parts, dict)
-            return
-        self._solver = make_solver(cfg, parts, self.dimension.arguments)
-        # MERT has a limit.
-        self._max_features: int | None = getattr(self._solver, "max_features", None)
-        if self._max_features and cfg.features.templates and not parts.decoder.stored:
+        self._takes = tuner_takes(cfg)
+        kind: type[Tuner] = class_of(cfg, "tuner")
+        self.online = tunes_while_decoding(cfg)
+        self._unit = kind.unit
+        self._rounds = options[f"{kind.unit}s"]
+        if parts.optimizer.averages and "average" in self._takes and options.result != "average":
             raise InputError(
-                f"this tuner takes up to {self._max_features} features, and there are templates "
-                "that make sparse ones without number: set features=dense, or take a tuner for "
-                "many features, such as tuner=mira or tuner=pro"
+                f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
+                f"{options.result}: set tuner.result=average, or optimizer.average=none"
             )
+        with option_errors("tuner"):
+            check_ending(kind, self._rounds, options.patience, options.result)
+        self.dimension = Dimension(cfg, parts)
+        if not has_solver(cfg):
+            refuse_device(cfg)
+            return
+        if "dev" not in self._takes:
+            self._solver = make_solver(cfg, parts, self.dimension.arguments)
+            self._max_features = _max_features(cfg, parts, self._solver)
+            return
+        with option_errors("tuner.dev"):
+            check_ending(BatchTuner, options.dev.iterations, options.dev.patience, "best")
+        # As an optimizer, its options have been checked.
+        group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
+        with option_errors("tuner"):
+            self._learning = GroupLearning(
+                group["regularizer"], group["lr"], group["schedule"], options.passes
+            )
+        # The solver sees groups as features, all of which it may regularise.
+        self._solver = make_solver(cfg, parts, dict)
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Rounds:
         """Return the rounds of tuning, at the start.
@@ -103,115 +104,100 @@ class Tuning:
         resumed : bool
             Whether the folder has some from before.
         """
+        cfg, parts, takes = self._cfg, self._parts, self._takes
+        # Where no gains are asked for, lists have some all the same.
+        metric = parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
 
-        def collector(name: str, sentences: Sentences, metric: Any) -> Collector:
-            lists = _open_lists(folder / LISTS / name, self._cfg, task, resumed)
+        def collector(name: str, sentences: Sentences) -> Collector:
+            lists = _open_lists(folder / LISTS / name, cfg, task, resumed)
             bound = bind(metric, task.decoder, sentences)
             return Collector(task.decoder, task.weights, sentences, bound, lists, name)
 
-        options = self._cfg.tuner
-        if self._kind is OnlineTuner:
-            tuner, score = self._online(task), None
-        elif self._kind is BatchTuner:
-            tuner, score = self._batch(task, collector)
-        else:
-            tuner, score = self._grouping(task, collector)
+        on_dev = task.tuning is task.sets["dev"]
+        lists = None
+        if "collector" in takes:
+            if self._max_features and task.decoder.stored:
+                _check_list_features(task, self._max_features)
+            lists = collector("", task.tuning)
+        if "learning" in takes:
+            _check_list_groups(task)
+        self.dimension.open(task, None if lists is None else lists.lists)
+        tuner: Tuner = make(
+            cfg,
+            "tuner",
+            "round",
+            without=_OF_RUN,
+            offered={
+                "decoder": lambda: task.decoder,
+                "weights": lambda: task.weights,
+                "sentences": lambda: task.tuning,
+                "metric": lambda: bind(metric, task.decoder, task.tuning),
+                "sampler": lambda: parts.sampler,
+                "loss": lambda: parts.loss,
+                "optimizer": lambda: parts.optimizer(
+                    [task.weights.parameter], **self.dimension.arguments()
+                ),
+                "average": lambda: parts.optimizer.averages,
+                "seed": lambda: cfg.seed,
+                "collector": lambda: lists,
+                "solver": lambda: self._solver,
+                "dimension": lambda: lambda: self.dimension.value,
+                "learning": self._group_learning,
+                "train": lambda: collector("learning", task.tuning),
+                "dev": lambda: self._on_dev(collector("dev", task.sets["dev"])),
+            },
+        )
+        own = "dev" in takes or ("collector" in takes and on_dev)
+        score: Callable[[], float] = tuner.score if own else partial(_dev_score, task)  # type: ignore[attr-defined]
+        options = cfg.tuner
         return Rounds(
-            tuner,
-            score or partial(_dev_score, task),
-            rounds=self._rounds,
-            patience=options.patience,
-            result=options.result,
+            tuner, score, rounds=self._rounds, patience=options.patience, result=options.result
         )
 
     def plan(self) -> str:
         """Return in one line what is going to be done."""
-        n, what = self._rounds, f"up to {self._rounds} iterations"
-        if self._kind is OnlineTuner:
-            what = f"{n} epoch{'s' if n > 1 else ''}"
-        if self._kind is GroupingTuner:
+        n, what = self._rounds, f"up to {self._rounds} {self._unit}s"
+        if self.online:
+            what = f"{n} {self._unit}{'s' if n > 1 else ''}"
+        if "dev" in self._takes:
             what += ", groups tuned on dev in each"
         return f"{what}{self.dimension.text()}"
 
-    def _online(self, task: Task) -> Tuner:
-        cfg, parts, weights = self._cfg, self._parts, task.weights
-        self.dimension.open(task)
-        with option_errors("tuner"):
-            return OnlineTuner(
-                task.decoder,
-                weights,
-                task.tuning,
-                bind(parts.metric, task.decoder, task.tuning),
-                parts.sampler,
-                parts.loss,
-                parts.optimizer([weights.parameter], **self.dimension.arguments()),
-                batch_size=cfg.tuner.batch_size,
-                shuffle=cfg.tuner.shuffle,
-                seed=cfg.seed,
-                average=parts.optimizer.averages,
-            )
+    def _group_learning(self) -> GroupLearning:
+        """Return how groups are learnt, with OSCAR's d unless lists tell it."""
+        if self.dimension.source == "lists":
+            return self._learning
+        return replace(self._learning, regularizer=self.dimension.regularizer())
 
-    def _batch(
-        self, task: Task, collector: Callable[[str, Sentences, Any], Collector]
-    ) -> tuple[Tuner, Callable[[], float] | None]:
-        cfg = self._cfg
-        if self._max_features and task.decoder.stored:
-            _check_list_features(task, self._max_features)
-        # Where no gains are asked for, lists have some all the same.
-        metric = self._parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
-        lists = collector("", task.tuning, metric)
-        self.dimension.open(task, lists.lists)
+    def _on_dev(self, collector: Collector) -> Rounds:
+        """Return a run on dev that finds the weights of groups."""
+        options = self._cfg.tuner.dev
         tuner = BatchTuner(
-            lists,
+            collector,
             self._solver,
-            self._mixing,
-            seed=cfg.seed,
-            dimension=lambda: self.dimension.value,
+            interpolation=options.interpolation,
+            tolerance=options.tolerance,
+            seed=self._cfg.seed,
         )
-        return tuner, tuner.score if task.tuning is task.sets["dev"] else None
-
-    def _grouping(
-        self, task: Task, collector: Callable[[str, Sentences, Any], Collector]
-    ) -> tuple[Tuner, Callable[[], float] | None]:
-        cfg, decoder, metric = self._cfg, task.decoder, self._parts.metric
-        if decoder.stored and len(decoder.features) <= len(decoder.dense_names):
-            raise InputError(
-                "tuner=grouping groups sparse features, and the k-best lists have none: say with "
-                "decoder.dense which of theirs are dense, or tune with tuner=pro"
-            )
-        learning = self._learning
-        self.dimension.open(task)
-        if self.dimension.source != "lists":
-            learning = replace(learning, regularizer=self.dimension.regularizer())
-        train = collector("learning", task.tuning, metric)
-        dev = BatchTuner(
-            collector("dev", task.sets["dev"], metric), self._solver, self._mixing, seed=cfg.seed
-        )
-        inner = cfg.tuner.dev
-        rounds = Rounds(dev, dev.score, rounds=inner.iterations, patience=inner.patience)
-        tuner = GroupingTuner(
-            train,
-            rounds,
-            self._parts.sampler,
-            learning,
-            zero_group=cfg.tuner.zero_group,
-            seed=cfg.seed,
-        )
-        return tuner, tuner.score
+        return Rounds(tuner, tuner.score, rounds=options.iterations, patience=options.patience)
 
 
-def _check_online(cfg: DictConfig, parts: Parts) -> None:
-    """Raise InputError where the configuration of the online tuner makes no sense."""
-    if parts.optimizer.averages and cfg.tuner.result != "average":
+def _max_features(cfg: DictConfig, parts: Parts, solver: Solver) -> int | None:
+    """Return how many features a solver takes at most; MERT has a limit."""
+    most: int | None = getattr(solver, "max_features", None)
+    if most and cfg.features.templates and not parts.decoder.stored:
         raise InputError(
-            f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
-            f"{cfg.tuner.result}: set tuner.result=average, or optimizer.average=none"
+            f"this tuner takes up to {most} features, and there are templates that make sparse "
+            "ones without number: set features=dense, or take a tuner for many features, such as "
+            "tuner=mira or tuner=pro"
         )
-    refuse_device(cfg)
+    return most
 
 
 def check_grouping(cfg: DictConfig) -> None:
-    """Raise InputError where the configuration of a grouping tuner makes no sense."""
+    """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
+    if "learning" not in tuner_takes(cfg):
+        return
     for group, (choice, kind) in _ALGORITHM.items():
         if cfg[group]["_target_"] != kind:
             raise InputError(
@@ -235,6 +221,16 @@ def _dev_score(task: Task) -> float:
     score = evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
     task.weights.take(task.decoder.features)
     return score
+
+
+def _check_list_groups(task: Task) -> None:
+    """Raise InputError if stored lists have no features that could be grouped."""
+    decoder = task.decoder
+    if decoder.stored and len(decoder.features) <= len(decoder.dense_names):
+        raise InputError(
+            "tuner=grouping groups sparse features, and the k-best lists have none: say with "
+            "decoder.dense which of theirs are dense, or tune with tuner=pro"
+        )
 
 
 def _check_list_features(task: Task, most: int) -> None:

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken
+from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
@@ -115,7 +115,7 @@ def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> di
 
 def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return which sets of the data, and which ways to prepare them, are not used."""
-    on_train, drops_copies = cfg.tuner.tune_on == "train", cfg.tuner.kind != "online"
+    on_train, drops_copies = cfg.tuner.tune_on == "train", not tunes_while_decoding(cfg)
     unused = dict(parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies))
     if parts.model is not None and not parts.model.from_bitext:
         unused["data.train"] = f"model={choices['model']} is not built from a bitext"
@@ -144,7 +144,9 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
     }
     if "loss" in taken:
         loss = f"loss={choices['loss']}"
-        if is_listwise(parts.loss) and cfg.tuner.kind != "grouping":
+        # A tuner with a sampler and no loss has another use for it.
+        takes = tuner_takes(cfg)
+        if is_listwise(parts.loss) and ("loss" in takes or "sampler" not in takes):
             unused["sampler"] = f"{loss} takes no sampler"
         if parts.loss.reduction == "each":
             unused["tuner.solver.batch_size"] = (

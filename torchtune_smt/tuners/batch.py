@@ -107,36 +107,6 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
     return solver.solve(lists.lists(), start, seed)
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """How weights that were found are taken over, and when there is nothing left to be found.
-
-    Parameters
-    ----------
-    interpolation : float
-        Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
-    tolerance : float
-        Stop where decoding brings nothing new and the last iteration has moved no weight by more
-        than this share of the largest one.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
-    """
-
-    interpolation: float = 1.0
-    tolerance: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if not 0 < self.interpolation <= 1:
-            raise ValueError(
-                f"interpolation must be above 0 and at most 1, not {self.interpolation}"
-            )
-        if not self.tolerance >= 0:
-            raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
-
-
 class BatchTuner(Tuner):
     """Finds weights on the k-best lists of all iterations.
 
@@ -147,7 +117,11 @@ class BatchTuner(Tuner):
     collector : Collector
         Its lists are empty, or those of the run that is taken up again.
     solver : Solver
-    mixing : Mixing
+    interpolation : float
+        Ψ in (0, 1]: W ← Ψ W_new + (1 - Ψ) W_old.
+    tolerance : float
+        The run is over where decoding brings nothing new and the last iteration has moved no
+        weight by more than this share of the largest one.
     seed : int
     dimension : callable
         Returns OSCAR's d, where it took part in the last solution.
@@ -158,6 +132,11 @@ class BatchTuner(Tuner):
         Iterations of the lists that were there before; weights are found on all of them.
     moved : float
         In the last iteration: the largest change of a weight, as a share of the largest weight.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
     """
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
@@ -166,16 +145,22 @@ class BatchTuner(Tuner):
         self,
         collector: Collector,
         solver: Solver,
-        mixing: Mixing = Mixing(),
         *,
+        interpolation: float = 1.0,
+        tolerance: float = 1e-3,
         seed: int = 0,
         dimension: Callable[[], int | None] = lambda: None,
     ) -> None:
+        if not 0 < interpolation <= 1:
+            raise ValueError(f"interpolation must be above 0 and at most 1, not {interpolation}")
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance must be 0 or more, not {tolerance}")
         super().__init__()
         self.collector = collector
         self.weights = collector.weights
         self.solver = solver
-        self.mixing = mixing
+        self.interpolation = interpolation
+        self.tolerance = tolerance
         self.seed = seed
         self.dimension = dimension
         self.begin()
@@ -205,14 +190,14 @@ class BatchTuner(Tuner):
         iteration = self.earlier + number
         if lists.n_iterations < iteration:
             self.collector.collect(self.show)
-        if lists.sizes[iteration - 1] == 0 and self.moved <= self.mixing.tolerance:
+        if lists.sizes[iteration - 1] == 0 and self.moved <= self.tolerance:
             return
         weights.grow()
         start: Float64 = weights.parameter.detach().to("cpu", torch.float64, copy=True).numpy()
         decoded = time.perf_counter()
         solution = solve_lists(self.solver, lists, start, (self.seed, iteration))
         self._solving = time.perf_counter() - decoded
-        share = self.mixing.interpolation
+        share = self.interpolation
         mixed = share * solution.weights + (1 - share) * start
         largest = float(np.abs(mixed).max(initial=0.0))
         self.moved = float(np.abs(mixed - start).max(initial=0.0)) / largest if largest > 0 else 0.0
