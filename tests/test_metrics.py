@@ -1,5 +1,7 @@
 """Gains and corpus scores against sacrebleu."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -10,8 +12,14 @@ from sacrebleu.metrics import BLEU
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.metrics import BleuPlusOne, BleuReferences
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.metrics import (
+    BleuPlusOne,
+    BleuReferences,
+    PhrasalBleu,
+    bind_metric,
+    with_gains,
+)
 
 
 def kbest_of(index, hypotheses, words):
@@ -91,6 +99,28 @@ def test_a_word_of_the_references_may_come_later():
     bound = BleuPlusOne().bind([[["the", "Hindenburg"]]], words)
     words.intern(["something", "else"])
     assert bound.gains(kbest_of(0, [["the", "Hindenburg"]], words)) == [1.0]
+
+
+@pytest.mark.parametrize("metric", [BleuPlusOne(), PhrasalBleu()])
+def test_lists_bring_their_statistics(metric):
+    """Where they do, words are not asked."""
+    words = Vocabulary()
+    references = [[["a", "b", "c"], ["a", "c"]], [["b"]]]
+    kbests = [kbest_of(1, [["b"], ["a"]], words), kbest_of(0, [["a", "b"], []], words)]
+    lists = KBestLists.of(kbests)
+    bound = bind_metric(metric, references, words)
+    counted = BleuReferences(references, words).with_statistics(lists)
+    assert counted.statistics.dtype == np.int32 and counted.statistics.shape == (4, 10)
+    assert BleuReferences([], words).with_statistics(counted) is counted
+    without_words = replace(counted, tokens=None, token_begin=None)
+    gains = with_gains(bound, lists).gain.tolist()
+    assert with_gains(bound, without_words).gain.tolist() == gains
+    if metric == BleuPlusOne():
+        none = bind_metric(metric, [[], []], words)
+        assert with_gains(none, without_words).gain.tolist() == gains
+    else:
+        with pytest.raises(InputError, match="PhrasalBleu needs the words of the hypotheses"):
+            bind_metric(metric, [[], []], words)
 
 
 @pytest.mark.parametrize("references", [[[["a"]], []], [[["a"]], [[]]]])

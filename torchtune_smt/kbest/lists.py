@@ -120,10 +120,7 @@ class Hypotheses:
 
     def _some(self, numbers: Int64) -> dict[str, Any]:
         """Return the fields of some hypotheses."""
-        found: dict[str, Any] = {"rows": self.rows.chosen(numbers)}
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            found[name] = None if column is None else column[numbers]
+        found: dict[str, Any] = {"rows": self.rows.chosen(numbers), **self._columns(numbers)}
         if self.tokens is not None and self.token_begin is not None:
             found["token_begin"], places = places_of(self.token_begin, numbers)
             found["tokens"] = self.tokens[places]
@@ -131,16 +128,19 @@ class Hypotheses:
 
     def _between(self, first: int, last: int) -> dict[str, Any]:
         """Return the fields of the hypotheses ``first .. last - 1``, sharing memory."""
-        found = {name: getattr(self, name) for name in ("features", "words")}
-        found["rows"] = self.rows.between(first, last)
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            found[name] = None if column is None else column[first:last]
+        found: dict[str, Any] = {"rows": self.rows.between(first, last)}
+        found |= {"features": self.features, "words": self.words}
+        found |= self._columns(slice(first, last))
         if self.tokens is not None and self.token_begin is not None:
             begin = self.token_begin[first : last + 1]
             found["token_begin"] = begin - begin[0]
             found["tokens"] = self.tokens[begin[0] : begin[-1]]
         return found
+
+    def _columns(self, numbers: Int64 | slice) -> dict[str, Any]:
+        """Return what some hypotheses have one of each."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return {name: None if c is None else c[numbers] for name, c in columns.items()}
 
 
 _COLUMNS: Final = ("score", "gain", "statistics", "entry")

@@ -12,6 +12,7 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.lists_kernels import best
 from torchtune_smt.tuners import mert_kernels as kernels
 from torchtune_smt.tuners.batch import Solution, check_start
 
@@ -232,7 +233,7 @@ class _Search:
         return 0.0, bleu
 
     def _bleu(self) -> float:
-        kernels.best(self._list_begin, self.offset, self._chosen)
+        best(self._list_begin, self.offset, self._chosen)
         return float(kernels.chosen_bleu(self._statistics, self._chosen))
 
 

@@ -196,17 +196,6 @@ def chosen_bleu(statistics: Int32, chosen: Int64) -> float:
 
 
 @kernel
-def best(list_begin: Int64, offset: Float64, chosen: Int64) -> None:
-    """Write the first hypothesis of the largest score of each list."""
-    for s in range(chosen.size):
-        top = list_begin[s]
-        for h in range(list_begin[s] + 1, list_begin[s + 1]):
-            if offset[h] > offset[top]:
-                top = h
-        chosen[s] = top
-
-
-@kernel
 def sweep(
     first: Int64,
     gamma: Float64,
