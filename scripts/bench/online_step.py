@@ -19,7 +19,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.losses import Logistic
-from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics import BleuPlusOne, with_gains
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.samplers import ProSampler, pair_rows
@@ -69,6 +69,7 @@ def main() -> None:
     kbests = [
         synthetic_kbest(generator, i, references[i], arguments.features) for i in range(sentences)
     ]
+    batches = [KBestLists.of(kbests[i : i + BATCH]) for i in range(0, sentences, BATCH)]
     weights = Weights([f"dense{i}" for i in range(DENSE)])
     weights.features.intern([f"feature{i}" for i in range(DENSE, arguments.features)])
     weights.grow()
@@ -83,9 +84,7 @@ def main() -> None:
     # The first epoch warms up kernels and fills the state; it does not count.
     for batch in range(-sentences // BATCH, arguments.batches):
         times = [perf_counter()]
-        first = batch * BATCH % sentences
-        lists = KBestLists.of(kbests[first : first + BATCH])
-        lists = lists.with_gains(np.concatenate([metric.gains(kbest) for kbest in lists]))
+        lists = with_gains(metric, batches[batch % len(batches)])
         times.append(perf_counter())
         rows = pair_rows(lists, sampler, (0, batch + sentences))
         times.append(perf_counter())
