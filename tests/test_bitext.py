@@ -10,7 +10,6 @@ from torchtune_smt.data.bitext import (
     RESERVED,
     Corpus,
     find_files,
-    parallel_corpus,
     read_corpus,
     write_corpus,
 )
@@ -182,8 +181,8 @@ def test_write_needs_a_path_for_each_reference(tmp_path: Path) -> None:
 
 
 def test_corpora_one_after_the_other() -> None:
-    first = parallel_corpus([["a", ""], ["A", "B"]], ["x.de", "x.en"], empty="skip")
-    second = parallel_corpus([["", "c"], ["B", "C"]], ["y.de", "y.en"], empty="skip")
+    first = read_corpus("x.de", ["x.en"], lines=[["a", ""], ["A", "B"]], empty="skip")
+    second = read_corpus("y.de", ["y.en"], lines=[["", "c"], ["B", "C"]], empty="skip")
     both = first.followed_by(second)
     assert both.source == [["a"], ["c"]]
     assert both.targets == [["A"], ["C"]]

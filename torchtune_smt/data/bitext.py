@@ -82,6 +82,7 @@ def read_corpus(
     target_text: Preprocessor | None = None,
     lengths: LengthFilter | None = None,
     max_words: int | None = None,
+    lines: Sequence[Iterable[str]] | None = None,
 ) -> Corpus:
     """Read parallel files (plain or ``.gz``), line by line translations of each other.
 
@@ -100,6 +101,9 @@ def read_corpus(
         Pairs that this filter rejects are left out and counted.
     max_words
         A source sentence with more words is an error.
+    lines
+        The lines of each file, gone through once, where they are in memory already: the files are
+        then only what errors call them.
 
     Raises
     ------
@@ -107,47 +111,11 @@ def read_corpus(
         A file is missing, is not UTF-8, has another number of lines than the source, a line
         without words, or with too many, or a reserved word.
     """
-    paths = [source, *references]
-    return parallel_corpus(
-        [iterate_lines(path) for path in paths],
-        paths,
-        empty=empty,
-        source_text=source_text,
-        target_text=target_text,
-        lengths=lengths,
-        max_words=max_words,
-    )
-
-
-def parallel_corpus(
-    files: Sequence[Iterable[str]],
-    paths: Sequence[AnyPath],
-    *,
-    empty: Literal["error", "skip"] = "error",
-    source_text: Preprocessor | None = None,
-    target_text: Preprocessor | None = None,
-    lengths: LengthFilter | None = None,
-    max_words: int | None = None,
-) -> Corpus:
-    """Make a corpus of parallel lines: `read_corpus` for text that is in memory already.
-
-    Parameters
-    ----------
-    files
-        The lines of the source, then those of each reference; they are gone through once.
-    paths
-        What errors call them.
-    empty, source_text, target_text, lengths, max_words
-        As in `read_corpus`.
-
-    Raises
-    ------
-    InputError
-        As `read_corpus`.
-    """
     if empty not in ("error", "skip"):
         raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
-    texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * (len(files) - 1)]
+    paths = [source, *references]
+    files = [iterate_lines(path) for path in paths] if lines is None else lines
+    texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * len(references)]
     corpus = Corpus([], [], [])
     dropped: Counter[str] = Counter()
     number = 0

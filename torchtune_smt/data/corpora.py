@@ -22,7 +22,7 @@ from typing import Final
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import lines_of
-from torchtune_smt.data.bitext import Corpus, parallel_corpus, write_corpus, written_lines
+from torchtune_smt.data.bitext import Corpus, read_corpus, write_corpus, written_lines
 from torchtune_smt.data.preprocess import Preprocessor
 
 Log = Callable[[str], None]
@@ -319,9 +319,10 @@ def fetch(
                     )
                 files.append(list(lines_of(io.BytesIO(content), url)))
                 log(f"{url}: {len(files[-1])} lines, sha256 {digest}")
-            text = parallel_corpus(
-                files,
-                urls,
+            text = read_corpus(
+                urls[0],
+                urls[1:],
+                lines=files,
                 empty="skip",
                 source_text=corpus.source_text,
                 target_text=corpus.target_text,
