@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.core import offsets_kernels as kernels
 from torchtune_smt.core.arrays import Int64
+
+T = TypeVar("T", bound=np.generic)
 
 
 def offsets(lengths: Sequence[int] | NDArray[np.integer[Any]]) -> Int64:
@@ -41,6 +43,12 @@ def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
     """
     result: tuple[Int64, Int64] = kernels.places_of(begin, chosen)
     return result
+
+
+def gather(begin: Int64, items: NDArray[T], chosen: Int64) -> tuple[Int64, NDArray[T]]:
+    """Return some pieces behind each other: their offsets and their items; see `places_of`."""
+    new_begin, places = places_of(begin, chosen)
+    return new_begin, items[places]
 
 
 def runs(owner: Int64) -> tuple[Int64, Int64]:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core import vocabulary_kernels as kernels
 from torchtune_smt.core.arrays import Int32, Int64, UInt8
 from torchtune_smt.core.offsets import are_offsets, offsets
+from torchtune_smt.core.sequences import SequenceTable
 
-T = TypeVar("T", bound=np.generic)
 
-
-class Vocabulary:
+class Vocabulary(SequenceTable[np.uint8]):
     """A growing set of strings, each with an id: 0, 1, 2, ... in the order of first sight.
-
-    Names lie packed in one array of UTF-8 bytes, behind a hash table of int32 ids, so that ten
-    million names cost their letters and some 20 bytes each.
 
     Parameters
     ----------
@@ -28,14 +23,8 @@ class Vocabulary:
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._count = 0
-        self._arena: UInt8 = np.empty(64, np.uint8)
-        self._begin: Int64 = np.zeros(17, np.int64)
-        self._table: Int32 = np.full(32, -1, np.int32)
+        super().__init__(np.uint8)
         self.intern(list(names))
-
-    def __len__(self) -> int:
-        return self._count
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and bool(self.lookup([name])[0] >= 0)
@@ -43,7 +32,7 @@ class Vocabulary:
     def __getitem__(self, id: int) -> str:
         if not 0 <= id < self._count:
             raise IndexError(f"id {id} is not in 0..{self._count - 1}")
-        return self._arena[self._begin[id] : self._begin[id + 1]].tobytes().decode("utf-8")
+        return self._symbols[self._begin[id] : self._begin[id + 1]].tobytes().decode("utf-8")
 
     def names(self, ids: Iterable[int]) -> list[str]:
         """Return the strings of some ids."""
@@ -70,43 +59,9 @@ class Vocabulary:
         """Return the ids (int32, one a string), -1 where a string is unknown."""
         return self.lookup_spans(*_pack(names))
 
-    def intern_spans(self, buffer: UInt8, begin: Int64, end: Int64) -> Int32:
-        """Return the ids of the strings ``buffer[begin[i]:end[i]]``, adding those that are new.
-
-        Parameters
-        ----------
-        buffer : uint8 array
-            UTF-8 text; its validity is the caller's business.
-        begin, end : int64 arrays
-            Of one length.
-        """
-        ids: Int32 = np.empty(begin.size, np.int32)
-        position = 0
-        while True:
-            self._count, position = kernels.intern(
-                self._table,
-                self._arena,
-                self._begin,
-                self._count,
-                buffer,
-                begin,
-                end,
-                ids,
-                position,
-            )
-            if position == begin.size:
-                return ids
-            self._make_room(int(end[position] - begin[position]))
-
-    def lookup_spans(self, buffer: UInt8, begin: Int64, end: Int64) -> Int32:
-        """Return the ids of the strings ``buffer[begin[i]:end[i]]``, -1 where unknown."""
-        ids: Int32 = np.empty(begin.size, np.int32)
-        kernels.lookup(self._table, self._arena, self._begin, buffer, begin, end, ids)
-        return ids
-
     def spans(self, ids: Int64) -> tuple[UInt8, Int64, Int64]:
         """Return where some names stand: a buffer that is shared, their begins and ends."""
-        return self._arena, self._begin[ids], self._begin[ids + 1]
+        return self._symbols, self._begin[ids], self._begin[ids + 1]
 
     def copy(self) -> Vocabulary:
         """Return a vocabulary with the same names and ids, which grows on its own."""
@@ -114,13 +69,12 @@ class Vocabulary:
         result.intern_spans(*self.spans(np.arange(self._count)))
         return result
 
-    def to_arrays(self) -> dict[str, UInt8 | Int64]:
+    def to_arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer)."""
-        begin = self._begin[: self._count + 1]
-        return {"letters": self._arena[: begin[-1]].copy(), "begin": begin.copy()}
+        return {f"{prefix}letters": self.symbols.copy(), f"{prefix}begin": self.begin.copy()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Vocabulary:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Vocabulary:
         """Return the vocabulary that `to_arrays` took apart.
 
         Raises
@@ -128,7 +82,7 @@ class Vocabulary:
         ValueError, KeyError
             The arrays, which may come from a file, are no vocabulary.
         """
-        letters, begin = arrays["letters"], arrays["begin"]
+        letters, begin = arrays[f"{prefix}letters"], arrays[f"{prefix}begin"]
         if not _are_names(letters, begin):
             raise ValueError("the stored vocabulary has names that are none")
         vocabulary = cls()
@@ -136,17 +90,6 @@ class Vocabulary:
         if len(vocabulary) != begin.size - 1:
             raise ValueError("the stored vocabulary holds a name twice")
         return vocabulary
-
-    def _make_room(self, length: int) -> None:
-        """Enlarge whatever is too small for one more string of `length` bytes."""
-        used = int(self._begin[self._count])
-        if used + length > self._arena.size:
-            self._arena = _enlarged(self._arena, used + length)
-        if self._count + 2 > self._begin.size:
-            self._begin = _enlarged(self._begin, self._count + 2)
-        if 2 * (self._count + 1) > self._table.size:
-            self._table = np.empty(2 * self._table.size, np.int32)
-            kernels.rebuild(self._table, self._arena, self._begin, self._count)
 
 
 def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
@@ -159,13 +102,6 @@ def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
         return False
     # No name begins with a byte that goes on with a letter.
     return bool((letters[begin[begin < letters.size]] & 0xC0 != 0x80).all())
-
-
-def _enlarged(array: NDArray[T], needed: int) -> NDArray[T]:
-    """Return a copy with at least `needed` places; room grows by a quarter, to keep memory low."""
-    larger = np.zeros(max(needed, array.size + array.size // 4 + 16), array.dtype)
-    larger[: array.size] = array
-    return larger
 
 
 def _pack(names: Sequence[str]) -> tuple[UInt8, Int64, Int64]:

@@ -6,11 +6,11 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import gather
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
-from torchtune_smt.grammar.sequences import gather
 from torchtune_smt.grammar.trie import Trie
 
 DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
@@ -36,29 +36,13 @@ class ExtractedGrammar(Grammar):
     source_words, target_words : Vocabulary
         Ids are in the order of the strings.
     arrays : dict of arrays
-        See `ARRAYS`; `extract_grammar` makes them.
+        `extract_grammar` makes them. Those of `RuleCounts` are called ``counts_...``, those of
+        `Lexicon` ``lexicon_...``, those of `Trie` ``trie_...``; others are those of `Grammar`. For
+        each training sentence there are its rules, ``own_rule`` (int32, ascending) with counts
+        ``own_low`` (int64, units of 1 / UNIT) from ``own_begin`` on, and its word links,
+        ``own_link`` (int32 [links, 2], with those to NULL) from ``own_link_begin`` on.
     table_limit : int
     """
-
-    ARRAYS = (
-        "trie_symbol",
-        "trie_child_begin",
-        "node_source",
-        "source_begin",
-        "source_symbols",
-        "rule_source",
-        "target_begin",
-        "target_symbols",
-        *(f"counts_{name}" for name in RuleCounts._fields),
-        *(f"lexicon_{name}" for name in Lexicon._fields),
-        # Rules (int32, ascending) and counts (int64, units of 1 / UNIT) of each training sentence.
-        "own_begin",
-        "own_rule",
-        "own_low",
-        # Word links of each training sentence, int32 [links, 2], with those to NULL.
-        "own_link_begin",
-        "own_link",
-    )
 
     def __init__(
         self,

@@ -9,13 +9,13 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.offsets import offsets
+from torchtune_smt.core.offsets import gather, offsets
+from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
-from torchtune_smt.grammar.sequences import SequenceTable, gather
 from torchtune_smt.grammar.trie import build_trie
 
 _BLOCK = 500  # sentences whose rules are held before equal ones are merged
@@ -83,7 +83,7 @@ def extract_grammar(
     target_words, target_begin, target = _number_words(targets)
     link_begin, links = _join_links(alignments, np.diff(source_begin), np.diff(target_begin))
 
-    sides, target_sides = SequenceTable(100_000), SequenceTable(100_000)
+    sides, target_sides = SequenceTable(np.int32), SequenceTable(np.int32)
     sentence_parts, key_parts, low_parts = [], [], []
     for first in range(0, len(sources), _BLOCK):
         last = min(first + _BLOCK, len(sources))
@@ -104,8 +104,8 @@ def extract_grammar(
                 counts == "shared",
             )
         )
-        key = sides.intern(side_begin, side).astype(np.int64) << 32
-        key |= target_sides.intern(target_side_begin, target_side)
+        key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
+        key |= target_sides.intern_spans(target_side, target_side_begin[:-1], target_side_begin[1:])
         kept = extraction_kernels.merge_equal(sentence, key, low)
         if kept < 0:
             raise InputError(
@@ -174,7 +174,11 @@ def _has_repeats(links: Int32) -> bool:
 
 
 def _count_rules(
-    sides: SequenceTable, target_sides: SequenceTable, sentence: Int32, key: Int64, low: Int64
+    sides: SequenceTable[np.int32],
+    target_sides: SequenceTable[np.int32],
+    sentence: Int32,
+    key: Int64,
+    low: Int64,
 ) -> dict[str, np.ndarray]:
     """Return the arrays of `ExtractedGrammar` about rules, and ``sentence`` [own rules].
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.offsets import offsets
+from torchtune_smt.core.offsets import gather, offsets
+from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.sequences import SequenceTable, gather
 from torchtune_smt.grammar.trie import build_trie
 
 NO_LIMIT = 1 << 30
@@ -62,9 +62,10 @@ class FileGrammar(Grammar):
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
         n_rules = source_begin.size - 1
-        sides, targets = SequenceTable(n_rules // 4 + 16), SequenceTable(n_rules)
-        side = sides.intern(source_begin, source_symbols)
-        rules = side.astype(np.int64) << 32 | targets.intern(target_begin, target_symbols)
+        sides, targets = SequenceTable(np.int32), SequenceTable(np.int32)
+        side = sides.intern_spans(source_symbols, source_begin[:-1], source_begin[1:])
+        target = targets.intern_spans(target_symbols, target_begin[:-1], target_begin[1:])
+        rules = side.astype(np.int64) << 32 | target
         _, first = np.unique(rules, return_index=True)
         first.sort()
         self.n_duplicates = n_rules - first.size

@@ -18,7 +18,7 @@ from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 
 _VERSION: Final = 2
 _KIND: Final = "grammar"
-_VOCABULARIES: Final = ("source_words", "target_words")
+_WORDS: Final = ("source_words", "target_words")
 
 
 def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str:
@@ -38,9 +38,8 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
     if path.exists() and not is_container(path, _KIND):
         raise InputError("exists and is no grammar; choose another path, or remove it", path=path)
     arrays = dict(grammar.arrays)
-    for name in _VOCABULARIES:
-        for part, array in getattr(grammar, name).to_arrays().items():
-            arrays[f"{name}_{part}"] = array
+    for name in _WORDS:
+        arrays |= getattr(grammar, name).to_arrays(f"{name}_")
     return write_container(path, _KIND, _VERSION, {"table_limit": grammar.table_limit}, arrays)
 
 
@@ -65,17 +64,14 @@ def load_grammar(
     stored = read_container(path, _KIND, _VERSION, cure=REBUILD)
     if expected not in (None, stored.checksum):
         raise InputError(f"is the grammar of another model; {REBUILD}", path=path)
-    arrays = stored.arrays
     try:
         source_words, target_words = (
-            Vocabulary.from_arrays(
-                {part: arrays.pop(f"{name}_{part}") for part in ("letters", "begin")}
-            )
-            for name in _VOCABULARIES
+            Vocabulary.from_arrays(stored.arrays, f"{name}_") for name in _WORDS
         )
         limit = stored.content["table_limit"]
         if type(limit) is not int or not 0 < limit < 2**31:
             raise ValueError
+        arrays = {name: a for name, a in stored.arrays.items() if not name.startswith(_WORDS)}
         _check(arrays, len(source_words), len(target_words))
     except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
@@ -93,8 +89,6 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
     One pass finds every offset and id that leads out of an array, and every rule whose sides do
     not belong together. Counts are not added up.
     """
-    if arrays.keys() != set(ExtractedGrammar.ARRAYS):
-        raise ValueError
     nodes, rules = arrays["trie_symbol"].size, arrays["rule_source"].size
     sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
     entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
@@ -128,6 +122,8 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
         "own_link_begin": ("i8", (sentences + 1,)),
         "own_link": ("i4", (own_links, 2)),
     }
+    if arrays.keys() != shapes.keys():
+        raise ValueError
     for name, (kind, shape) in shapes.items():
         if arrays[name].dtype != np.dtype(kind) or arrays[name].shape != shape:
             raise ValueError

@@ -220,9 +220,7 @@ def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
     InputError
         The folder cannot be written to.
     """
-    words = ngrams.words.to_arrays()
-    letters: UInt8 = np.asarray(words["letters"], np.uint8)
-    begin: Int64 = np.asarray(words["begin"], np.int64)
+    letters, begin = ngrams.words.symbols, ngrams.words.begin
     room: UInt8 = np.empty(1 << 20, np.uint8)
     with atomic_writer(path) as file:
         file.write("\\data\\\n")

@@ -177,7 +177,7 @@ def format_rows(
 ) -> tuple[int, int]:
     """Write n-grams from row `first` on to `out` as ARPA lines, while there is room.
 
-    `letters` and `begin` are the words, as `Vocabulary.to_arrays` gives them. Returns (next row,
+    `letters` and `begin` are the words, as `Vocabulary` has them (``symbols``). Returns (next row,
     bytes written).
     """
     position = 0

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
-
-from numpy.typing import NDArray
+from typing import Final
 
 from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
@@ -41,8 +39,7 @@ def write_cache(
     checksum : str
         Of the bytes that the model was made from: the file may be another one by now.
     """
-    arrays: dict[str, NDArray[Any]] = {_WORDS + name: a for name, a in words.to_arrays().items()}
-    arrays |= tables._asdict()
+    arrays = words.to_arrays(_WORDS) | tables._asdict()
     content = {"source": checksum, "order": order}
     try:
         write_container(cache_path(source), _KIND, _VERSION, content, arrays)
@@ -70,13 +67,7 @@ def read_cache(
         if copy.content["source"] != checksum:
             return None
         tables = LmTables(**{name: copy.arrays[name] for name in LmTables._fields})
-        words = Vocabulary.from_arrays(
-            {
-                name.removeprefix(_WORDS): array
-                for name, array in copy.arrays.items()
-                if name.startswith(_WORDS)
-            }
-        )
+        words = Vocabulary.from_arrays(copy.arrays, _WORDS)
         check_tables(tables, order, words)
     except (ValueError, KeyError, TypeError):
         return None

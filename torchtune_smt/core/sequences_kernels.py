@@ -1,16 +1,21 @@
-"""Kernels of `Vocabulary`: a hash table over packed bytes."""
+"""Kernels of `SequenceTable`: a hash table over packed sequences."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TypeVar
 
-from torchtune_smt.core.arrays import Int32, Int64, UInt8
+import numpy as np
+from numpy.typing import NDArray
+
+from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.compiled import kernel
+
+T = TypeVar("T", np.uint8, np.int32)
 
 
 @kernel
-def hash_bytes(data: UInt8, begin: int, end: int) -> np.uint64:
-    """Return a 64-bit hash of ``data[begin:end]`` (multiply-xor over bytes, finished by a mix)."""
+def hash_symbols(data: NDArray[T], begin: int, end: int) -> np.uint64:
+    """Return a 64-bit hash of ``data[begin:end]`` (multiply-xor, then a mix)."""
     h = np.uint64(0xCBF29CE484222325)
     for i in range(begin, end):
         h = (h ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
@@ -22,11 +27,11 @@ def hash_bytes(data: UInt8, begin: int, end: int) -> np.uint64:
 
 @kernel
 def find(
-    table: Int32, arena: UInt8, begin: Int64, data: UInt8, first: int, last: int
+    table: Int32, known: NDArray[T], begin: Int64, data: NDArray[T], first: int, last: int
 ) -> tuple[np.uint64, int]:
-    """Return (slot, id) of the string ``data[first:last]``; id is -1 where the slot is free."""
+    """Return (slot, id) of the sequence ``data[first:last]``; id is -1 where the slot is free."""
     mask = np.uint64(table.size - 1)
-    slot = hash_bytes(data, first, last) & mask
+    slot = hash_symbols(data, first, last) & mask
     length = last - first
     while True:
         id = table[slot]
@@ -36,7 +41,7 @@ def find(
         if begin[id + 1] - offset == length:
             same = True
             for k in range(length):
-                if arena[offset + k] != data[first + k]:
+                if known[offset + k] != data[first + k]:
                     same = False
                     break
             if same:
@@ -45,12 +50,12 @@ def find(
 
 
 @kernel
-def rebuild(table: Int32, arena: UInt8, begin: Int64, count: int) -> None:
-    """Fill the emptied `table` (a power of two long) with strings 0..count-1."""
+def rebuild(table: Int32, known: NDArray[T], begin: Int64, count: int) -> None:
+    """Fill the emptied `table` (a power of two long) with sequences 0..count-1."""
     table[:] = -1
     mask = np.uint64(table.size - 1)
     for id in range(count):
-        slot = hash_bytes(arena, begin[id], begin[id + 1]) & mask
+        slot = hash_symbols(known, begin[id], begin[id + 1]) & mask
         while table[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
         table[slot] = id
@@ -59,10 +64,10 @@ def rebuild(table: Int32, arena: UInt8, begin: Int64, count: int) -> None:
 @kernel
 def intern(
     table: Int32,
-    arena: UInt8,
+    known: NDArray[T],
     begin: Int64,
     count: int,
-    data: UInt8,
+    data: NDArray[T],
     first: Int64,
     last: Int64,
     ids: Int32,
@@ -71,18 +76,18 @@ def intern(
     """Intern spans of `data` from number `start` on, until done or until room runs out.
 
     Returns (count, next): when ``next < first.size``, more room is needed (twice the table, or
-    more arena) before the call is repeated from there.
+    more known) before the call is repeated from there.
     """
     for i in range(start, first.size):
-        slot, id = find(table, arena, begin, data, first[i], last[i])
+        slot, id = find(table, known, begin, data, first[i], last[i])
         if id < 0:
             length = last[i] - first[i]
             offset = begin[count]
             full = 2 * (count + 1) > table.size or count + 2 > begin.size
-            if full or offset + length > arena.size:
+            if full or offset + length > known.size:
                 return count, i
             for k in range(length):
-                arena[offset + k] = data[first[i] + k]
+                known[offset + k] = data[first[i] + k]
             begin[count + 1] = offset + length
             table[slot] = count
             id = count
@@ -93,8 +98,14 @@ def intern(
 
 @kernel
 def lookup(
-    table: Int32, arena: UInt8, begin: Int64, data: UInt8, first: Int64, last: Int64, ids: Int32
+    table: Int32,
+    known: NDArray[T],
+    begin: Int64,
+    data: NDArray[T],
+    first: Int64,
+    last: Int64,
+    ids: Int32,
 ) -> None:
     """Write the ids of spans of `data` to `ids`, -1 for what is unknown."""
     for i in range(first.size):
-        ids[i] = find(table, arena, begin, data, first[i], last[i])[1]
+        ids[i] = find(table, known, begin, data, first[i], last[i])[1]
