@@ -9,6 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float32, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.textio import atomic_writer, check_utf8, read_packed, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import arpa_kernels as kernels
@@ -162,7 +163,7 @@ class _Reader:
         word_begin: Int64 = np.zeros(count * n, np.int64)
         word_end: Int64 = np.zeros(count * n, np.int64)
         code, row, self.position = kernels.parse_section(
-            self.text, self.position, has_backoff, prob, backoff, word_begin, word_end
+            self.text, self.position, has_backoff, prob, backoff, word_begin, word_end, POWERS
         )
         if code != kernels.DONE:
             raise self._error(

@@ -4,69 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float32, Int32, Int64, UInt8
+from torchtune_smt.core import numerals_kernels as numerals
+from torchtune_smt.core.arrays import Float32, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.compiled import kernel
 
 DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
 
 _TAB, _NEWLINE, _BLANK, _BACKSLASH = 9, 10, 32, 92
 _LESS, _GREATER, _U, _N, _K = 60, 62, 85, 78, 75
-_PLUS, _MINUS, _POINT, _ZERO, _NINE, _CAPITAL_E, _SMALL_E = 43, 45, 46, 48, 57, 69, 101
+_MINUS, _POINT, _ZERO = 45, 46, 48
 
 # Digits behind the point in written numbers: the error of 5e-8 is that of a float32 near 1.
 DECIMALS = 7
 
 
 @kernel
-def parse_number(text: UInt8, begin: int, end: int) -> tuple[float, bool]:
-    """Return (value, valid) of the decimal number ``text[begin:end]``."""
-    k = begin
-    negative = False
-    if k < end and (text[k] == _MINUS or text[k] == _PLUS):
-        negative = text[k] == _MINUS
-        k += 1
-    mantissa = np.int64(0)
-    exponent = 0
-    digits = 0
-    seen_point = False
-    while k < end:
-        c = np.int64(text[k])
-        if _ZERO <= c <= _NINE:
-            digits += 1
-            # Beyond 17 digits nothing changes but the magnitude.
-            if mantissa < 10**17:
-                mantissa = 10 * mantissa + (c - _ZERO)
-                if seen_point:
-                    exponent -= 1
-            elif not seen_point:
-                exponent += 1
-        elif c == _POINT and not seen_point:
-            seen_point = True
-        else:
-            break
-        k += 1
-    valid = digits > 0
-    if k < end and valid and (text[k] == _SMALL_E or text[k] == _CAPITAL_E):
-        k += 1
-        sign = 1
-        if k < end and (text[k] == _MINUS or text[k] == _PLUS):
-            if text[k] == _MINUS:
-                sign = -1
-            k += 1
-        valid = k < end
-        power = 0
-        while k < end and _ZERO <= text[k] <= _NINE:
-            if power < 1000:
-                power = 10 * power + (text[k] - _ZERO)
-            k += 1
-        exponent += sign * power
-    # Powers of ten up to 22 are exact, so that one division rounds correctly.
-    value = float(mantissa)
-    if -22 <= exponent < 0:
-        value /= 10.0 ** (-exponent)
-    elif exponent != 0 and mantissa != 0:
-        value *= 10.0**exponent
-    return (-value if negative else value), valid and k == end and value < 1e30
+def parse_number(text: UInt8, begin: int, end: int, powers: Float64) -> tuple[float, bool]:
+    """Return (value, whether it is one) of the decimal number ``text[begin:end]``."""
+    kind, value = numerals.number(text, begin, end, powers)
+    return value, kind != numerals.NONE and abs(value) < 1e30
 
 
 @kernel
@@ -88,12 +44,14 @@ def parse_section(
     backoff: Float32,
     word_begin: Int64,
     word_end: Int64,
+    powers: Float64,
 ) -> tuple[int, int, int]:
     """Read one n-gram a line from `position` on, as many as `prob` has places.
 
     Row i's words are the spans of `text` number ``i * n .. i * n + n - 1``. Without
     `has_backoff` (highest order) nothing may follow the words. ``<UNK>`` becomes ``<unk>`` in
-    `text`. Returns (code, row, position behind the last line read or at the start of a bad one).
+    `text`; `powers` are `numerals.POWERS`. Returns (code, row, position behind the last line read
+    or at the start of a bad one).
     """
     count = prob.size
     n = word_begin.size // max(count, 1)
@@ -113,7 +71,7 @@ def parse_section(
             while position < size and text[position] not in (_BLANK, _TAB, _NEWLINE):
                 position += 1
             if field == 0:
-                value, valid = parse_number(text, begin, position)
+                value, valid = parse_number(text, begin, position, powers)
                 if not valid:
                     return BAD_NUMBER, row, start
                 if value > 0:
@@ -124,7 +82,7 @@ def parse_section(
                 word_end[row * n + field - 1] = position
                 _lower_unknown(text, begin, position)
             elif field == n + 1 and has_backoff:
-                value, valid = parse_number(text, begin, position)
+                value, valid = parse_number(text, begin, position, powers)
                 if not valid:
                     return BAD_NUMBER, row, start
                 backoff[row] = value
