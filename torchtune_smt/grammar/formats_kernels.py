@@ -166,11 +166,13 @@ def parse(
     code = FINE
     i = 0
     size = text.size
+    begin = 0
     while i < size:
         c = text[i]
         if c == _SPACE or c == _TAB:
             i += 1
             continue
+        begin = i
         role = roles[field] if field < roles.size else IGNORED
         if c == _NEWLINE:
             if field < roles.size - 1 and roles[field] != VALUES:
@@ -203,7 +205,6 @@ def parse(
             pairs[:] = -1
             i += 1
             continue
-        begin = i
         while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE:
             i += 1
         end = i
@@ -229,7 +230,6 @@ def parse(
                     break
             if split == begin:
                 code = NAMELESS_VALUE
-                i = begin
                 break
             if split < 0:
                 nameless += 1
@@ -253,7 +253,6 @@ def parse(
                 if found < 0:
                     if n_names == names.shape[0]:
                         code = TOO_MANY_NAMES
-                        i = begin
                         break
                     found = n_names
                     names[found, 0], names[found, 1] = begin, split
@@ -269,70 +268,50 @@ def parse(
                 slow[n_slow, 2] = end
                 n_slow += 1
             n_values += 1
-        elif role == SOURCE:
+        elif role == SOURCE or role == TARGET:
             if moses:
                 if ended:
                     code = INNER_LABEL
-                    i = begin
                     break
-                number = _moses_gap(text, begin, end)
                 if _is_label(text, begin, end):
                     labels += 1
                     ended = True
                     continue
+                number = _moses_gap(text, begin, end)
                 if number == 0:
                     number = place
             else:
-                number = _gap(text, begin, end, False)
+                number = _gap(text, begin, end, role == TARGET)
             if number == -1:
                 code = OTHER_CATEGORY
-                i = begin
                 break
-            if number == WORD:
-                source[n_source] = 0
-                source_word_begin[n_source_words] = begin
-                source_word_end[n_source_words] = end
-                n_source_words += 1
-            else:
-                if gaps == 2:
+            if role == SOURCE:
+                if number == WORD:
+                    source[n_source] = 0
+                    source_word_begin[n_source_words] = begin
+                    source_word_end[n_source_words] = end
+                    n_source_words += 1
+                elif gaps == 2:
                     code = TOO_MANY_GAPS
-                    i = begin
                     break
-                if gaps == 1 and gap[0] == number:
+                elif gaps == 1 and gap[0] == number:
                     code = REPEATED_GAP
-                    i = begin
                     break
-                source[n_source] = -1
-                gap[gaps] = number
-                gaps += 1
-            n_source += 1
-        elif role == TARGET:
-            if moses:
-                if ended:
-                    code = INNER_LABEL
-                    i = begin
-                    break
-                number = _moses_gap(text, begin, end)
-                if _is_label(text, begin, end):
-                    labels += 1
-                    ended = True
-                    continue
-            else:
-                number = _gap(text, begin, end, True)
-            if number == -1:
-                code = OTHER_CATEGORY
-                i = begin
-                break
-            if number == WORD:
+                else:
+                    source[n_source] = -1
+                    gap[gaps] = number
+                    gaps += 1
+                n_source += 1
+            elif number == WORD:
                 target[n_target] = 0
                 target_word_begin[n_target_words] = begin
                 target_word_end[n_target_words] = end
                 n_target_words += 1
+                n_target += 1
+            elif target_gaps == gaps:
+                code = UNBALANCED_GAPS if moses else UNKNOWN_GAP
+                break
             else:
-                if target_gaps == gaps:
-                    code = UNBALANCED_GAPS if moses else UNKNOWN_GAP
-                    i = begin
-                    break
                 which = 0
                 if not moses:
                     which = -1
@@ -341,17 +320,15 @@ def parse(
                             which = k
                     if which < 0:
                         code = UNKNOWN_GAP
-                        i = begin
                         break
                     if target_gaps == 1 and target[target_gap[0]] == -1 - which:
                         code = REPEATED_GAP
-                        i = begin
                         break
                 target[n_target] = -1 - which
                 target_gap[target_gaps] = n_target
                 target_place[target_gaps] = place
                 target_gaps += 1
-            n_target += 1
+                n_target += 1
         elif role == ALIGNMENT:
             if moses:
                 split = -1
@@ -364,7 +341,6 @@ def parse(
                     s, t = _digits(text, begin, split), _digits(text, split + 1, end)
                 if s < 0 or t < 0:
                     code = BAD_ALIGNMENT
-                    i = begin
                     break
                 for k in range(gaps):
                     for j in range(target_gaps):
@@ -372,10 +348,9 @@ def parse(
                             pairs[k] = j
         elif role == LABEL and (place > 0 or not _is_label(text, begin, end)):
             code = BAD_LABEL
-            i = begin
             break
         place += 1
-    return code, line, i, n_names, n_slow, n_source_words, n_target_words, n_values
+    return code, line, begin, n_names, n_slow, n_source_words, n_target_words, n_values
 
 
 @kernel
