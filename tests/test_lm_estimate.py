@@ -15,15 +15,16 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.lm import (
     DISCOUNT_FALLBACK,
-    FoldModels,
     NgramModel,
     Ngrams,
     build_folds,
     estimate,
     estimate_folds,
+    load_folds,
     read_arpa,
     write_arpa,
 )
+from torchtune_smt.lm.folds import fold_of
 
 # The bigrams' first discount is 0 here, so that "d" leaves nothing to back-off.
 NO_BACKOFF = [list("abbbed"), list("bebeb"), list("becbbd")]
@@ -158,25 +159,18 @@ SENTENCES = [
 
 def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
     build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
-    folds = FoldModels.load(tmp_path)
+    folds = load_folds(tmp_path)
     assert len(folds) == 3
     for i, words in enumerate(SENTENCES):
-        assert folds.fold(i) == i % 3
+        assert fold_of(i, 3) == i % 3
         others = [other for k, other in enumerate(SENTENCES) if k % 3 != i % 3]
         expected = NgramModel.from_ngrams(estimate(others, 3, DISCOUNT_FALLBACK)).score(words)
-        total, unknown = folds.model(i).score(words)
+        total, unknown = folds[i % 3].score(words)
         assert total == pytest.approx(expected[0], abs=1e-5)
         assert unknown == expected[1]
     # "zebra" occurs in sentence 4 only.
-    assert "zebra" not in folds.model(4).words
-    assert "zebra" in folds.model(5).words
-
-
-@pytest.mark.parametrize("index", [-1, 7])
-def test_fold_of_no_sentence_is_an_error(tmp_path: Path, index: int) -> None:
-    folds = FoldModels([], len(SENTENCES))
-    with pytest.raises(IndexError, match=f"train_index {index} is not in 0..6"):
-        folds.model(index)
+    assert "zebra" not in folds[1].words
+    assert "zebra" in folds[2].words
 
 
 def test_fold_errors(tmp_path: Path) -> None:
@@ -185,32 +179,32 @@ def test_fold_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="7 sentences are too few for 8 folds"):
         next(estimate_folds(SENTENCES, 8))
     with pytest.raises(InputError, match="no whole set of fold models"):
-        FoldModels.load(tmp_path)
+        load_folds(tmp_path)
     build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
     # A build that breaks off leaves nothing that could be taken for whole.
     with pytest.raises(InputError, match="discounts"):
         build_folds(tmp_path, SENTENCES, 3, 2)
     with pytest.raises(InputError, match="no whole set of fold models"):
-        FoldModels.load(tmp_path)
+        load_folds(tmp_path)
     (tmp_path / "folds.json").write_text("[]")
     with pytest.raises(InputError, match="is damaged"):
-        FoldModels.load(tmp_path)
-    (tmp_path / "folds.json").write_text('{"n_folds": 3, "n_sentences": 7, "version": 0}')
+        load_folds(tmp_path)
+    (tmp_path / "folds.json").write_text('{"n_folds": 3, "version": 0}')
     with pytest.raises(InputError, match="written by another version of this package"):
-        FoldModels.load(tmp_path)
+        load_folds(tmp_path)
 
 
 def test_other_fold_models_are_refused(tmp_path: Path) -> None:
     digest = build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
-    assert len(FoldModels.load(tmp_path, expected=digest)) == 3
+    assert len(load_folds(tmp_path, expected=digest)) == 3
     build_folds(tmp_path / "other", SENTENCES[1:], 3, 3, DISCOUNT_FALLBACK)
     with pytest.raises(InputError, match="folds.json: is of another model; remove the model's"):
-        FoldModels.load(tmp_path / "other", expected=digest)
+        load_folds(tmp_path / "other", expected=digest)
     # One model of them, in the place of another.
     fold = tmp_path / "fold-1.arpa.gz"
     fold.write_bytes((tmp_path / "fold-2.arpa.gz").read_bytes())
     with pytest.raises(InputError, match="fold-1.arpa.gz: is damaged or another file"):
-        FoldModels.load(tmp_path)
+        load_folds(tmp_path)
 
 
 def test_a_flipped_bit_in_the_manifest_of_folds(tmp_path: Path) -> None:
@@ -222,5 +216,5 @@ def test_a_flipped_bit_in_the_manifest_of_folds(tmp_path: Path) -> None:
         (tmp_path / "folds.json").write_bytes(damaged)
         # What is between the words of JSON has no meaning.
         with contextlib.suppress(InputError):
-            folds = FoldModels.load(tmp_path, cache=False)
-            assert (len(folds), folds.n_sentences) == (3, 7)
+            folds = load_folds(tmp_path, cache=False)
+            assert len(folds) == 3

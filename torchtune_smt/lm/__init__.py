@@ -2,14 +2,13 @@
 
 from torchtune_smt.lm.arpa import read_arpa, write_arpa
 from torchtune_smt.lm.estimate import DISCOUNT_FALLBACK, estimate
-from torchtune_smt.lm.folds import FoldModels, build_folds, estimate_folds
+from torchtune_smt.lm.folds import build_folds, estimate_folds, load_folds
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.lm.ngrams import Ngrams
 from torchtune_smt.lm.tables import LmTables, build_tables
 
 __all__ = [
     "DISCOUNT_FALLBACK",
-    "FoldModels",
     "LmTables",
     "NgramModel",
     "Ngrams",
@@ -17,6 +16,7 @@ __all__ = [
     "build_tables",
     "estimate",
     "estimate_folds",
+    "load_folds",
     "read_arpa",
     "write_arpa",
 ]

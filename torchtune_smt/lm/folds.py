@@ -77,7 +77,7 @@ def build_folds(
     discount_fallback: tuple[float, float, float] | None = None,
     path: str | PathLike[str] | None = None,
 ) -> str:
-    """Write the model of each fold to `folder` (``fold-<f>.arpa.gz``) for `FoldModels.load`.
+    """Write the model of each fold to `folder` (``fold-<f>.arpa.gz``) for `load_folds`.
 
     Parameters and errors are those of `estimate_folds`; InputError also where the folder cannot
     be written to.
@@ -85,7 +85,7 @@ def build_folds(
     Returns
     -------
     str
-        A checksum of all models; see `FoldModels.load`.
+        A checksum of all models; see `load_folds`.
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
@@ -93,88 +93,51 @@ def build_folds(
     for fold, ngrams in enumerate(models):
         write_arpa(_fold_path(folder, fold), ngrams)
     checksums = [file_checksum(_fold_path(folder, fold)) for fold in range(n_folds)]
-    content = {"n_sentences": len(sentences), "models": checksums}
+    content = {"models": checksums}
     return write_manifest(folder / _MANIFEST, _VERSION, content)
 
 
-class FoldModels:
-    """The models of all folds.
+def load_folds(
+    folder: str | PathLike[str],
+    cache: bool = True,
+    *,
+    expected: str | None = None,
+    may_write: bool = True,
+) -> list[NgramModel]:
+    """Load what `build_folds` wrote: model f has not seen the sentences of fold f.
 
     Parameters
     ----------
-    models : sequence of NgramModel
-        Model f has not seen the sentences i with ``i % len(models) == f``.
-    n_sentences : int
-        Size of the training bitext.
+    folder : path
+    cache, may_write : bool
+        See `NgramModel.load`.
+    expected : str, optional
+        The checksum that `build_folds` returned: other models are refused.
+
+    Raises
+    ------
+    InputError
+        The folder is not whole.
     """
-
-    def __init__(self, models: Sequence[NgramModel], n_sentences: int) -> None:
-        self.models = list(models)
-        self.n_sentences = n_sentences
-
-    @classmethod
-    def load(
-        cls,
-        folder: str | PathLike[str],
-        cache: bool = True,
-        *,
-        expected: str | None = None,
-        may_write: bool = True,
-    ) -> FoldModels:
-        """Load what `build_folds` wrote.
-
-        Parameters
-        ----------
-        folder : path
-        cache, may_write : bool
-            See `NgramModel.load`.
-        expected : str, optional
-            The checksum that `build_folds` returned: other models are refused.
-
-        Raises
-        ------
-        InputError
-            The folder is not whole.
-        """
-        folder = Path(folder)
-        path = folder / _MANIFEST
-        if not path.is_file():
-            raise InputError(f"holds no whole set of fold models; {REBUILD}", path=folder)
-        try:
-            manifest = read_manifest(path, _VERSION)
-            checksums, n_sentences = list(manifest["models"]), int(manifest["n_sentences"])
-        except OtherVersionError:
-            raise InputError(
-                f"was written by another version of this package; {REBUILD}", path=path
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"is damaged; {REBUILD}", path=path) from None
-        if expected not in (None, manifest["checksum"]):
-            raise InputError(f"is of another model; {REBUILD}", path=path)
-        models = [
-            NgramModel.load(_fold_path(folder, fold), cache, expected=checksum, may_write=may_write)
-            for fold, checksum in enumerate(checksums)
-        ]
-        return cls(models, n_sentences)
-
-    def __len__(self) -> int:
-        return len(self.models)
-
-    def fold(self, train_index: int) -> int:
-        """Return the fold of a training sentence.
-
-        Raises
-        ------
-        IndexError
-            There is no such sentence.
-        """
-        if not 0 <= train_index < self.n_sentences:
-            raise IndexError(f"train_index {train_index} is not in 0..{self.n_sentences - 1}")
-        return fold_of(train_index, len(self.models))
-
-    def model(self, train_index: int) -> NgramModel:
-        """Return the model that has not seen a training sentence."""
-        return self.models[self.fold(train_index)]
+    folder = Path(folder)
+    path = folder / _MANIFEST
+    if not path.is_file():
+        raise InputError(f"holds no whole set of fold models; {REBUILD}", path=folder)
+    try:
+        manifest = read_manifest(path, _VERSION)
+        checksums = list(manifest["models"])
+    except OtherVersionError:
+        raise InputError(
+            f"was written by another version of this package; {REBUILD}", path=path
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"is damaged; {REBUILD}", path=path) from None
+    if expected not in (None, manifest["checksum"]):
+        raise InputError(f"is of another model; {REBUILD}", path=path)
+    return [
+        NgramModel.load(_fold_path(folder, fold), cache, expected=checksum, may_write=may_write)
+        for fold, checksum in enumerate(checksums)
+    ]
 
 
 def _fold_path(folder: Path, fold: int) -> Path:

@@ -26,7 +26,7 @@ from torchtune_smt.core.manifest import OtherVersionError, read_manifest
 from torchtune_smt.core.origin import Part, digest_of
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.store import load_grammar
-from torchtune_smt.lm.folds import FoldModels
+from torchtune_smt.lm.folds import load_folds
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
 
@@ -102,8 +102,7 @@ def _load(
         )
     models: Sequence[NgramModel] = []
     if folds:
-        checked = FoldModels.load(folder / FOLDS, expected=parts[FOLDS], may_write=may_write)
-        models = checked.models
+        models = load_folds(folder / FOLDS, expected=parts[FOLDS], may_write=may_write)
     grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
     lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
     return grammar, lm, models, digests
