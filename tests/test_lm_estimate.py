@@ -19,7 +19,6 @@ from torchtune_smt.lm import (
     Ngrams,
     build_folds,
     estimate,
-    estimate_folds,
     load_folds,
     read_arpa,
     write_arpa,
@@ -116,13 +115,13 @@ def test_fallback_is_not_used_where_discounts_can_be_estimated(shared: Path) -> 
 
 
 @pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "", "a b", "a\t"])
-def test_words_that_arpa_cannot_hold_are_errors(word: str) -> None:
+def test_words_that_arpa_cannot_hold_are_errors(word: str, tmp_path: Path) -> None:
     sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
     with pytest.raises(InputError, match="cannot be a word of a language model") as caught:
         estimate(sentences, 2, DISCOUNT_FALLBACK, path="train.en")
     assert (caught.value.path, caught.value.line) == ("train.en", 4)
     with pytest.raises(InputError) as caught:
-        list(estimate_folds(sentences, 2, 2, DISCOUNT_FALLBACK, path="train.en"))
+        build_folds(tmp_path, sentences, 2, 2, DISCOUNT_FALLBACK, path="train.en")
     assert caught.value.line == 4
 
 
@@ -175,9 +174,9 @@ def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
 
 def test_fold_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="n_folds must be at least 2"):
-        next(estimate_folds(SENTENCES, 1))
+        build_folds(tmp_path, SENTENCES, 1)
     with pytest.raises(InputError, match="7 sentences are too few for 8 folds"):
-        next(estimate_folds(SENTENCES, 8))
+        build_folds(tmp_path, SENTENCES, 8)
     with pytest.raises(InputError, match="no whole set of fold models"):
         load_folds(tmp_path)
     build_folds(tmp_path, SENTENCES, 2, 2, DISCOUNT_FALLBACK)
@@ -216,5 +215,5 @@ def test_a_flipped_bit_in_the_manifest_of_folds(tmp_path: Path) -> None:
         (tmp_path / "folds.json").write_bytes(damaged)
         # What is between the words of JSON has no meaning.
         with contextlib.suppress(InputError):
-            folds = load_folds(tmp_path, cache=False)
+            folds = load_folds(tmp_path, may_write=False)
             assert len(folds) == 3

@@ -33,8 +33,11 @@ def test_the_language_decides_about_apostrophes() -> None:
     assert Preprocessor("it").tokens("l'arte") == ["l'", "arte"]
 
 
-def test_lines() -> None:
-    assert list(Preprocessor("en").lines(["A  test.", ""])) == ["a test .", ""]
+def test_blanks_and_empty_lines() -> None:
+    assert [Preprocessor("en").tokens(line) for line in ("A  test.", "")] == [
+        ["a", "test", "."],
+        [],
+    ]
 
 
 @given(st.text(st.one_of(st.sampled_from("a \t\u00a0\u3000\x0b\x1c"), st.characters())))

@@ -254,12 +254,12 @@ CORPORA: Final = {
 }
 
 
-def addresses(corpus: PublicCorpus, base_url: str | None = None) -> Iterator[str]:
-    """Yield the address of each file of a corpus, below `base_url` or its own."""
+def addresses(corpus: PublicCorpus) -> Iterator[str]:
+    """Yield the address of each file of a corpus."""
     for part in corpus.parts:
         for piece in part.pieces:
             for file in piece:
-                yield _address(base_url or corpus.base_url, file)
+                yield _address(corpus.base_url, file)
 
 
 def fetch(

@@ -6,7 +6,7 @@ those scripts fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -55,11 +55,6 @@ class Preprocessor:
                 line, return_str=True, escape=self.escape
             )
         return split_words(line)
-
-    def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yield each line with its tokens separated by single blanks."""
-        for line in lines:
-            yield " ".join(self.tokens(line))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.kbest.lists import KBest
@@ -32,15 +31,10 @@ def firing_features(kbests: Iterable[KBest]) -> Int64:
 
     The lists are taken one after the other, so they may be decoded on the way.
     """
-    fired: NDArray[np.bool_] = np.zeros(0, np.bool_)
+    fired: set[int] = set()
     for kbest in kbests:
-        ids = kbest.rows.feature[kbest.rows.value != 0]
-        if ids.size and ids.max() >= fired.size:
-            longer = np.zeros(max(2 * fired.size, int(ids.max()) + 1), np.bool_)
-            longer[: fired.size] = fired
-            fired = longer
-        fired[ids] = True
-    return np.flatnonzero(fired)
+        fired.update(kbest.rows.feature[kbest.rows.value != 0].tolist())
+    return np.array(sorted(fired), np.int64)
 
 
 def count_reuse(weights: Float64, fired: Int64, group: Int64 | None = None) -> Reuse:

@@ -8,7 +8,7 @@ occurs in one fold only is unknown to that fold's model, as new words are in new
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate, read_tokens
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.lm.ngrams import Ngrams
 
 # Written last: a folder without it is not whole.
 _MANIFEST = "folds.json"
@@ -30,17 +29,20 @@ def fold_of(train_index: int, n_folds: int) -> int:
     return train_index % n_folds
 
 
-def estimate_folds(
+def build_folds(
+    folder: str | PathLike[str],
     sentences: Sequence[Sequence[str]],
     n_folds: int = 10,
     order: int = 5,
     discount_fallback: tuple[float, float, float] | None = None,
     path: str | PathLike[str] | None = None,
-) -> Iterator[Ngrams]:
-    """Yield the model for each fold, estimated on the sentences of all the others.
+) -> str:
+    """Write the model of each fold (``fold-<f>.arpa.gz``), estimated on all the others' sentences.
 
     Parameters
     ----------
+    folder : path
+        For `load_folds`.
     sentences : sequence of sequences of str
         In the order of the training bitext.
     n_folds : int
@@ -48,13 +50,20 @@ def estimate_folds(
     order, discount_fallback, path
         As `estimate` takes them.
 
+    Returns
+    -------
+    str
+        A checksum of all models; see `load_folds`.
+
     Raises
     ------
     InputError
-        As `estimate`; fewer sentences than folds.
+        As `estimate`; fewer sentences than folds; or the folder cannot be written to.
     ValueError
         `n_folds` is below 2.
     """
+    folder = Path(folder)
+    (folder / _MANIFEST).unlink(missing_ok=True)
     if n_folds < 2:
         raise ValueError(f"n_folds must be at least 2, got {n_folds}")
     if len(sentences) < n_folds:
@@ -64,42 +73,17 @@ def estimate_folds(
         )
     # For all sentences at once, so that errors name the right line.
     read_tokens(sentences, path)
+    checksums = []
     for fold in range(n_folds):
         others = [words for i, words in enumerate(sentences) if fold_of(i, n_folds) != fold]
-        yield estimate(others, order, discount_fallback, path)
-
-
-def build_folds(
-    folder: str | PathLike[str],
-    sentences: Sequence[Sequence[str]],
-    n_folds: int = 10,
-    order: int = 5,
-    discount_fallback: tuple[float, float, float] | None = None,
-    path: str | PathLike[str] | None = None,
-) -> str:
-    """Write the model of each fold to `folder` (``fold-<f>.arpa.gz``) for `load_folds`.
-
-    Parameters and errors are those of `estimate_folds`; InputError also where the folder cannot
-    be written to.
-
-    Returns
-    -------
-    str
-        A checksum of all models; see `load_folds`.
-    """
-    folder = Path(folder)
-    (folder / _MANIFEST).unlink(missing_ok=True)
-    models = estimate_folds(sentences, n_folds, order, discount_fallback, path)
-    for fold, ngrams in enumerate(models):
+        ngrams = estimate(others, order, discount_fallback, path)
         write_arpa(_fold_path(folder, fold), ngrams)
-    checksums = [file_checksum(_fold_path(folder, fold)) for fold in range(n_folds)]
-    content = {"models": checksums}
-    return write_manifest(folder / _MANIFEST, _VERSION, content)
+        checksums.append(file_checksum(_fold_path(folder, fold)))
+    return write_manifest(folder / _MANIFEST, _VERSION, {"models": checksums})
 
 
 def load_folds(
     folder: str | PathLike[str],
-    cache: bool = True,
     *,
     expected: str | None = None,
     may_write: bool = True,
@@ -109,10 +93,10 @@ def load_folds(
     Parameters
     ----------
     folder : path
-    cache, may_write : bool
-        See `NgramModel.load`.
     expected : str, optional
         The checksum that `build_folds` returned: other models are refused.
+    may_write : bool
+        See `NgramModel.load`.
 
     Raises
     ------
@@ -135,7 +119,7 @@ def load_folds(
     if expected not in (None, manifest["checksum"]):
         raise InputError(f"is of another model; {REBUILD}", path=path)
     return [
-        NgramModel.load(_fold_path(folder, fold), cache, expected=checksum, may_write=may_write)
+        NgramModel.load(_fold_path(folder, fold), expected=checksum, may_write=may_write)
         for fold, checksum in enumerate(checksums)
     ]
 
