@@ -153,19 +153,19 @@ def test_alignments_are_written_and_read_back(tmp_path, name):
 def test_bad_alignment_files(tmp_path):
     path = tmp_path / "alignment"
     for text, line, message in (
-        ("0-0\n0-0\n", None, "has 2 lines, and the source text has 4"),
+        ("0-0\n0-0\n", None, "has 2 lines, and the bitext 4 pairs"),
         ("0-0\n\n0-x\n\n", 3, "0-x is no alignment point"),
         ("0-0\n0\n\n\n", 2, "0 is no alignment point"),
         ("0-0\n-1-0\n\n\n", 2, "-1-0 is no alignment point"),
-        ("0-0 2-1\n\n\n\n", 1, "2-1 is outside of the source sentence, which has 2 words"),
-        ("\n\n\n0-2\n", 4, "0-2 is outside of the target sentence, which has 2 words"),
+        ("0-0 2-1\n\n\n\n", 1, "a link out of its sentence pair, which has 2 and 2 words"),
+        ("\n\n\n0-2\n", 4, "a link out of its sentence pair, which has 2 and 2 words"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message) as caught:
             read_alignments(path, SOURCES, TARGETS)
         assert (caught.value.path, caught.value.line) == (path, line)
     path.write_text("0-0\n" * 4)
-    with pytest.raises(InputError, match="the target text has 3"):
+    with pytest.raises(InputError, match="has 4 lines, and the bitext 3 pairs"):
         read_alignments(path, SOURCES, TARGETS[:3])
 
 

@@ -138,8 +138,8 @@ def test_a_file_that_is_far_too_long_takes_no_memory(
             read_corpus(short, [bomb])
         with pytest.raises(InputError, match=f"short has 3 lines, bomb.gz has {N}"):
             read_corpus(bomb, [short])
-        with pytest.raises(InputError, match=f"has {N} lines, and the source text has 3"):
-            read_alignments(bomb, [["a"]] * 3)
+        with pytest.raises(InputError, match=f"has {N} lines, and the bitext 3 pairs"):
+            read_alignments(bomb, [["a"]] * 3, [["a"]] * 3)
         assert sum(1 for _ in iterate_lines(bomb)) == N
         assert ExternalScores(scores).scores == {0: {"the same hypothesis": 1.0}}
         peak = tracemalloc.get_traced_memory()[1]

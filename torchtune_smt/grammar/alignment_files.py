@@ -21,6 +21,7 @@ def read_alignments(
     path: str | os.PathLike[str],
     sources: Sequence[Sequence[str]] | None = None,
     targets: Sequence[Sequence[str]] | None = None,
+    lines: Sequence[int] | None = None,
 ) -> list[Alignment]:
     """Read word alignments; an empty line is a sentence pair without links.
 
@@ -29,6 +30,9 @@ def read_alignments(
     path : path
     sources, targets : sequences of sequences of str, optional
         The bitext, to check the alignments against.
+    lines : sequence of int, optional
+        Which lines of the bitext's files its sentences are, from 1, where lines were dropped: the
+        alignments may be those of the files, too.
 
     Raises
     ------
@@ -36,41 +40,33 @@ def read_alignments(
         A point is not like ``0-1``, or is outside of its sentences; or there are more or fewer
         lines than sentence pairs.
     """
-    sides = [("source", sources), ("target", targets)]
-    most = max((len(side) for _, side in sides if side is not None), default=None)
-    alignments, count = first_alignments(path, most)
-    for name, side in sides:
-        if side is not None and len(side) != count:
-            raise InputError(
-                f"has {count} lines, and the {name} text has {len(side)}; align this bitext",
-                path=path,
-            )
-    for i, links in enumerate(alignments):
-        for column, (name, side) in enumerate(sides):
-            if side is not None and links.size and links[:, column].max() >= len(side[i]):
-                source, target = links[links[:, column].argmax()]
-                raise InputError(
-                    f"{source}-{target} is outside of the {name} sentence, which has "
-                    f"{len(side[i])} words; positions count from 0",
-                    path=path,
-                    line=i + 1,
-                )
-    return alignments
-
-
-def first_alignments(path: str | os.PathLike[str], most: int | None) -> tuple[list[Alignment], int]:
-    """Return the first alignments of a file, at most so many, and the number of its lines.
-
-    Raises
-    ------
-    InputError
-        A point is not like ``0-1``.
-    """
-    lines = iterate_lines(path)
+    rows = iterate_lines(path)
+    most = None if sources is None else lines[-1] if lines else len(sources)
     alignments = [
-        _links(line, path, number) for number, line in enumerate(islice(lines, most), start=1)
+        _links(row, path, number) for number, row in enumerate(islice(rows, most), start=1)
     ]
-    return alignments, len(alignments) + sum(1 for _ in lines)
+    count = len(alignments) + sum(1 for _ in rows)
+    if sources is None or targets is None:
+        return alignments
+    pairs = min(len(sources), len(targets))
+    if count == pairs:
+        lines = range(1, count + 1)
+    elif lines is not None and count >= lines[-1]:
+        alignments = [alignments[line - 1] for line in lines]
+    else:
+        raise InputError(
+            f"has {count} lines, and the bitext {pairs} pairs; align this bitext", path=path
+        )
+    for line, links, *pair in zip(lines, alignments, sources, targets, strict=True):
+        lengths = [len(words) for words in pair]
+        if links.size and (links >= lengths).any():
+            raise InputError(
+                f"has a link out of its sentence pair, which has {lengths[0]} and {lengths[1]} "
+                "words; align this bitext",
+                path=path,
+                line=line,
+            )
+    return alignments
 
 
 def _links(line: str, path: str | os.PathLike[str], number: int) -> Alignment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.alignment_files import Alignment, first_alignments, write_alignments
+from torchtune_smt.grammar.alignment_files import read_alignments, write_alignments
 from torchtune_smt.models.base import Model
 from torchtune_smt.models.folder import (
     FOLDS,
@@ -205,7 +205,7 @@ class BitextModel:
         if self.alignment_file is None:
             alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
         else:
-            alignments = _read_alignments(self.alignment_file, bitext)
+            alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
         write_alignments(folder / "alignment.gz", alignments)
         clock.done(f"aligned {len(sources):,} sentence pairs")
         grammar = extract_grammar(
@@ -236,30 +236,6 @@ class BitextModel:
             "parts": parts,
         }
         write_manifest(folder / MANIFEST, VERSION, manifest)
-
-
-def _read_alignments(path: str, bitext: Corpus) -> list[Alignment]:
-    """Read alignments of the bitext's files, or of its sentences where lines were dropped."""
-    alignments, count = first_alignments(path, bitext.lines[-1])
-    lines: Sequence[int] = range(1, count + 1)
-    if count != len(bitext) and count >= bitext.lines[-1]:
-        lines = bitext.lines
-        alignments = [alignments[line - 1] for line in lines]
-    if len(alignments) != len(bitext):
-        raise InputError(
-            f"has {count} lines, and the bitext {len(bitext)} pairs; align this bitext",
-            path=path,
-        )
-    for line, links, *pair in zip(lines, alignments, bitext.source, bitext.targets, strict=True):
-        lengths = [len(words) for words in pair]
-        if links.size and (links >= lengths).any():
-            raise InputError(
-                f"has a link out of its sentence pair, which has {lengths[0]} and {lengths[1]} "
-                "words; align this bitext",
-                path=path,
-                line=line,
-            )
-    return alignments
 
 
 def _digest(bitext: Corpus) -> str:
