@@ -24,13 +24,15 @@ class SequenceTable(Generic[T]):
     ----------
     kind : type
         uint8 or int32: what the sequences are of.
+    expected : int
+        About how many sequences will come; more are no problem.
     """
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], expected: int = 16) -> None:
         self._count = 0
-        self._symbols: NDArray[T] = np.empty(64, kind)
-        self._begin: Int64 = np.zeros(17, np.int64)
-        self._table: Int32 = np.full(32, -1, np.int32)
+        self._symbols: NDArray[T] = np.empty(4 * expected, kind)
+        self._begin: Int64 = np.zeros(expected + 1, np.int64)
+        self._table: Int32 = np.full(1 << (2 * expected).bit_length(), -1, np.int32)
 
     def __len__(self) -> int:
         return self._count

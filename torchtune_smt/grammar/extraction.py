@@ -83,7 +83,7 @@ def extract_grammar(
     target_words, target_begin, target = _number_words(targets)
     link_begin, links = _join_links(alignments, np.diff(source_begin), np.diff(target_begin))
 
-    sides, target_sides = SequenceTable(np.int32), SequenceTable(np.int32)
+    sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts = [], [], []
     for first in range(0, len(sources), _BLOCK):
         last = min(first + _BLOCK, len(sources))

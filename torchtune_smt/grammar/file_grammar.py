@@ -62,7 +62,8 @@ class FileGrammar(Grammar):
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
         n_rules = source_begin.size - 1
-        sides, targets = SequenceTable(np.int32), SequenceTable(np.int32)
+        sides = SequenceTable(np.int32, n_rules // 4 + 16)
+        targets = SequenceTable(np.int32, n_rules + 16)
         side = sides.intern_spans(source_symbols, source_begin[:-1], source_begin[1:])
         target = targets.intern_spans(target_symbols, target_begin[:-1], target_begin[1:])
         rules = side.astype(np.int64) << 32 | target
