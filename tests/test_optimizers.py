@@ -241,6 +241,21 @@ def test_the_scale_of_l2_does_not_underflow():
         assert close(parameter, twin.w)
 
 
+@pytest.mark.parametrize("regularizer", [L1(0.01), L2(0.01), ElasticNet(0.01, 0.02)])
+def test_to_read_weights_twice_changes_nothing(regularizer):
+    """Not the last bit of one: a run that is evaluated more often has the same result."""
+    weights = parameter_of(np.random.default_rng(1).normal(size=50))
+    optimizer = FOBOS([weights], lr=0.1, regularizer=regularizer)
+    everything = torch.arange(50)
+    for _ in range(40):
+        set_gradient(weights, [(3, 0.01)])
+        optimizer.step()
+        optimizer.catch_up(everything)
+        read = weights.detach().clone()
+        optimizer.catch_up(everything)
+        assert torch.equal(weights, read)
+
+
 def test_a_regularizer_may_change_between_steps():
     start = [0.9, -0.8, 0.7]
     parameter, twin = parameter_of(start), EagerFobos(start, 0.1, L1(0.3))

@@ -153,7 +153,9 @@ class FOBOS(SparseOptimizer):
             missed = state["S"] - state["shrink"].index_select(0, indices)
             magnitude = (magnitude - missed * old_scale).clamp_min_(0)
             state["shrink"].index_fill_(0, indices, state["S"])
-        return weight.sign() * magnitude * (scale / old_scale)
+        # torch divides a number by a vector through reciprocals: P / P would not always be 1, and
+        # to read a weight twice would change it.
+        return weight.sign() * magnitude * (torch.full_like(old_scale, scale) / old_scale)
 
     def _advance(self, group: Group, state: State, step: float) -> None:
         """Take a proximal step on all weights, without touching one."""
