@@ -1,0 +1,85 @@
+"""Slow and obvious: the minimum of the mean loss with OSCAR, its residual, its dual norm."""
+
+import numpy as np
+from optim_reference import oscar_prox
+from scipy.optimize import linprog
+
+from torchtune_smt.core.rows import Rows
+
+
+def rows_of(x):
+    """Rows given as a matrix."""
+    rows, columns = np.nonzero(x)
+    begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
+    return Rows(begin, columns.astype(np.int32), x[rows, columns].astype(np.float64))
+
+
+def penalties(penalty, count):
+    return np.array(
+        [penalty.lambda1 + penalty.lambda2 * (penalty.dimension - 1 - i) for i in range(count)]
+    )
+
+
+def objective(x, n_dense, loss, penalty, w):
+    size = np.sort(np.abs(w[n_dense:]))[::-1]
+    return loss.mean(x @ w) + penalties(penalty, size.size) @ size
+
+
+def hinge_minimum(x, n_dense, penalty):
+    """The least mean hinge with OSCAR, by linear programming.
+
+    Variables: w split into w+ and w-, the shortfalls of the pairs, and a maximum for each two
+    sparse features.
+    """
+    n, d = x.shape
+    sparse = range(n_dense, d)
+    two = [(i, j) for i in sparse for j in sparse if j < i]
+    alone = penalty.lambda1 + penalty.lambda2 * (penalty.dimension - len(sparse))
+    cost = np.where(np.arange(d) < n_dense, 0.0, alone)
+    cost = np.concatenate([cost, cost, np.full(n, 1.0 / n), np.full(len(two), penalty.lambda2)])
+    first = np.hstack([-x, x, -np.eye(n), np.zeros((n, len(two)))])
+    rows = []
+    for k, (i, j) in enumerate(two):
+        for f in (i, j):
+            row = np.zeros(cost.size)
+            row[f] = row[d + f] = 1.0
+            row[2 * d + n + k] = -1.0
+            rows.append(row)
+    found = linprog(cost, np.vstack([first, *rows]), np.append(-np.ones(n), np.zeros(len(rows))))
+    assert found.status == 0
+    return found.fun
+
+
+def fista(x, n_dense, loss, penalty, steps):
+    """Accelerated proximal steps on all features, with restarts, and nothing else."""
+    n, d = x.shape
+    step = 1.0 / (loss.bound * np.linalg.norm(x, 2) ** 2 / n)
+    # Zeros that d counts, and the vector does not have, have the smallest penalties.
+    lambda1 = penalty.lambda1 + penalty.lambda2 * (penalty.dimension - (d - n_dense))
+    w = y = np.zeros(d)
+    momentum = 1.0
+    for _ in range(steps):
+        new = y + step * (x.T @ loss.pulls(x @ y) / n)
+        new[n_dense:] = oscar_prox(new[n_dense:], step * lambda1, step * penalty.lambda2)
+        if (y - new) @ (new - w) > 0.0:
+            momentum = 1.0
+        if np.abs(new - w).max() < 1e-10 and np.abs(new - y).max() < 1e-10:
+            break
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
+        y = new + (momentum - 1.0) / following * (new - w)
+        w, momentum = new, following
+    return w
+
+
+def residual(w, pull, penalty):
+    """By definition, block for block."""
+    p = penalties(penalty, w.size)
+    worst = 0.0
+    rank = 0
+    for size in sorted(set(np.abs(w)), reverse=True):
+        block = np.flatnonzero(np.abs(w) == size)
+        away = np.sort(pull[block] * np.sign(w[block]) if size else np.abs(pull[block]))[::-1]
+        excess = np.cumsum(away - p[rank : rank + block.size])
+        worst = max(worst, excess.max(), abs(excess[-1]) if size else 0.0)
+        rank += block.size
+    return worst

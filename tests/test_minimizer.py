@@ -1,0 +1,383 @@
+"""The minimiser of OSCAR over stored pairs against linear programs, plain FISTA, and duality."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from minimizer_reference import fista, hinge_minimum, objective, penalties, residual, rows_of
+from optim_reference import oscar_prox
+
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import (
+    Accuracy,
+    Logistic,
+    Minimizer,
+    Penalty,
+    SmoothedHinge,
+    SquaredHinge,
+    descent,
+    path_scales,
+)
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+
+LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
+EXACT = Accuracy(residual=1e-9, gap=1e-7)
+vectors = st.lists(
+    st.one_of(st.sampled_from([0.0, 0.5, -0.5, 1.0]), st.floats(-3, 3)), min_size=1, max_size=10
+).map(np.array)
+strengths = st.sampled_from([0.01, 0.1, 0.4])
+
+
+def problem(seed=0, n=300, n_dense=3, d=12, noise=1.0):
+    """Pairs of features, dense ones first; some always fire together."""
+    draw = np.random.default_rng(seed)
+    dense = draw.normal(size=(n, n_dense)) * np.logspace(0, 2, n_dense)
+    sparse = (draw.random((n, d)) < 0.3) * draw.choice([-1.0, 1.0, 2.0], (n, d))
+    sparse[:, 1] = sparse[:, 0]
+    x = np.hstack([dense, sparse])
+    w = np.append(np.full(n_dense, 0.1), draw.integers(-1, 2, d))
+    margins = x @ w + noise * draw.normal(size=n)
+    return x * np.where(margins < 0, -1.0, 1.0)[:, None]
+
+
+# --- losses and the norm ---
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, SmoothedHinge()])
+def test_losses_have_the_derivatives_and_conjugates_they_say(loss):
+    z = np.concatenate([np.linspace(-3, 4, 401), [1.0, 0.999, -50.0, 50.0]])
+    each = np.array([loss.mean(z[i : i + 1]) for i in range(z.size)])
+    a, c = loss.pulls(z), loss.curvatures(z)
+    assert (a >= 0).all() and (a <= loss.highest).all() and (c <= loss.bound * (1 + 1e-12)).all()
+    step = 1e-6
+    slopes = np.array([loss.along(z[i : i + 1], np.ones(1), 0.0)[1] for i in range(z.size)])
+    assert np.allclose(slopes, -a)
+    up, down = loss.pulls(z + step), loss.pulls(z - step)
+    kink = isinstance(loss, SquaredHinge) & (np.abs(z - 1) < 2 * step)
+    assert np.allclose(((down - up) / (2 * step))[~kink], c[~kink], rtol=1e-3, atol=1e-4)
+    # Fenchel and Young: equal at the slope, and never below.
+    dual = np.array([loss.mean_conjugate(a[i : i + 1]) for i in range(a.size)])
+    assert np.allclose(each + dual, -a * z, atol=1e-12)
+    for other in (0.0, 0.3, 1.0):
+        assert (each + loss.mean_conjugate(np.array([other])) >= -other * z - 1e-12).all()
+
+
+@pytest.mark.parametrize("mu", [1e-4, 0.05, 1.0])
+def test_a_smoothed_hinge_is_at_most_half_mu_below_the_hinge(mu):
+    for z in np.linspace(-2, 3, 101):
+        value, hinge = SmoothedHinge(mu).mean(np.array([z])), max(0.0, 1.0 - z)
+        assert value <= hinge + 1e-15 and hinge <= value + mu / 2 + 1e-15
+
+
+@given(w=vectors, pull=vectors, lambda1=strengths, lambda2=strengths, more=st.integers(0, 3))
+def test_the_residual_equals_its_definition(w, pull, lambda1, lambda2, more):
+    w, pull = np.resize(w, pull.size), pull
+    penalty = Penalty(lambda1, lambda2, w.size + more)
+    assert penalty.residual(w, pull) == pytest.approx(residual(w, pull, penalty), abs=1e-12)
+
+
+@given(a=vectors, lambda1=strengths, lambda2=strengths)
+def test_the_residual_of_a_proximal_point_is_0(a, lambda1, lambda2):
+    w = oscar_prox(a, lambda1, lambda2)
+    # Blocks of the reference may differ by rounding.
+    w = np.round(w, 12)
+    assert Penalty(lambda1, lambda2, a.size).residual(w, a - w) <= 1e-10
+
+
+@given(pull=vectors, lambda1=strengths, lambda2=strengths, more=st.integers(0, 3))
+def test_the_dual_norm_is_the_largest_ratio(pull, lambda1, lambda2, more):
+    """The extreme points of the unit ball of a sorted l1 norm have k equal sizes, others 0."""
+    penalty = Penalty(lambda1, lambda2, pull.size + more)
+    best = max(
+        np.abs(pull[list(chosen)]).sum() / penalties(penalty, k).sum()
+        for k in range(1, pull.size + 1)
+        for chosen in itertools.combinations(range(pull.size), k)
+    )
+    assert penalty.dual_norm(pull) == pytest.approx(best)
+
+
+@given(w=vectors, d=vectors, lambda1=strengths, lambda2=strengths)
+def test_the_norm_along_a_line(w, d, lambda1, lambda2):
+    d = np.resize(d, w.size)
+    penalty = Penalty(lambda1, lambda2, w.size + 1)
+    value, slope = penalty.along(w, d, 0.3)
+    assert value == pytest.approx(penalty.value(w + 0.3 * d), abs=1e-12)
+    # A slope of a convex function supports it.
+    for step in (0.0, 0.2, 0.5, 1.0):
+        assert penalty.value(w + step * d) >= value + (step - 0.3) * slope - 1e-9
+
+
+# --- the minimum ---
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), fraction=st.sampled_from([0.05, 0.3, 0.8]))
+def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
+    x = problem(seed, n=40, n_dense=2, d=5)
+    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
+    penalty = minimizer.penalty(0.01, 0.01, 8)
+    largest = minimizer.largest_scale(penalty)
+    assume(largest > 0)  # or dense features tell all pairs
+    penalty = penalty.times(fraction * largest)
+    found = minimizer.minimize(penalty, accuracy=Accuracy(residual=1e-6, gap=1e-6))
+    least = hinge_minimum(x, 2, penalty)
+    certificate = found.certificate
+    hinge = np.maximum(1 - x @ found.weights, 0).mean() + penalty.value(found.weights[2:])
+    assert found.reached
+    assert certificate.bound <= least + 1e-9
+    assert least <= hinge + 1e-12 and hinge - least <= certificate.gap * certificate.objective
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("fraction", [0.03, 0.3])
+def test_the_minimum_is_that_of_fista_without_tricks(loss, fraction):
+    x = problem()
+    x[:, 1:3] /= [10.0, 100.0]  # or plain FISTA takes for ever
+    minimizer = Minimizer(rows_of(x), 3, loss)
+    penalty = minimizer.penalty(0.01, 0.01, 20)
+    penalty = penalty.times(fraction * minimizer.largest_scale(penalty))
+    found = minimizer.minimize(penalty, accuracy=EXACT)
+    slow = fista(x, 3, loss, penalty, 20_000)
+    assert found.reached
+    assert found.certificate.objective == pytest.approx(objective(x, 3, loss, penalty, slow))
+    assert found.certificate.objective == pytest.approx(
+        objective(x, 3, loss, penalty, found.weights)
+    )
+    assert np.allclose(found.weights, slow, atol=1e-5)
+    assert ((found.weights != 0) == (np.abs(slow) > 1e-7))[3:].all()
+    # Features that fire together have one weight.
+    assert found.groups[3] == found.groups[4] and found.groups[0] == -1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dense_features_of_all_sizes_do_no_harm(loss):
+    x = problem(n_dense=4, d=10)
+    x[:, 0] *= 1e-4
+    x[:, 1] *= 1e4
+    x = np.hstack([x[:, :1], x])  # one twice
+    x[:, 3] = 0.0  # and one that never differs
+    minimizer = Minimizer(rows_of(x), 5, loss)
+    penalty = minimizer.penalty(0.0, 1.0)
+    penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+    start = np.zeros(15)
+    start[3] = 7.0
+    found = minimizer.minimize(penalty, start, EXACT)
+    assert found.reached and found.weights[3] == 7.0
+    assert found.certificate.residual.dense <= 1e-9
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_screening_changes_nothing(loss, monkeypatch):
+    draw = np.random.default_rng(3)
+    x = (draw.random((400, 600)) < 0.02) * draw.choice([-1.0, 1.0], (400, 600))
+    x[np.arange(400), draw.integers(20, size=400)] = 1.0
+    minimizer = Minimizer(rows_of(x), 0, loss)
+    penalty = minimizer.penalty(0.0, 1.0)
+    penalty = penalty.times(0.2 * minimizer.largest_scale(penalty))
+    monkeypatch.setattr(descent, "FEW", 5)
+    screened = minimizer.minimize(penalty, accuracy=EXACT)
+    monkeypatch.setattr(descent, "FEW", 10**9)
+    monkeypatch.setattr(descent, "SLACK", 0.0)
+    full = minimizer.minimize(penalty, accuracy=EXACT)
+    assert 0 < full.survivors < 300
+    assert np.array_equal(screened.groups, full.groups)
+    assert np.allclose(screened.weights, full.weights, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_certificate_holds_at_any_point(loss):
+    x = problem(5)
+    minimizer = Minimizer(rows_of(x), 3, loss)
+    penalty = minimizer.penalty(0.001, 0.001)
+    least = minimizer.minimize(penalty, accuracy=EXACT).certificate.objective
+    for steps in (1, 2, 3, 5):
+        early = minimizer.minimize(penalty, accuracy=Accuracy(steps=steps, residual=1e-12))
+        certificate = early.certificate
+        assert certificate.bound <= least + 1e-12 and least <= certificate.objective + 1e-12
+        assert certificate.gap >= 1 - least / certificate.objective - 1e-9
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_order_of_the_pairs_does_not_matter(loss):
+    x = problem(7, n=500, d=40)
+    penalty = Penalty(1e-4, 2e-4, 60)
+    found = [
+        Minimizer(rows_of(x[order]), 3, loss).minimize(penalty, accuracy=EXACT)
+        for order in (np.arange(500), np.random.default_rng(0).permutation(500))
+    ]
+    assert 0 < found[0].survivors < 40
+    assert np.array_equal(found[0].groups, found[1].groups)
+    assert np.allclose(found[0].weights, found[1].weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_path_from_where_nothing_survives(loss):
+    x = problem(2, d=30)
+    minimizer = Minimizer(rows_of(x), 3, loss)
+    penalty = minimizer.penalty(0.1, 0.1, 50)
+    largest = minimizer.largest_scale(penalty)
+    scales = path_scales(largest, 0.02 * largest, 6)
+    assert scales[0] == pytest.approx(largest) and scales[-1] == pytest.approx(0.02 * largest)
+    assert np.allclose(np.diff(np.log(scales)), np.log(0.02) / 5)
+    minima = minimizer.path(penalty, [1.0001 * largest, 0.98 * largest, *scales[1:]], None, EXACT)
+    assert all(minimum.reached for minimum in minima)
+    assert minima[0].survivors == 0 < minima[1].survivors <= 3 < minima[-1].survivors
+    assert "no sparse feature survives" in minima[0].messages[0]
+    assert f"{largest * 0.1:.4g}" in minima[0].messages[0]
+    alone = minimizer.minimize(minima[-1].penalty, accuracy=EXACT)
+    assert np.array_equal(alone.groups, minima[-1].groups)
+    # Begun at the solution, there is nothing to do for a loss that needs no smoother ones.
+    again = minimizer.minimize(alone.penalty, alone.weights, EXACT)
+    assert np.array_equal(again.groups, alone.groups)
+    assert again.steps == 0 or loss.stages()
+
+
+# --- what it finds ---
+
+
+def test_in_noise_it_finds_nothing_and_fobos_does():
+    draw = np.random.default_rng(0)
+    feature = np.array([draw.choice(5000, 5, replace=False) for _ in range(20_000)])
+    value = draw.choice([-1.0, 1.0], feature.shape)
+    begin = np.arange(0, feature.size + 1, 5)
+    pairs = Rows(begin, feature.astype(np.int32).ravel(), value.ravel()).sorted()
+    oscar = Oscar(1e-10, 3e-8, 10**6)
+    learned = learn_groups(pairs, np.zeros(5000), 0, GroupLearning(oscar), (1,))
+    assert np.count_nonzero(learned.weights) > 100
+    for loss in (SmoothedHinge(), SquaredHinge(), Logistic()):
+        minimizer = Minimizer(pairs, 0, loss)
+        penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
+        found = minimizer.minimize(penalty)
+        assert found.survivors == 0 and found.reached
+        assert 0 < minimizer.largest_scale(penalty) < 1
+
+
+def planted(noise):
+    """Pairs told by 8 features of weight 1, 8 of -0.6 and noise; 24 more mean nothing."""
+    draw = np.random.default_rng(0)
+    w = np.repeat([1.0, -0.6, 0.0], [8, 8, 24])
+    x = (draw.random((20_000, w.size)) < 0.2) * draw.choice([-1.0, 1.0], (20_000, w.size))
+    margins = x @ w + noise * draw.normal(size=len(x))
+    minimizer = Minimizer(rows_of(x * np.where(margins < 0, -1.0, 1.0)[:, None]), 0, SquaredHinge())
+    penalty = minimizer.penalty(0.0, 1.0)
+    penalty = penalty.times(0.5 * minimizer.largest_scale(penalty))
+    return minimizer.minimize(penalty, accuracy=EXACT)
+
+
+def test_planted_groups_are_found_until_noise_hides_them():
+    """Weights of 20,000 pairs are known to about 0.01: then groups begin to fall apart.
+
+    Noise as large as the margins (1) splits them in four; with 16 times that, most of the
+    features that mean something are lost. What means nothing never survives.
+    """
+    found = planted(0.1)
+    assert found.n_groups == 2 and found.survivors == 16
+    assert len(set(found.groups[:8])) == len(set(found.groups[8:16])) == 1
+    assert found.weights[0] > -found.weights[8] > 0
+    found = planted(1.0)
+    assert found.n_groups == 4 and np.array_equal(found.weights != 0, np.arange(40) < 16)
+    found = planted(16.0)
+    assert found.survivors < 8 and not found.weights[16:].any()
+
+
+# --- bad input ---
+
+
+def test_no_pairs():
+    with pytest.raises(InputError, match="no pairs"):
+        Minimizer(rows_of(np.zeros((0, 3))), 1, SquaredHinge())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_one_pair_and_copies_of_it(loss):
+    x = np.array([[0.0, 1.0, 2.0]])
+    found = []
+    for copies in (1, 3):
+        minimizer = Minimizer(rows_of(np.repeat(x, copies, axis=0)), 1, loss)
+        found.append(minimizer.minimize(minimizer.penalty(0.01, 0.01), accuracy=EXACT))
+        assert found[-1].reached
+    assert np.allclose(found[0].weights, found[1].weights) and found[0].weights[2] > 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_contradictory_pairs(loss):
+    x = np.array([[1.0, 1.0], [-1.0, -1.0]])
+    minimizer = Minimizer(rows_of(x), 1, loss)
+    penalty = minimizer.penalty(1e-6, 0.0)
+    assert minimizer.largest_scale(penalty) == pytest.approx(0.0, abs=1e-6)
+    found = minimizer.minimize(penalty)
+    assert found.reached and found.survivors == 0 and abs(found.weights[0]) < 1e-6
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_pairs_that_never_differ(loss):
+    minimizer = Minimizer(rows_of(np.zeros((4, 3))), 1, loss, 3)
+    found = minimizer.minimize(minimizer.penalty(0.1, 0.1), np.array([5.0, 1.0, 1.0]))
+    assert found.reached and found.weights.tolist() == [5.0, 0.0, 0.0]
+    assert found.certificate.objective == pytest.approx(loss.mean(np.zeros(1)))
+    assert minimizer.largest_scale(found.penalty) == 0.0
+
+
+def test_dense_features_that_separate_the_pairs():
+    x = problem(1)
+    x[:, 0] = np.abs(x[:, 0])
+    for loss in LOSSES:
+        minimizer = Minimizer(rows_of(x), 3, loss)
+        penalty = minimizer.penalty(0.01, 0.01)
+        assert minimizer.largest_scale(penalty) == 0.0
+        found = minimizer.minimize(penalty, accuracy=Accuracy(steps=60))
+        assert found.survivors == 0
+        wanted = (
+            "300 of 300 pairs, .* has no minimum" if loss.has_tail else "all pairs, and nothing"
+        )
+        assert re.search("dense feature 0 tells " + wanted, found.messages[-1])
+
+
+def test_dense_features_that_separate_some_pairs_together():
+    """No one feature does, and their sum does."""
+    x = problem(1, noise=3.0)
+    x[:, :3] = 0.0
+    x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
+    x[:40, 1] = 1.0 - x[:40, 0]
+    found = Minimizer(rows_of(x), 3, Logistic()).minimize(Penalty(1e-3, 1e-3, 20))
+    assert "a weighting of the dense features tells 40 of 300 pairs" in found.messages[-1]
+    found = Minimizer(rows_of(x), 3, SquaredHinge()).minimize(Penalty(1e-3, 1e-3, 20))
+    assert found.messages == ()
+
+
+def test_a_time_limit():
+    minimizer = Minimizer(rows_of(problem(d=100)), 3, Logistic())
+    found = minimizer.minimize(minimizer.penalty(1e-5, 1e-5), accuracy=Accuracy(seconds=1e-9))
+    assert not found.reached and found.steps == 0
+    assert "the time is up" in found.messages[0] and "of it above the minimum" in found.messages[0]
+    assert found.certificate.gap > 1e-3
+
+
+def test_values_out_of_range():
+    pairs = rows_of(problem())
+    minimizer = Minimizer(pairs, 3, Logistic())
+    for strengths in ((-1.0, 1.0), (1.0, float("nan")), (0.0, 0.0), (float("inf"), 0.0)):
+        with pytest.raises(ValueError):
+            minimizer.penalty(*strengths)
+    with pytest.raises(InputError, match="dimension=11 is smaller .* 12"):
+        minimizer.penalty(1.0, 1.0, 11)
+    with pytest.raises(ValueError, match="shape"):
+        minimizer.minimize(minimizer.penalty(1.0, 1.0), np.zeros(3))
+    with pytest.raises(ValueError, match="below 15"):
+        Minimizer(pairs, 3, Logistic(), 14)
+    with pytest.raises(DivergenceError):
+        minimizer.minimize(minimizer.penalty(1.0, 1.0), np.full(15, 1e308))
+    for options in ({"residual": 0.0}, {"gap": float("nan")}, {"seconds": -1.0}, {"steps": 0}):
+        with pytest.raises(ValueError):
+            Accuracy(**options)
+    with pytest.raises(ValueError):
+        SmoothedHinge(0.0)
+    with pytest.raises(ValueError):
+        path_scales(0.0, 0.0)
+    with pytest.raises(ValueError):
+        Penalty(1.0, 1.0, 5).times(0.0)

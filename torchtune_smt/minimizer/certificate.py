@@ -1,0 +1,105 @@
+"""How far from the minimum weights can be at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.minimizer.dense_optimum import follow_dense
+from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.penalty import Penalty
+from torchtune_smt.minimizer.stored_pairs import StoredPairs
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The KKT residual, in parts of the largest penalty λ1 + λ2 (d - 1).
+
+    Attributes
+    ----------
+    dense : float
+        The largest |mean gradient| of dense features.
+    sparse : float
+        See `Penalty.residual`.
+    """
+
+    dense: float
+    sparse: float
+
+    @property
+    def largest(self) -> float:
+        """Of all features."""
+        return max(self.dense, self.sparse)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far from the minimum weights can be at most.
+
+    Attributes
+    ----------
+    residual : Residual
+    objective : float
+        P: the mean loss and the penalty.
+    bound : float
+        What no weights can be below, for the loss as it is: of a smoothed hinge for that.
+    smoothing : float
+        By how much the loss that was smoothed may lie above it: μ/2, or 0.
+    """
+
+    residual: Residual
+    objective: float
+    bound: float
+    smoothing: float
+
+    @property
+    def gap(self) -> float:
+        """The duality gap and the smoothing, in parts of the objective.
+
+        The objective with the loss that was smoothed is at most so much above its minimum.
+        """
+        gap = max(self.objective - self.bound, 0.0) + self.smoothing
+        return gap / self.objective if self.objective > 0.0 else float(gap > 0.0)
+
+    def __str__(self) -> str:
+        return (
+            f"objective {self.objective:.6g}, at most {self.gap:.2g} of it above the minimum; "
+            f"KKT residual {self.residual.largest:.2g}"
+        )
+
+
+def residual(penalty: Penalty, dense: Float64, weights: Float64, pull: Float64) -> Residual:
+    """Return the KKT residual of weights.
+
+    Parameters
+    ----------
+    dense : float64 [k]
+        Mean gradient of the dense features, or its negative.
+    weights, pull : float64 [u]
+        Of the sparse features: weights, and the negative mean gradient.
+    """
+    unit = penalty.largest
+    return Residual(
+        float(np.abs(dense).max(initial=0.0)) / unit, penalty.residual(weights, pull) / unit
+    )
+
+
+def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: Float64) -> float:
+    """Return a lower bound of the objective.
+
+    The dual is the largest -Σ ℓ*(-a_n) / N of all a in the domain of the loss with X_denseᵀa = 0
+    and Ω°(X_sparseᵀa / N) ≤ 1. Near the minimum, a = -ℓ' at the margins does so almost. Moving
+    the dense weights to their optimum moves it onto X_denseᵀa = 0 within the domain (a projection
+    in the sense of Bregman, for ℓ*); it is then scaled until the second holds as well.
+
+    Parameters
+    ----------
+    margins : float64 [N]
+        At the weights in question.
+    """
+    dual = loss.pulls(follow_dense(pairs, loss, margins).margins)
+    _, pull = pairs.means(dual)
+    dual *= 1.0 / max(1.0, penalty.dual_norm(pull))
+    return -loss.mean_conjugate(dual)

@@ -1,0 +1,88 @@
+"""The optimum of the dense weights where all others stay, and whether there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.minimizer.curvature import inverse
+from torchtune_smt.minimizer.line_search import line_minimum
+from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.stored_pairs import StoredPairs
+
+STEPS = 60
+# Of the mean gradient of a feature, in parts of its mean |value|: rounding is less than this.
+EXACT = 1e-15
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Dense weights at their optimum.
+
+    Attributes
+    ----------
+    change : float64 [k]
+    margins : float64 [N]
+    """
+
+    change: Float64
+    margins: Float64
+
+
+def follow_dense(pairs: StoredPairs, loss: MarginLoss, margins: Float64) -> Followed:
+    """Minimise the mean loss over the dense weights alone, by Newton's method.
+
+    Parameters
+    ----------
+    margins : float64 [N]
+        Where it begins.
+    """
+    x = pairs.dense
+    change = np.zeros(x.shape[1])
+    goal = EXACT * np.abs(x).mean(axis=0)
+    for _ in range(STEPS if x.shape[1] else 0):
+        pull = x.T @ loss.pulls(margins) / len(pairs)
+        if (np.abs(pull) <= goal).all():
+            break
+        curvatures = loss.curvatures(margins) / len(pairs)
+        direction = inverse((x.T * curvatures) @ x) @ pull
+        moved = x @ direction
+        step = line_minimum(
+            partial(loss.along, margins, moved), loss.mean(margins), -float(pull @ direction)
+        )
+        if step == 0.0:
+            break
+        change += step * direction
+        margins = margins + step * moved
+    return Followed(change, margins)
+
+
+def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int] | None:
+    """Say which dense features tell a pair's better side without error, if one is found.
+
+    Where they do, a loss that falls for ever has no minimum: their weights grow and grow. Each
+    feature is tried, and some directions.
+
+    Parameters
+    ----------
+    directions : list of float64 [k]
+        Where the weights have gone, or were going.
+
+    Returns
+    -------
+    (str, int) or None
+        What does, and how many pairs it tells; no pair is told wrongly.
+    """
+    x = pairs.dense
+    for j, number in enumerate(pairs.dense_id):
+        if x[:, j].min() >= 0.0 or x[:, j].max() <= 0.0:
+            return f"dense feature {number}", int(np.count_nonzero(x[:, j]))
+    for direction in directions:
+        margins = x @ direction
+        noise = 1e-9 * float(np.abs(margins).max(initial=0.0))
+        if noise > 0.0 and margins.min() >= -noise:
+            return "a weighting of the dense features", int(np.count_nonzero(margins > noise))
+    return None

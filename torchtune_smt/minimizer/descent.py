@@ -1,0 +1,178 @@
+"""Newton steps towards the minimum, on working sets of features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Bool, Float64
+from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.minimizer.certificate import Certificate, Residual, dual_bound, residual
+from torchtune_smt.minimizer.dense_optimum import separating
+from torchtune_smt.minimizer.line_search import line_minimum
+from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.minimum import Accuracy
+from torchtune_smt.minimizer.oscar_model import OscarModel
+from torchtune_smt.minimizer.penalty import Penalty
+from torchtune_smt.minimizer.stored_pairs import StoredPairs
+
+# The KKT residual of the inner problem, in parts of that before the step.
+INNER = 0.03
+# The working set: what might survive with penalties a little smaller, so many times as many
+# features as have a weight, or so many.
+SLACK, GROWTH, FEW = 0.8, 2, 200
+# Steps that find nothing better, after which rounding is all that is left.
+STALLED = 3
+
+
+@dataclass
+class Point:
+    """Weights over the features of `StoredPairs`, and what belongs to them."""
+
+    dense: Float64
+    sparse: Float64
+    margins: Float64
+    # Where the dense weights went last.
+    direction: Float64
+
+
+class Descent:
+    """The steps towards one minimum."""
+
+    def __init__(
+        self,
+        pairs: StoredPairs,
+        penalty: Penalty,
+        accuracy: Accuracy,
+        on_step: Callable[[int, Residual, int], None] = lambda step, residual, survivors: None,
+    ) -> None:
+        self.pairs = pairs
+        self.penalty = penalty
+        self.accuracy = accuracy
+        self.on_step = on_step
+        self.steps = 0
+        self.passes = 0
+        # Whether the last step was a whole one: blocks and zeros are then exact.
+        self._exact = True
+        self.begun = time.monotonic()
+        # Of the curvature, from one model to the next.
+        self._bound = 1e-3
+        self._pull = np.empty(0)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.begun
+
+    def in_time(self) -> bool:
+        """Whether there is time for more."""
+        return self.seconds < self.accuracy.seconds
+
+    def certified(self, point: Point, loss: MarginLoss) -> tuple[Certificate, bool]:
+        """Go on until the certificate is as good as was asked for, or cannot be had."""
+        goal = self.accuracy.residual
+        while True:
+            found, stopped = self.descend(point, loss, goal)
+            objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
+            bound = dual_bound(self.pairs, loss, self.penalty, point.margins)
+            certificate = Certificate(found, objective, bound, loss.below)
+            reached = (
+                found.largest <= self.accuracy.residual
+                and objective - bound <= self.accuracy.gap * abs(objective)
+            )
+            if stopped or (reached and self._exact):
+                return certificate, reached
+            goal = 0.1 * min(goal, found.largest)
+
+    def descend(self, point: Point, loss: MarginLoss, goal: float) -> tuple[Residual, bool]:
+        """Take steps until the KKT residual is small enough; say whether they ended before."""
+        stalled = 0
+        for _ in range(self.accuracy.steps):
+            dense, pull = self.pairs.means(loss.pulls(point.margins))
+            self.passes += 1
+            found = residual(self.penalty, dense, point.sparse, pull)
+            self._pull = pull
+            self.on_step(self.steps, found, int(np.count_nonzero(point.sparse)))
+            if found.largest <= goal:
+                return found, False
+            if not self.in_time() or stalled == STALLED:
+                return found, True
+            stalled = 0 if self._step(point, loss, dense, pull, found, goal) else stalled + 1
+        return found, True
+
+    def _step(
+        self,
+        point: Point,
+        loss: MarginLoss,
+        dense_pull: Float64,
+        pull: Float64,
+        found: Residual,
+        goal: float,
+    ) -> bool:
+        """Take one step, and say whether the objective fell."""
+        penalty = self.penalty
+        chosen = np.flatnonzero(self._working_set(point.sparse, pull))
+        before = point.sparse[chosen]
+        curvature = self.pairs.curvature(loss.curvatures(point.margins), chosen)
+        model = OscarModel(curvature, curvature.reduced(dense_pull, pull[chosen]), before, penalty)
+        tolerance = max(INNER * found.largest, 1e-3 * goal) * penalty.largest
+        after, bound = model.minimum(tolerance, self._bound, self.in_time)
+        self._bound = 0.5 * bound
+        moved = after - before
+        point.direction = curvature.follow(dense_pull, moved)
+        sparse = np.zeros(point.sparse.size)
+        sparse[chosen] = moved
+        margins = self.pairs.margins(point.direction, sparse)
+        if not np.isfinite(margins).all():
+            raise DivergenceError("a margin is not finite: values of features are too large")
+
+        def along(step: float) -> tuple[float, float]:
+            value, slope = loss.along(point.margins, margins, step)
+            norm, norm_slope = penalty.along(before, moved, step)
+            return value + norm, slope + norm_slope
+
+        step = line_minimum(along, *along(0.0))
+        self.steps += 1
+        if step == 0.0:
+            return False
+        self._exact = step == 1.0
+        point.dense = point.dense + step * point.direction
+        point.sparse[chosen] = after if self._exact else before + step * moved
+        point.margins = self.pairs.margins(point.dense, point.sparse)
+        return True
+
+    def _working_set(self, weights: Float64, pull: Float64) -> Bool:
+        inside: Bool = weights != 0.0
+        most = max(GROWTH * int(np.count_nonzero(inside)), FEW)
+        inside[self.penalty.candidates(pull, SLACK)[:most]] = True
+        return inside
+
+    def messages(
+        self, point: Point, loss: MarginLoss, certificate: Certificate, reached: bool
+    ) -> list[str]:
+        """Return what the user ought to know."""
+        said = []
+        if not reached:
+            why = "rounding allows no better" if self.in_time() else "the time is up"
+            said.append(f"{why}, and the minimum was not reached: {certificate}")
+        if not point.sparse.any():
+            largest = self.penalty.dual_norm(self._pull)
+            said.append(
+                "no sparse feature survives: from lambda_max on none does, which is "
+                f"lambda1={largest * self.penalty.lambda1:.4g} and "
+                f"lambda2={largest * self.penalty.lambda2:.4g} here"
+            )
+        found = separating(self.pairs, [point.dense, point.direction])
+        if found is not None:
+            what, told = found
+            if loss.has_tail:
+                said.append(
+                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
+                    "loss has no minimum, and the weights have stopped on their way to infinity"
+                )
+            elif told == len(self.pairs):
+                said.append(f"{what} tells all pairs, and nothing is left to sparse features")
+        return said

@@ -1,0 +1,224 @@
+"""The minimum of the mean loss of pairs with OSCAR: Eq. 2 of Liu et al. (2013)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer.certificate import Residual
+from torchtune_smt.minimizer.dense_optimum import follow_dense
+from torchtune_smt.minimizer.descent import Descent, Point
+from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.minimum import Accuracy, Minimum, groups_of
+from torchtune_smt.minimizer.penalty import Penalty
+from torchtune_smt.minimizer.stored_pairs import StoredPairs
+
+# Of the KKT residual, for the losses on the way to the last one.
+ROUGH = 0.1
+
+
+class Minimizer:
+    """Minimises the mean of ℓ(W·x) over stored pairs + OSCAR of the sparse features of W.
+
+    Newton's method: the loss is replaced by its quadratic model, whose minimum with OSCAR is found
+    on a working set of sparse features, then the weights go as far in that direction as is best.
+    Each step takes one pass over all pairs for the gradient of every feature, which also says
+    which features belong into the working set (see `Penalty.candidates`) and how far from optimal
+    the weights are: what was left out wrongly shows in the KKT residual. A smoothed hinge is
+    approached through smoother ones.
+
+    Parameters
+    ----------
+    pairs : Rows
+        x = H(better) - H(worse), one row a pair.
+    n_dense : int
+        Ids below it are dense features, which are not regularised.
+    loss : MarginLoss
+    dimension : int, optional
+        D, the number of all features; by default as many as occur.
+
+    Raises
+    ------
+    InputError
+        There are no pairs.
+    ValueError
+        Rows are damaged, or have features beyond `dimension`.
+    """
+
+    def __init__(
+        self, pairs: Rows, n_dense: int, loss: MarginLoss, dimension: int | None = None
+    ) -> None:
+        self.pairs = StoredPairs(pairs, n_dense)
+        self.n_dense = n_dense
+        self.loss = loss
+        needed = max(int(pairs.feature.max(initial=-1)) + 1, n_dense)
+        if dimension is not None and dimension < needed:
+            raise ValueError(f"pairs have features below {needed}, and dimension is {dimension}")
+        self.dimension = needed if dimension is None else dimension
+
+    def penalty(self, lambda1: float, lambda2: float, dimension: int | None = None) -> Penalty:
+        """Return OSCAR with these strengths.
+
+        Parameters
+        ----------
+        lambda1, lambda2 : float
+            0 or more, not both 0.
+        dimension : int, optional
+            d; by default the number of sparse features in which some pair differs.
+
+        Raises
+        ------
+        ValueError
+            A strength is out of range.
+        InputError
+            d is smaller than that number.
+        """
+        for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
+            if not 0.0 <= value < float("inf"):
+                raise ValueError(f"{name} must be finite and at least 0, not {value}")
+        least = max(self.pairs.n_sparse, 1)
+        dimension = least if dimension is None else dimension
+        if dimension < least:
+            raise InputError(
+                f"regularizer.dimension={dimension} is smaller than the number of sparse features "
+                f"in the pairs, {least}: their penalties would be negative; give at least as "
+                "much, or null"
+            )
+        penalty = Penalty(lambda1, lambda2, dimension)
+        if penalty.largest == 0.0:
+            raise ValueError("OSCAR has no strength: lambda1 or lambda2 must be above 0")
+        return penalty
+
+    def largest_scale(self, penalty: Penalty, start: Float64 | None = None) -> float:
+        """Return λ_max: the scale of the penalty from which on nothing sparse survives.
+
+        The dual norm of the gradient of the sparse features at 0, with dense weights at their
+        optimum. It is 0 where these tell all pairs apart, or no sparse feature ever differs.
+
+        Parameters
+        ----------
+        start : float64 [D], optional
+            Where the dense weights begin.
+        """
+        point = self._empty(start)
+        if (point.margins > 0.0).all():
+            return 0.0
+        _, pull = self.pairs.means(self.loss.pulls(point.margins))
+        return penalty.dual_norm(pull)
+
+    def minimize(
+        self,
+        penalty: Penalty,
+        start: Float64 | None = None,
+        accuracy: Accuracy | None = None,
+        on_step: Callable[[int, Residual, int], None] = lambda step, residual, survivors: None,
+    ) -> Minimum:
+        """Return the minimum.
+
+        Parameters
+        ----------
+        penalty : Penalty
+            See `penalty`.
+        start : float64 [D], optional
+            Weights to begin with; by default all 0.
+        accuracy : Accuracy, optional
+        on_step : callable
+            Told before each step: its number, the KKT residual for the loss of the moment, and
+            how many sparse features have a weight.
+
+        Raises
+        ------
+        DivergenceError
+            A margin is not finite.
+        """
+        run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
+        return self._descend(run, self._point(start), start)
+
+    def path(
+        self,
+        penalty: Penalty,
+        scales: Sequence[float],
+        start: Float64 | None = None,
+        accuracy: Accuracy | None = None,
+    ) -> list[Minimum]:
+        """Return the minima for a penalty times each of some scales, one begun at the other.
+
+        Parameters
+        ----------
+        scales : sequence of float
+            Best in descending order; see `path_scales`.
+        accuracy : Accuracy, optional
+            Of each.
+        """
+        point = self._empty(start)
+        accuracy = accuracy or Accuracy()
+        return [
+            self._descend(Descent(self.pairs, penalty.times(scale), accuracy), point, start)
+            for scale in scales
+        ]
+
+    def _point(self, start: Float64 | None) -> Point:
+        pairs = self.pairs
+        if start is None:
+            dense, sparse = np.zeros(pairs.dense_id.size), np.zeros(pairs.n_sparse)
+        else:
+            if start.shape != (self.dimension,):
+                raise ValueError(f"start has shape {start.shape}, not ({self.dimension},)")
+            dense, sparse = start[pairs.dense_id], start[pairs.sparse_id]
+        with np.errstate(over="ignore", invalid="ignore"):
+            margins = pairs.margins(dense, sparse)
+        if not np.isfinite(margins).all():
+            raise DivergenceError("a margin of the start is not finite")
+        return Point(dense, sparse, margins, np.zeros(dense.size))
+
+    def _empty(self, start: Float64 | None) -> Point:
+        """Return the minimum without sparse features."""
+        point = self._point(start)
+        point.sparse[:] = 0.0
+        point.margins = self.pairs.margins(point.dense, point.sparse)
+        for loss in (*self.loss.stages(), self.loss):
+            followed = follow_dense(self.pairs, loss, point.margins)
+            point.dense += followed.change
+            point.margins, point.direction = followed.margins, followed.change
+        return point
+
+    def _descend(self, run: Descent, point: Point, start: Float64 | None) -> Minimum:
+        """Move a point to the minimum."""
+        for loss in self.loss.stages():
+            run.descend(point, loss, ROUGH)
+        certificate, reached = run.certified(point, self.loss)
+        pairs = self.pairs
+        weights = np.zeros(self.dimension)
+        if start is not None:
+            weights[: self.n_dense] = start[: self.n_dense]
+        weights[pairs.dense_id], weights[pairs.sparse_id] = point.dense, point.sparse
+        groups = np.full(self.dimension, -1, np.int64)
+        groups[pairs.sparse_id] = groups_of(point.sparse)
+        return Minimum(
+            weights,
+            groups,
+            certificate,
+            reached,
+            run.penalty,
+            run.steps,
+            run.passes,
+            run.seconds,
+            tuple(run.messages(point, self.loss, certificate, reached)),
+        )
+
+
+def path_scales(largest: float, lowest: float, count: int = 20) -> list[float]:
+    """Return scales, log-spaced, from λ_max (as `Minimizer.largest_scale` gives it) downwards.
+
+    Raises
+    ------
+    ValueError
+        Not 0 < lowest <= largest, or count is less than 1.
+    """
+    if not 0.0 < lowest <= largest < float("inf") or count < 1:
+        raise ValueError(f"no path of {count} values from {largest:g} down to {lowest:g}")
+    return [float(scale) for scale in np.geomspace(largest, lowest, count)]

@@ -1,0 +1,110 @@
+"""The minimum of a quadratic model with OSCAR, on the features of a working set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.minimizer import model_kernels as kernels
+from torchtune_smt.minimizer.curvature import Curvature
+from torchtune_smt.minimizer.penalty import Penalty
+
+# Accelerated proximal steps between two of Newton's, and how often at most.
+STEPS, ROUNDS = 10, 40
+CONJUGATE_STEPS = 300
+
+
+class OscarModel:
+    """½ (v - w)ᵀS(v - w) - pullᵀ(v - w) + Ω(v).
+
+    Accelerated proximal steps find which weights are 0 and which are equal; Newton steps on the
+    values of the blocks that they leave find how large these are. No step makes it worse.
+
+    Parameters
+    ----------
+    curvature : Curvature
+        S.
+    pull : float64 [m]
+        The negative gradient at w.
+    weights : float64 [m]
+        w.
+    penalty : Penalty
+    """
+
+    def __init__(
+        self, curvature: Curvature, pull: Float64, weights: Float64, penalty: Penalty
+    ) -> None:
+        self.curvature = curvature
+        self.penalty = penalty
+        self.weights = weights
+        self.linear: Float64 = -pull - curvature.apply(weights)
+        self.norm = (penalty.lambda1, penalty.lambda2, penalty.dimension)
+
+    def minimum(
+        self, tolerance: float, bound: float, in_time: Callable[[], bool]
+    ) -> tuple[Float64, float]:
+        """Return v, and a bound of the curvature to begin with next time.
+
+        Parameters
+        ----------
+        tolerance : float
+            Of the KKT residual, in the unit of a gradient.
+        bound : float
+            Of the largest eigenvalue of S; the steps raise it where it is too low.
+        in_time : callable
+            Whether there is time for another round.
+        """
+        v = self.weights.copy()
+        block = np.empty(v.size, np.int64)
+        operator = self.curvature.operator
+        for number in range(ROUNDS if v.size else 0):
+            bound, blocks = kernels.accelerated(
+                *operator, self.linear, v, *self.norm, bound, STEPS, block
+            )
+            pull = -self.curvature.apply(v) - self.linear
+            if self.penalty.residual(v, pull) <= tolerance or not in_time():
+                break
+            if blocks and number < ROUNDS - 1:
+                v = self._newton(v, block, blocks)
+        return v, bound
+
+    def value(self, v: Float64) -> float:
+        """Return the model at v, but for a constant."""
+        smooth = 0.5 * (v @ self.curvature.apply(v)) + self.linear @ v
+        return float(smooth) + self.penalty.value(v)
+
+    def _newton(self, v: Float64, block: Int64, blocks: int) -> Float64:
+        """Return a better v by a Newton step in the values of blocks, or v itself."""
+        rise = kernels.face_direction(
+            *self.curvature.operator,
+            self.curvature.diagonal,
+            self.linear,
+            v,
+            *self.norm,
+            block,
+            blocks,
+            CONJUGATE_STEPS,
+            1e-8,
+        )
+        inside = block >= 0
+        level = np.zeros(blocks)
+        level[block[inside]] = np.abs(v[inside])
+        weight = np.zeros(blocks)
+        np.add.at(weight, block[inside], self.curvature.diagonal[inside])
+        best, lowest = v, self.value(v)
+        # Blocks may pass each other, or join where they would.
+        for join in (False, True):
+            step = 1.0
+            while step > 1e-3:
+                levels = level + step * rise
+                if join:
+                    levels = kernels.descending(levels, weight)
+                trial = kernels.moved(v, block, levels)
+                value = self.value(trial)
+                if value < lowest:
+                    best, lowest = trial, value
+                    break
+                step *= 0.3
+        return best

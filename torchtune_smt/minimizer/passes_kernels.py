@@ -1,0 +1,143 @@
+"""Passes over stored pairs: margins, gradients, second derivatives of a few features."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.compiled import kernel
+
+
+@kernel
+def means(begin: Int64, feature: Int32, value: Float64, dual: Float64, columns: int) -> Float64:
+    """Return Xᵀa / N of the rows, float64 [columns]."""
+    out = np.zeros(columns)
+    for i in range(dual.size):
+        a = dual[i]
+        if a != 0.0:
+            for p in range(begin[i], begin[i + 1]):
+                out[feature[p]] += a * value[p]
+    out /= max(dual.size, 1)
+    return out
+
+
+@kernel
+def restricted(
+    begin: Int64, feature: Int32, value: Float64, keep: Float64, place: Int32
+) -> tuple[Int64, Int64, Int32, Float64]:
+    """Return the numbers of the rows whose `keep` is not 0, and these rows over fewer columns.
+
+    Parameters
+    ----------
+    place : int32 [columns]
+        The new id of each column, -1 for those that are left out.
+    """
+    rows = 0
+    room = 0
+    for i in range(keep.size):
+        if keep[i] != 0.0:
+            rows += 1
+            for p in range(begin[i], begin[i + 1]):
+                if place[feature[p]] >= 0:
+                    room += 1
+    number = np.empty(rows, np.int64)
+    new_begin = np.zeros(rows + 1, np.int64)
+    new_feature = np.empty(room, np.int32)
+    new_value = np.empty(room)
+    rows = 0
+    room = 0
+    for i in range(keep.size):
+        if keep[i] != 0.0:
+            number[rows] = i
+            rows += 1
+            for p in range(begin[i], begin[i + 1]):
+                j = place[feature[p]]
+                if j >= 0:
+                    new_feature[room] = j
+                    new_value[room] = value[p]
+                    room += 1
+            new_begin[rows] = room
+    return number, new_begin, new_feature, new_value
+
+
+@kernel
+def by_column(
+    begin: Int64, feature: Int32, value: Float64, columns: int
+) -> tuple[Int64, Int32, Float64]:
+    """Return the transpose of some rows: their columns in CSR form."""
+    start = np.zeros(columns + 1, np.int64)
+    for p in range(feature.size):
+        start[feature[p] + 1] += 1
+    for j in range(columns):
+        start[j + 1] += start[j]
+    place = start[:-1].copy()
+    row = np.empty(feature.size, np.int32)
+    entry = np.empty(feature.size)
+    for i in range(begin.size - 1):
+        for p in range(begin[i], begin[i + 1]):
+            j = feature[p]
+            row[place[j]] = i
+            entry[place[j]] = value[p]
+            place[j] += 1
+    return start, row, entry
+
+
+@kernel
+def gram(
+    begin: Int64,
+    feature: Int32,
+    value: Float64,
+    scale: Float64,
+    column_begin: Int64,
+    row: Int32,
+    entry: Float64,
+) -> tuple[Int64, Int32, Float64]:
+    """Return Xᵀ diag(scale) X of rows that are also given by columns, in CSR form."""
+    columns = column_begin.size - 1
+    out_begin = np.zeros(columns + 1, np.int64)
+    seen = np.full(columns, -1, np.int32)
+    room = 0
+    for j in range(columns):
+        for q in range(column_begin[j], column_begin[j + 1]):
+            i = row[q]
+            for p in range(begin[i], begin[i + 1]):
+                if seen[feature[p]] != j:
+                    seen[feature[p]] = j
+                    room += 1
+        out_begin[j + 1] = room
+    out_feature = np.empty(room, np.int32)
+    out_value = np.empty(room)
+    total = np.zeros(columns)
+    seen[:] = -1
+    for j in range(columns):
+        n = out_begin[j]
+        for q in range(column_begin[j], column_begin[j + 1]):
+            i = row[q]
+            a = scale[i] * entry[q]
+            for p in range(begin[i], begin[i + 1]):
+                k = feature[p]
+                if seen[k] != j:
+                    seen[k] = j
+                    out_feature[n] = k
+                    n += 1
+                    total[k] = 0.0
+                total[k] += a * value[p]
+        for q in range(out_begin[j], n):
+            out_value[q] = total[out_feature[q]]
+    return out_begin, out_feature, out_value
+
+
+@kernel
+def dense_products(
+    begin: Int64, feature: Int32, value: Float64, scale: Float64, dense: Float64, columns: int
+) -> Float64:
+    """Return Xᵀ diag(scale) Z of sparse rows X and dense rows Z."""
+    width = dense.shape[1]
+    out = np.zeros((columns, width))
+    for i in range(scale.size):
+        for p in range(begin[i], begin[i + 1]):
+            a = scale[i] * value[p]
+            j = feature[p]
+            for c in range(width):
+                out[j, c] += a * dense[i, c]
+    return out

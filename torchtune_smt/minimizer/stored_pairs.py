@@ -1,0 +1,97 @@
+"""Pairs as the minimiser stores them: dense features apart, sparse ones by their own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import passes_kernels as kernels
+from torchtune_smt.minimizer.curvature import Curvature
+
+
+class StoredPairs:
+    """x = H(better) - H(worse) of N pairs, over the features in which some pair differs.
+
+    Parameters
+    ----------
+    pairs : Rows
+    n_dense : int
+        Ids below it are dense features.
+
+    Attributes
+    ----------
+    dense_id, sparse_id : int64 [k], [u]
+        Ids of the features, ascending.
+    dense : float64 [N, k]
+    sparse : Rows
+        Over places in `sparse_id`.
+
+    Raises
+    ------
+    InputError
+        There are no pairs.
+    ValueError
+        The rows are damaged, or a value is not finite.
+    """
+
+    def __init__(self, pairs: Rows, n_dense: int) -> None:
+        if len(pairs) == 0:
+            raise InputError(
+                "there are no pairs to learn from: lower sampler.threshold, or take longer lists "
+                "(decoder.k) or more sentences"
+            )
+        pairs.check()
+        ids, rows = pairs.numbered()
+        k = int(np.searchsorted(ids, n_dense))
+        self.dense_id, self.sparse_id = ids[:k], ids[k:]
+        self.dense = rows.dense(k)
+        places = np.arange(-k, ids.size - k)
+        places[:k] = -1
+        self.sparse = rows.renamed(places)
+
+    def __len__(self) -> int:
+        return len(self.sparse)
+
+    @property
+    def n_sparse(self) -> int:
+        """The number u of sparse features."""
+        return self.sparse_id.size
+
+    def margins(self, dense: Float64, sparse: Float64) -> Float64:
+        """Return W·x of each pair, for the weights of both kinds of features."""
+        margins: Float64 = self.dense @ dense + self.sparse.dot(sparse)
+        return margins
+
+    def means(self, dual: Float64) -> tuple[Float64, Float64]:
+        """Return Xᵀa / N of the dense and of the sparse features; one pass over all."""
+        dense: Float64 = self.dense.T @ dual / len(self)
+        return dense, kernels.means(
+            self.sparse.begin, self.sparse.feature, self.sparse.value, dual, self.n_sparse
+        )
+
+    def curvature(self, curvatures: Float64, chosen: Int64) -> Curvature:
+        """Return the second derivatives of the mean loss by all dense and some sparse features.
+
+        Parameters
+        ----------
+        curvatures : float64 [N]
+            d²ℓ/dz² of each pair.
+        chosen : int64 [m]
+            Places in `sparse_id`.
+        """
+        place = np.full(self.n_sparse, -1, np.int32)
+        place[chosen] = np.arange(chosen.size, dtype=np.int32)
+        row, begin, feature, value = kernels.restricted(
+            self.sparse.begin, self.sparse.feature, self.sparse.value, curvatures, place
+        )
+        m = chosen.size
+        scale = curvatures[row] / len(self)
+        columns = kernels.by_column(begin, feature, value, m)
+        dense = self.dense[row]
+        return Curvature(
+            kernels.gram(begin, feature, value, scale, *columns),
+            kernels.dense_products(begin, feature, value, scale, dense, m),
+            (dense.T * scale) @ dense,
+        )
