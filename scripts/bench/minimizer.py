@@ -1,0 +1,131 @@
+"""The minimiser of OSCAR over stored pairs: python scripts/bench/minimizer.py.
+
+In processor and wall-clock seconds of one run: a single minimum, a path from λ_max down to it, and
+the single minimum of ten times the pairs (of an archive: drawn from it with replacement). Limits:
+a minute, five minutes, twelve times.
+
+--pairs takes an archive of numpy with begin, feature, value and n_dense, such as the pairs of a
+first iteration of tuner=grouping (--save says how they are written); otherwise pairs are made that
+are like those of 2,000 sentences of Multi30k: each has eight dense features, and eight sparse ones
+of a Zipfian distribution, a few of which mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import (
+    Accuracy,
+    Logistic,
+    Minimizer,
+    SmoothedHinge,
+    SquaredHinge,
+    path_scales,
+)
+
+LOSSES = {"hinge": SmoothedHinge(), "squared_hinge": SquaredHinge(), "logistic": Logistic()}
+LIMITS = {"one minimum": 60.0, "path": 300.0}
+Result = TypeVar("Result")
+
+
+def made_pairs(n: int, n_dense: int = 9, d: int = 14_000, seed: int = 0) -> Rows:
+    """Return n pairs; the features and what they mean do not depend on n."""
+    fixed = np.random.default_rng(seed)
+    mixing = fixed.normal(size=(n_dense, n_dense)) @ np.diag(np.geomspace(1.0, 0.05, n_dense))
+    meaning = np.where(fixed.random(d) < 0.05, fixed.normal(size=d), 0.0)
+    rank = 1.0 / (np.arange(d) + 10.0)
+    draw = np.random.default_rng((seed, n))
+    dense = draw.normal(size=(n, n_dense)) @ mixing
+    chosen = draw.choice(d, (n, 8), p=rank / rank.sum())
+    signs = draw.choice([-1.0, 1.0], chosen.shape)
+    margins = dense @ fixed.normal(size=n_dense) + (signs * meaning[chosen]).sum(axis=1)
+    better = np.where(margins + 2.0 * draw.normal(size=n) < 0, -1.0, 1.0)[:, None]
+    feature = np.hstack([np.broadcast_to(np.arange(n_dense), dense.shape), n_dense + chosen])
+    value = np.hstack([dense, signs]) * better
+    # A feature drawn twice fires once.
+    order = np.argsort(feature, axis=1, kind="stable")
+    feature = np.take_along_axis(feature, order, axis=1)
+    value = np.take_along_axis(value, order, axis=1)
+    kept = np.diff(feature, axis=1, prepend=-1) > 0
+    begin = np.append(0, np.cumsum(kept.sum(axis=1))).astype(np.int64)
+    return Rows(begin, feature[kept].astype(np.int32), value[kept])
+
+
+def timed(name: str, function: Callable[[], Result]) -> tuple[Result, float]:
+    """Call a function, print what it took, and return its result and the seconds of processor."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = function()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    limit = f", limit {LIMITS[name]:.0f} s" if name in LIMITS else ""
+    print(f"{name}: {cpu:.1f} s of processor, {wall:.1f} s by the clock{limit}", flush=True)
+    return result, cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", help="archive of numpy (.npz)")
+    parser.add_argument("--save", help="write the pairs that were made, or some, to an archive")
+    parser.add_argument("--n", type=int, default=97_257, help="number of pairs that are made")
+    parser.add_argument("--loss", choices=LOSSES, default="hinge")
+    parser.add_argument("--lambda2", type=float, default=3e-10, help="λ1 is a 300th of it")
+    parser.add_argument("--dimension", type=int, default=970_826, help="d")
+    parser.add_argument("--count", type=int, default=20, help="values of the path; 0: no path")
+    parser.add_argument("--tenfold", action="store_true", help="ten times the pairs, too")
+    options = parser.parse_args()
+    n_dense = 9
+    if options.pairs:
+        archive = np.load(options.pairs)
+        pairs = Rows(archive["begin"], archive["feature"], archive["value"])
+        n_dense = int(archive["n_dense"])
+    else:
+        pairs = made_pairs(options.n)
+    if options.save:
+        np.savez_compressed(
+            options.save,
+            begin=pairs.begin,
+            feature=pairs.feature,
+            value=pairs.value,
+            n_dense=n_dense,
+        )
+    loss = LOSSES[options.loss]
+    # Compiles the kernels.
+    small = Minimizer(pairs.between(0, min(500, len(pairs))), n_dense, loss)
+    small.minimize(small.penalty(1e-3, 1e-5))
+    accuracy = Accuracy(residual=1e-4, gap=1e-3)
+
+    minimizer, _ = timed("stored", lambda: Minimizer(pairs, n_dense, loss))
+    print(f"{len(pairs):,} pairs, {pairs.value.size:,} non-zeros")
+    penalty = minimizer.penalty(options.lambda2 / 300, options.lambda2, options.dimension)
+    found, single = timed("one minimum", lambda: minimizer.minimize(penalty, None, accuracy))
+    print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
+    print(f"  reached: {found.reached}; {found.steps} steps, {found.passes} passes")
+    for message in found.messages:
+        print(f"  {message}")
+    largest, _ = timed("lambda_max", lambda: minimizer.largest_scale(penalty))
+    print(f"  λ2 = {largest * options.lambda2:.4g}, fraction {1 / largest:.3g}")
+    if options.count:
+        scales = path_scales(largest, 1.0, options.count)
+        minima, _ = timed("path", lambda: minimizer.path(penalty, scales, None, accuracy))
+        print("  features:", *(minimum.survivors for minimum in minima))
+        print("  reached:", sum(minimum.reached for minimum in minima), "of", len(minima))
+    if options.tenfold:
+        if options.pairs:
+            draw = np.random.default_rng(0)
+            many = pairs.chosen(draw.integers(len(pairs), size=10 * len(pairs)))
+        else:
+            many = made_pairs(10 * options.n)
+        larger = Minimizer(many, n_dense, loss)
+        again = larger.penalty(options.lambda2 / 300, options.lambda2, options.dimension)
+        found, ten = timed(f"{len(many):,} pairs", lambda: larger.minimize(again, None, accuracy))
+        print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
+        print(f"  {ten / single:.1f} times the time of one minimum, limit 12")
+
+
+if __name__ == "__main__":
+    main()
