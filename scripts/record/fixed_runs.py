@@ -110,12 +110,13 @@ _LISTS: Final = {
     "online-last": ("tuner.result=last",),
     "online-oscar": ("optimizer=fobos_oscar", "optimizer.lr=0.1", *_OSCAR),
     "pro": ("tuner=pro", "tuner.result=last"),
+    "pro-distinct": ("tuner=pro", "sampler.distinct=true"),
     "mira": ("tuner=mira", "tuner.solver.passes=10"),
     "mert": ("tuner=mert", "decoder.features=dense", "tuner.solver.restarts=5"),
     "stochastic": ("tuner=stochastic", "loss=softmax"),
     "grouping": (
         *("tuner=grouping", "tuner.tune_on=dev", "regularizer.dimension=20000"),
-        *("tuner.dev.iterations=2", "tuner.result=last"),
+        *("tuner.dev.iterations=2", "sampler.distinct=true"),
     ),
 }
 
