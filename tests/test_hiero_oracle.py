@@ -184,7 +184,7 @@ def test_sparse_features_of_real_rules(
     weights = weights_of(decoder, shared)
     some = sources(shared)[:20]
     kbests = decoder.decode(some, weights)
-    for kbest, expected in zip(kbests, plain.decode(some, run.weights), strict=True):
+    for kbest, expected in zip(kbests, plain.decode(some, weights), strict=True):
         assert kbest.score.tolist() == expected.score.tolist()
         assert kbest.tokens.tolist() == expected.tokens.tolist()
     assert len(decoder.features) > 10_000

@@ -146,6 +146,9 @@ def test_recorded_steps(recorded: Recorded, case: str, steps: int, order: str) -
     learner.optimizer.flush()
     expected = recorded.data[f"{case} weights"][steps - 1]
     tolerance = 0 if order == "as recorded" else 1e-9
+    if optimizer in ("fobos_elastic", "fobos_l2"):
+        # The recorded ones had changed by their last bit when they were read twice.
+        tolerance = 1e-14
     np.testing.assert_allclose(by_name(learner.weights, recorded.names), expected, 0, tolerance)
     assert mean == pytest.approx(recorded.data[f"{case} loss"][steps - 1], abs=1e-12)
     assert count == recorded.data[f"{case} count"][steps - 1]

@@ -378,7 +378,7 @@ def entries(decoder: HieroDecoder, source: Source) -> list[tuple[str, float]]:
     weights = Weights(decoder.dense_names)
     weights.set(decoder.dense_names, [0.2, 0.1, 0.15, 0.1, -0.1, 0.4, -1.0, -0.3, -1.0, -0.05])
     (kbest,) = decoder.decode([source], weights)
-    names = decoder.target_words.names
+    names = decoder.words.names
     return [(" ".join(names(kbest.hypothesis(h))), kbest.score[h]) for h in range(len(kbest))]
 
 

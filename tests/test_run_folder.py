@@ -68,7 +68,7 @@ def documented() -> Iterator[str]:
 
 
 # Classes of the user's own, and what says where this very run lies.
-GIVEN_AGAIN = re.compile(r".*_target_|\+loss\.width=|hydra\.|resume=|.*\.\.\.")
+GIVEN_AGAIN = re.compile(r".*_target_|\+loss\.width=|\+tuner\.size=|hydra\.|resume=|.*\.\.\.")
 
 PLAIN = [
     "data.name=mine",

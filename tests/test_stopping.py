@@ -175,7 +175,7 @@ def at_import(folder: Path, module: str, number: signal.Signals) -> Path:
 def test_while_modules_are_imported(
     name: str, number: signal.Signals, repository: Path, tmp_path: Path
 ) -> None:
-    module = "torchtune_smt.data.corpora" if name == "get-data" else "torch"
+    module = {"get-data": "torchtune_smt.data.corpora", "train": "torch"}.get(name, "hydra.main")
     path = at_import(tmp_path, module, number)
     place = tmp_path / "place"
     place.mkdir()

@@ -61,6 +61,10 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                 raise SystemExit(
                     "error: there is not enough memory; docs/errors.md says what takes less"
                 ) from None
+            except Exception:
+                # An interrupt may have become any exception, which Hydra would announce as one.
+                raise_if_stopped()
+                raise
 
         def main(more: Sequence[str] = ()) -> int:
             before = sys.argv
