@@ -43,6 +43,9 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, part: str, *, keep: bool, stop_at: int | None) -> None:
+        if stop_at is not None:
+            # A shell has what it starts in the background ignore it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._folder = folder
         self._part = part
         self._stop_at = stop_at
