@@ -396,7 +396,7 @@ def test_passes_over_pairs(loss, optimizer, kind, reduction):
 
 def test_a_loss_without_compiled_steps():
     class Mine(Hinge):
-        slope = None
+        slope_kind = None
 
     _, pairs = pairs_of(1)
     fits = [

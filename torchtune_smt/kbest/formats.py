@@ -155,28 +155,28 @@ def read_lists(
         format = _detect(data)
     text: UInt8 = np.frombuffer(data, np.uint8)
     moses = format == "moses"
-    collector = Collector(
+    assembler = ListAssembler(
         text, path, words, features, on_error, "Label= 0.5" if moses else "name=0.5"
     )
     labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
     seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
     n_labels, line = -1, 1
-    collector.label_names = labels
+    assembler.label_names = labels
     for start, stop in _pieces(text):
         lines, tokens = count_lines(text[start:stop])
         piece = Piece.empty(lines, tokens)
-        broken = collector.blank_invalid(start, stop)
+        broken = assembler.blank_invalid(start, stop)
         sizes, n_labels = kernels.parse_lines(
             text, start, stop, moses, POWERS, labels, n_labels, seen, piece
         )
-        if n_labels >= 0 and not collector.dense_names:
-            collector.set_dense(_dense_names(text, labels[:n_labels]))
-        collector.read_long(piece, sizes[-1])
+        if n_labels >= 0 and not assembler.dense_names:
+            assembler.set_dense(_dense_names(text, labels[:n_labels]))
+        assembler.read_long(piece, sizes[-1])
         piece.fault[broken] = kernels.NOT_UTF8
-        collector.add(piece, sizes, np.arange(line, line + lines))
+        assembler.add(piece, sizes, np.arange(line, line + lines))
         line += lines
-    lists = collector.lists()
-    names = collector.dense_names if dense is None else list(dense)
+    lists = assembler.lists()
+    names = assembler.dense_names if dense is None else list(dense)
     if not moses and dense is None:
         names = _without_colon(lists)
         if len(names) > MAX_DENSE:
@@ -185,7 +185,7 @@ def read_lists(
                 "would all be dense; say which ones are, with dense=[NAME,...]",
                 path=path,
             )
-    return StoredLists(lists, names, moses, collector.skipped)
+    return StoredLists(lists, names, moses, assembler.skipped)
 
 
 def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
@@ -212,7 +212,7 @@ def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
         yield f"{kbest.index} ||| {text} ||| {row} ||| {score:.10g}\n"
 
 
-class Collector:
+class ListAssembler:
     """Puts the parsed pieces of a file together, and deals with their faults.
 
     Parameters

@@ -19,7 +19,7 @@ from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import not_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
-from torchtune_smt.kbest.formats import PIECE, Collector, OnError
+from torchtune_smt.kbest.formats import PIECE, ListAssembler, OnError
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.stored_lists import StoredLists
 
@@ -98,13 +98,13 @@ def read_tuning_files(
                 line=block.line,
             )
     example = "name=0.5 after the dense values"
-    collector = Collector(text, features_path, None, features, on_error, example)
-    collector.set_dense(names)
-    scores = Collector(score_text, scores_path, None, None, on_error, "1")
+    assembler = ListAssembler(text, features_path, None, features, on_error, example)
+    assembler.set_dense(names)
+    scores = ListAssembler(score_text, scores_path, None, None, on_error, "1")
     scores.set_dense([str(i) for i in range(_STATISTICS)])
     statistics: list[Int32] = []
     for first, last in _groups(blocks):
-        piece, sizes, line = _parse(text, collector, blocks[first:last])
+        piece, sizes, line = _parse(text, assembler, blocks[first:last])
         other, other_sizes, other_line = _parse(score_text, scores, score_blocks[first:last])
         numbers = _statistics(other, other_sizes[0])
         if on_error == "skip":
@@ -114,16 +114,16 @@ def read_tuning_files(
             fault[lost & (fault == kernels.FINE)] = kernels.NO_STATISTICS
         else:
             scores.add(other, other_sizes, other_line)
-        statistics.append(numbers[collector.add(piece, sizes, line)])
+        statistics.append(numbers[assembler.add(piece, sizes, line)])
     lists = replace(
-        collector.lists(),
+        assembler.lists(),
         statistics=np.concatenate(statistics),
         score=None,
         token_begin=None,
         tokens=None,
         words=None,
     )
-    return StoredLists(lists, names if dense is None else list(dense), True, collector.skipped)
+    return StoredLists(lists, names if dense is None else list(dense), True, assembler.skipped)
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[UInt8, list[_Block]]:
@@ -249,7 +249,7 @@ def _groups(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
 
 
 def _parse(
-    text: UInt8, collector: Collector, blocks: list[_Block]
+    text: UInt8, assembler: ListAssembler, blocks: list[_Block]
 ) -> tuple[Piece, tuple[int, int, int, int, int], Int64]:
     """Return a parsed run of blocks, how much it holds, and its lines' numbers."""
     begin: Int64 = np.array([block.begin for block in blocks], np.int64)
@@ -258,9 +258,9 @@ def _parse(
     _, tokens = count_lines(text[begin[0] : end[-1]])
     piece = Piece.empty(int(size.sum()), tokens)
     first_line = blocks[0].line + 1
-    broken = collector.blank_invalid(int(begin[0]), int(end[-1]))
+    broken = assembler.blank_invalid(int(begin[0]), int(end[-1]))
     sizes = kernels.parse_blocks(text, begin, end, blocks[0].width, POWERS, piece)
-    collector.read_long(piece, sizes[-1])
+    assembler.read_long(piece, sizes[-1])
     before = np.cumsum(size) - size
     shift = np.array([block.line + 1 for block in blocks], np.int64) - before
     numbers: Int64 = np.arange(size.sum()) + np.repeat(shift, size)

@@ -25,7 +25,7 @@ class Hinge:
 
     reduction: Reduction = "each"
 
-    slope: ClassVar[int] = kernels.HINGE
+    slope_kind: ClassVar[int] = kernels.HINGE
 
     def __post_init__(self) -> None:
         check_reduction(self.reduction)
@@ -48,7 +48,7 @@ class Logistic:
 
     reduction: Reduction = "sum"
 
-    slope: ClassVar[int] = kernels.LOGISTIC
+    slope_kind: ClassVar[int] = kernels.LOGISTIC
 
     def __post_init__(self) -> None:
         check_reduction(self.reduction)
@@ -71,7 +71,7 @@ class Perceptron:
 
     reduction: Reduction = "each"
 
-    slope: ClassVar[int] = kernels.PERCEPTRON
+    slope_kind: ClassVar[int] = kernels.PERCEPTRON
 
     def __post_init__(self) -> None:
         check_reduction(self.reduction)

@@ -8,7 +8,7 @@ from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim.oscar_groups_kernels import advance, move, read
-from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, wide
+from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, as_int64
 from torchtune_smt.optim.row_kernels import RowSteps
 
 # Why a kernel stopped: nothing is wrong, the tree is to be built anew, a margin or a weight is not
@@ -32,11 +32,11 @@ def allowed(
     active = tree.counts[ACTIVE]
     finite = True
     for p in range(begin, end):
-        j = wide(feature[p])
+        j = as_int64(feature[p])
         new = weight[j] + factor * value[p]
         finite &= math.isfinite(new)
         if j >= unregularized:
-            active += int(new != 0.0) - wide(tree.member[j, GROUP] >= 0)
+            active += int(new != 0.0) - as_int64(tree.member[j, GROUP] >= 0)
     if not finite:
         return WEIGHT
     return DONE if active <= dimension else DIMENSION
@@ -55,7 +55,7 @@ def descend(
 ) -> None:
     """Take a gradient step on coordinates that are up to date."""
     for p in range(begin, end):
-        j = wide(feature[p])
+        j = as_int64(feature[p])
         new = weight[j] + factor * value[p]
         if j < unregularized:
             weight[j] = new
@@ -116,7 +116,7 @@ def rows(
             return taken, BUILD
         z = 0.0
         for p in range(first, end):
-            j = wide(feature[p])
+            j = as_int64(feature[p])
             z += (weight[j] if j < unregularized else read(tree, weight, j)) * value[p]
         margins[taken] = z
         if not math.isfinite(z):

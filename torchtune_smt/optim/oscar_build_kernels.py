@@ -33,12 +33,12 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     VALUE,
     Tree,
     above,
+    as_int64,
     hang,
     new_node,
     pass_head,
     set_event,
     slant,
-    wide,
 )
 
 # Entries of a new node: it can take some more before it is split.
@@ -95,7 +95,7 @@ def in_order(tree: Tree) -> tuple[Float64, Int64, Int64]:
     members, group = np.empty(n, np.int64), np.empty(n, np.int64)
     leaf = tree.counts[ROOT]
     while tree.link[leaf, LEVEL] > 0:
-        leaf = wide(tree.link[leaf, CHILD])
+        leaf = as_int64(tree.link[leaf, CHILD])
     s, passed = slant(tree), tree.numbers[PASSED]
     k = 0
     while leaf >= 0:
@@ -107,7 +107,7 @@ def in_order(tree: Tree) -> tuple[Float64, Int64, Int64]:
             members[k] = tree.link[leaf, SIZE + i]
             group[k] = tree.link[leaf, CHILD + i]
             k += 1
-        leaf = wide(tree.link[leaf, AFTER])
+        leaf = as_int64(tree.link[leaf, AFTER])
     return magnitude, members, group
 
 
@@ -143,7 +143,7 @@ def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
     tree.counts[GROUPS], tree.counts[ACTIVE], tree.counts[LAST] = group.size, rank, leaf
     for leaf in range(tree.counts[NODES]):
         # The nodes above are not there yet, and add nothing.
-        for i in range(wide(tree.link[leaf, ENTRIES])):
+        for i in range(as_int64(tree.link[leaf, ENTRIES])):
             set_event(tree, leaf, i)
     begin, end = 0, tree.counts[NODES]
     while end - begin > 1:
@@ -152,7 +152,7 @@ def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
         for node in range(begin, end):
             if parent < 0 or tree.link[parent, ENTRIES] == FILL:
                 parent = new_node(tree, level)
-            i = wide(tree.link[parent, ENTRIES])
+            i = as_int64(tree.link[parent, ENTRIES])
             tree.link[parent, ENTRIES] = i + 1
             hang(tree, node, parent, i, 0.0, 0.0)
             pass_head(tree, node)

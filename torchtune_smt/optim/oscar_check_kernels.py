@@ -37,8 +37,8 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     SLOT,
     VALUE,
     Tree,
+    as_int64,
     earliest,
-    wide,
 )
 
 
@@ -80,7 +80,7 @@ def is_whole(tree: Tree, length: int) -> bool:
                 return False
         if level > 0:
             for i in range(entries - 1, -1, -1):
-                child = wide(tree.link[node, CHILD + i])
+                child = as_int64(tree.link[node, CHILD + i])
                 if not 0 <= child < nodes or n_open == open_nodes.size:
                     return False
                 above = tree.link[child, PARENT] == node and tree.link[child, SLOT] == i
@@ -128,13 +128,13 @@ def is_whole(tree: Tree, length: int) -> bool:
 @kernel
 def _is_ring(tree: Tree, group: int, size: int, length: int) -> bool:
     """Return whether `size` members of a group follow one another in both directions."""
-    first = wide(tree.group[group, FIRST])
+    first = as_int64(tree.group[group, FIRST])
     rows = min(length, tree.member.shape[0])
     j = first
     for k in range(size):
         if not 0 <= j < rows or tree.member[j, GROUP] != group or (k > 0 and j == first):
             return False
-        after = wide(tree.member[j, NEXT])
+        after = as_int64(tree.member[j, NEXT])
         if not 0 <= after < rows or tree.member[after, PREVIOUS] != j:
             return False
         j = after
@@ -151,5 +151,5 @@ def _free(tree: Tree, used: Bool) -> int:
             return -1
         used[group] = True
         free += 1
-        group = wide(tree.group[group, FIRST])
+        group = as_int64(tree.group[group, FIRST])
     return free

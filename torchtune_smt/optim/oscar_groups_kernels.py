@@ -33,6 +33,7 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     VALUE,
     Tree,
     above,
+    as_int64,
     changed,
     close_entry,
     drop,
@@ -45,7 +46,6 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     set_event,
     shift,
     slant,
-    wide,
 )
 
 # What a living weight is at least, whatever rounding says: its sign must not be lost.
@@ -55,10 +55,10 @@ SMALLEST = 1e-300
 @inlined
 def read(tree: Tree, weight: Float64, j: int) -> float:
     """Bring a weight up to date and return it."""
-    group = wide(tree.member[j, GROUP])
+    group = as_int64(tree.member[j, GROUP])
     if group < 0:
         return 0.0
-    leaf = wide(tree.group[group, LEAF])
+    leaf = as_int64(tree.group[group, LEAF])
     magnitude = max(position(tree, leaf, place(tree, leaf, group)), SMALLEST)
     result = math.copysign(magnitude, weight[j])
     weight[j] = result
@@ -83,7 +83,7 @@ def take_out(tree: Tree, j: int, leaf: int, i: int, alone: bool) -> None:
     shift(tree, leaf, i, -1.0, alone)
     tree.counts[ACTIVE] -= 1
     if members == 1:
-        free_group(tree, wide(tree.link[leaf, CHILD + i]))
+        free_group(tree, as_int64(tree.link[leaf, CHILD + i]))
         close_entry(tree, leaf, i)
         if tree.link[leaf, ENTRIES] == 0:
             drop(tree, leaf)
@@ -129,7 +129,7 @@ def put_in(tree: Tree, j: int, leaf: int, i: int, y: float, alone: bool) -> None
     shift(tree, leaf, i, 1.0, alone)
     if alone:
         # `take_out` compared the last entry with a leaf that kept its ranks.
-        set_event(tree, leaf, wide(tree.link[leaf, ENTRIES]) - 1)
+        set_event(tree, leaf, as_int64(tree.link[leaf, ENTRIES]) - 1)
     changed(tree, leaf, i)
 
 
@@ -156,12 +156,12 @@ def move(tree: Tree, weight: Float64, j: int, new: float) -> None:
         return
     weight[j] = new
     magnitude = abs(new)
-    group = wide(tree.member[j, GROUP])
+    group = as_int64(tree.member[j, GROUP])
     leaf = i = -1
     y = 0.0
     alone = False
     if group >= 0:
-        leaf = wide(tree.group[group, LEAF])
+        leaf = as_int64(tree.group[group, LEAF])
         i = place(tree, leaf, group)
         value, rank = above(tree, leaf)
         y = magnitude + tree.numbers[PASSED] - value - slant(tree) * rank
@@ -217,11 +217,11 @@ def merge(tree: Tree, leaf: int, i: int) -> None:
     other, k = leaf, i + 1
     gap = 0.0
     if k == tree.link[leaf, ENTRIES]:
-        other, k = wide(tree.link[leaf, AFTER]), 0
+        other, k = as_int64(tree.link[leaf, AFTER]), 0
         gap = above(tree, other)[0] - above(tree, leaf)[0]
     gap += tree.real[other, VALUE + k] - tree.real[leaf, VALUE + i]
-    one, two = wide(tree.link[leaf, CHILD + i]), wide(tree.link[other, CHILD + k])
-    members, others = wide(tree.link[leaf, SIZE + i]), wide(tree.link[other, SIZE + k])
+    one, two = as_int64(tree.link[leaf, CHILD + i]), as_int64(tree.link[other, CHILD + k])
+    members, others = as_int64(tree.link[leaf, SIZE + i]), as_int64(tree.link[other, SIZE + k])
     tree.real[leaf, VALUE + i] += gap * others / (members + others)
     tree.real[leaf, RANK + i] += 0.5 * others
     tree.link[leaf, SIZE + i] = members + others
@@ -240,7 +240,7 @@ def merge(tree: Tree, leaf: int, i: int) -> None:
 @inner
 def kill_last(tree: Tree, weight: Float64, leaf: int, i: int) -> None:
     """Make the members of the last group 0."""
-    group = wide(tree.link[leaf, CHILD + i])
+    group = as_int64(tree.link[leaf, CHILD + i])
     first = tree.group[group, FIRST]
     j = first
     while True:
@@ -283,12 +283,12 @@ def advance(tree: Tree, weight: Float64, step: float, dimension: int) -> None:
         if i < 0:
             break
         while tree.link[node, LEVEL] > 0:
-            node = wide(tree.link[node, CHILD + i])
+            node = as_int64(tree.link[node, CHILD + i])
             i = due(tree, node)
         merge(tree, node, i)
     while tree.counts[GROUPS] > 0:
         leaf = tree.counts[LAST]
-        i = wide(tree.link[leaf, ENTRIES]) - 1
+        i = as_int64(tree.link[leaf, ENTRIES]) - 1
         if position(tree, leaf, i) > 0.0:
             break
         kill_last(tree, weight, leaf, i)

@@ -14,7 +14,7 @@ Neighbours with n1 and n2 members close at the speed λ2 (n1 + n2) / 2 and meet 
 2 (value1 - value2) / (λ2 (n1 + n2)), an event, which stays true while both are unchanged and
 neighbours. Each entry of a node has the earliest event below it.
 
-A tree of wide nodes and not a binary one: a read of memory brings eight values, additions take
+A tree of as_int64 nodes and not a binary one: a read of memory brings eight values, additions take
 as many at once, and there are five levels for 10^6 groups, not 20. Two levels of blocks of a
 thousand would be no slower at that size, but a step would cost O(√groups).
 """
@@ -76,7 +76,7 @@ class Tree(NamedTuple):
 
 
 @inlined
-def wide(number: int) -> int:
+def as_int64(number: int) -> int:
     """Return an int32 as an int64: functions that meet both are compiled for each."""
     return int(np.int64(number))
 
@@ -99,13 +99,13 @@ def slant(tree: Tree) -> float:
 def above(tree: Tree, node: int) -> tuple[float, float]:
     """Return what the nodes above one add to the value and the rank of its entries."""
     value = rank = 0.0
-    parent = wide(tree.link[node, PARENT])
+    parent = as_int64(tree.link[node, PARENT])
     while parent >= 0:
         slot = tree.link[node, SLOT]
         value += tree.real[parent, VALUE + slot]
         rank += tree.real[parent, RANK + slot]
         node = parent
-        parent = wide(tree.link[node, PARENT])
+        parent = as_int64(tree.link[node, PARENT])
         tree.counts[WORK] += 1
     return value, rank
 
@@ -175,7 +175,7 @@ def set_event(tree: Tree, leaf: int, i: int) -> None:
         gap -= tree.real[leaf, VALUE + i + 1]
         members += tree.link[leaf, SIZE + i + 1]
     else:
-        after = wide(tree.link[leaf, AFTER])
+        after = as_int64(tree.link[leaf, AFTER])
         if after < 0:
             tree.real[leaf, EVENT + i] = NEVER
             return
@@ -204,7 +204,7 @@ def earliest(tree: Tree, node: int) -> float:
 @inlined
 def pass_event(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its events have changed."""
-    parent = wide(tree.link[node, PARENT])
+    parent = as_int64(tree.link[node, PARENT])
     while parent >= 0:
         event = earliest(tree, node)
         slot = tree.link[node, SLOT]
@@ -213,13 +213,13 @@ def pass_event(tree: Tree, node: int) -> None:
             return
         tree.real[parent, EVENT + slot] = event
         node = parent
-        parent = wide(tree.link[node, PARENT])
+        parent = as_int64(tree.link[node, PARENT])
 
 
 @inlined
 def pass_head(tree: Tree, node: int) -> None:
     """Tell the nodes above one that its first group has changed."""
-    parent = wide(tree.link[node, PARENT])
+    parent = as_int64(tree.link[node, PARENT])
     while parent >= 0:
         slot = tree.link[node, SLOT]
         value, rank = tree.real[node, VALUE], tree.real[node, RANK]
@@ -232,7 +232,7 @@ def pass_head(tree: Tree, node: int) -> None:
         if slot > 0:
             return
         node = parent
-        parent = wide(tree.link[node, PARENT])
+        parent = as_int64(tree.link[node, PARENT])
 
 
 @inlined
@@ -244,9 +244,9 @@ def changed(tree: Tree, leaf: int, i: int) -> None:
         set_event(tree, leaf, i - 1)
     else:
         pass_head(tree, leaf)
-        before = wide(tree.link[leaf, BEFORE])
+        before = as_int64(tree.link[leaf, BEFORE])
         if before >= 0:
-            set_event(tree, before, wide(tree.link[before, ENTRIES]) - 1)
+            set_event(tree, before, as_int64(tree.link[before, ENTRIES]) - 1)
             pass_event(tree, before)
     pass_event(tree, leaf)
 
@@ -348,7 +348,7 @@ def hang(tree: Tree, node: int, parent: int, i: int, value: float, rank: float) 
 @inner
 def split(tree: Tree, node: int) -> None:
     """Move the second half of a node to a new one; the node above has room."""
-    level = wide(tree.link[node, LEVEL])
+    level = as_int64(tree.link[node, LEVEL])
     other = new_node(tree, level)
     kept = FANOUT // 2
     for i in range(kept, FANOUT):
@@ -366,14 +366,14 @@ def split(tree: Tree, node: int) -> None:
             tree.link[after, BEFORE] = other
         else:
             tree.counts[LAST] = other
-    parent = wide(tree.link[node, PARENT])
+    parent = as_int64(tree.link[node, PARENT])
     if parent < 0:
         parent = new_node(tree, level + 1)
         tree.counts[ROOT] = parent
         tree.link[parent, ENTRIES] = 1
         hang(tree, node, parent, 0, 0.0, 0.0)
         pass_head(tree, node)
-    slot = wide(tree.link[node, SLOT])
+    slot = as_int64(tree.link[node, SLOT])
     open_entry(tree, parent, slot + 1)
     value, rank = tree.real[parent, VALUE + slot], tree.real[parent, RANK + slot]
     hang(tree, other, parent, slot + 1, value, rank)
@@ -387,10 +387,10 @@ def make_room(tree: Tree, leaf: int) -> None:
     """Split a full leaf, and before it the full nodes above it."""
     while tree.link[leaf, ENTRIES] == FANOUT:
         node = leaf
-        parent = wide(tree.link[node, PARENT])
+        parent = as_int64(tree.link[node, PARENT])
         while parent >= 0 and tree.link[parent, ENTRIES] == FANOUT:
             node = parent
-            parent = wide(tree.link[node, PARENT])
+            parent = as_int64(tree.link[node, PARENT])
         split(tree, node)
 
 
@@ -413,7 +413,7 @@ def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
                 slot += (i < entries) & (value + s * rank >= y)
             slot = max(slot, 0)
             y -= tree.real[node, VALUE + slot] + s * tree.real[node, RANK + slot]
-            node = wide(tree.link[node, CHILD + slot])
+            node = as_int64(tree.link[node, CHILD + slot])
             tree.counts[WORK] += 1
         tree.counts[WORK] += 1
         if tree.link[node, ENTRIES] < FANOUT:
@@ -424,7 +424,7 @@ def find(tree: Tree, magnitude: float) -> tuple[int, int, float]:
 @inner
 def drop(tree: Tree, leaf: int) -> None:
     """Take a leaf without entries out of the tree, unless it is all there is."""
-    before, after = wide(tree.link[leaf, BEFORE]), wide(tree.link[leaf, AFTER])
+    before, after = as_int64(tree.link[leaf, BEFORE]), as_int64(tree.link[leaf, AFTER])
     if before < 0 and after < 0:
         # Its slots above, which are 0, cost nothing.
         pass_event(tree, leaf)
@@ -435,11 +435,11 @@ def drop(tree: Tree, leaf: int) -> None:
         tree.counts[LAST] = before
     if before >= 0:
         tree.link[before, AFTER] = after
-        set_event(tree, before, wide(tree.link[before, ENTRIES]) - 1)
+        set_event(tree, before, as_int64(tree.link[before, ENTRIES]) - 1)
         pass_event(tree, before)
     node = leaf
     while tree.link[node, ENTRIES] == 0:
-        parent, slot = wide(tree.link[node, PARENT]), wide(tree.link[node, SLOT])
+        parent, slot = as_int64(tree.link[node, PARENT]), as_int64(tree.link[node, SLOT])
         close_entry(tree, parent, slot)
         if slot == 0 and tree.link[parent, ENTRIES] > 0:
             pass_head(tree, parent)

@@ -142,7 +142,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     def step_rows(
         self,
         rows: Rows,
-        slope: int,
+        slope_kind: int,
         parameter: Tensor | None = None,
         order: Int64 | None = None,
     ) -> Float64:
@@ -155,7 +155,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         ----------
         rows : Rows
             Their features need not ascend.
-        slope : int
+        slope_kind : int
             Of the loss; see `torchtune_smt.losses.slope_kernels`.
         parameter : tensor, optional
             May be left out where there is only one; `compiled` holds of it.
@@ -186,7 +186,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
         margins = np.zeros(order.size)
         done = 0
-        steps = RowSteps(rows.begin, rows.feature, rows.value, order, slope, margins)
+        steps = RowSteps(rows.begin, rows.feature, rows.value, order, slope_kind, margins)
         while done < margins.size:
             first, done = done, self._update_rows(group, weight, state, steps, done)
             state["step"] += done - first

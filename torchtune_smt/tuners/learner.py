@@ -179,10 +179,14 @@ class Learner:
         if chosen.size == 0:
             return 0.0
         each = loss.reduction == "each"
-        slope: int | None = declared(loss, "slope", "__call__") if each else None
+        slope_kind: int | None = declared(loss, "slope_kind", "__call__") if each else None
         optimizer = self.optimizer
-        if slope is not None and isinstance(optimizer, SparseOptimizer) and optimizer.compiled():
-            margins = optimizer.step_rows(rows, slope, order=chosen)
+        if (
+            slope_kind is not None
+            and isinstance(optimizer, SparseOptimizer)
+            and optimizer.compiled()
+        ):
+            margins = optimizer.step_rows(rows, slope_kind, order=chosen)
             self.weights.version += chosen.size
             return float(loss(torch.from_numpy(margins)).mean())
         parts = list(chosen.reshape(-1, 1)) if each else [chosen]
