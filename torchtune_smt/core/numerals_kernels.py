@@ -80,5 +80,7 @@ def number(text: UInt8, begin: int, end: int, powers: Float64) -> tuple[int, flo
     elif 0 <= exponent <= 22:
         value *= powers[exponent]
     else:
-        value *= 10.0**exponent
+        # In two steps, as a power that is too small for a number may be of one that is not.
+        half = exponent // 2
+        value = value * 10.0**half * 10.0 ** (exponent - half)
     return kind, -value if negative else value
