@@ -122,7 +122,8 @@ def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
     minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
     penalty = minimizer.penalty(0.01, 0.01, 8)
     largest = minimizer.largest_scale(penalty)
-    assume(largest > 0)  # or dense features tell all pairs
+    # Or dense features tell all pairs that they can: what is left is rounding.
+    assume(largest > 1e-3)
     penalty = penalty.times(fraction * largest)
     found = minimizer.minimize(penalty, accuracy=Accuracy(residual=1e-6, gap=1e-6))
     least = hinge_minimum(x, 2, penalty)
@@ -286,6 +287,17 @@ def test_planted_groups_are_found_until_noise_hides_them():
 
 
 # --- bad input ---
+
+
+def test_rounding_ends_it_where_next_to_nothing_is_left_to_sparse_features():
+    x = problem(224, n=40, n_dense=2, d=5)
+    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
+    penalty = minimizer.penalty(0.01, 0.01, 8)
+    largest = minimizer.largest_scale(penalty)
+    assert 0 < largest < 1e-6
+    found = minimizer.minimize(penalty.times(0.05 * largest), accuracy=EXACT)
+    assert found.steps < 100 and not found.reached
+    assert "rounding allows no better" in found.messages[0]
 
 
 def test_no_pairs():

@@ -24,8 +24,9 @@ INNER = 0.03
 # The working set: what might survive with penalties a little smaller, so many times as many
 # features as have a weight, or so many.
 SLACK, GROWTH, FEW = 0.8, 2, 200
-# Steps that find nothing better, after which rounding is all that is left.
-STALLED = 3
+# Steps in a row that find nothing better, or promise less than this part of the objective, after
+# which rounding is all that is left.
+STALLED, NOTHING = 3, 1e-20
 
 
 @dataclass
@@ -134,7 +135,8 @@ class Descent:
             norm, norm_slope = penalty.along(before, moved, step)
             return value + norm, slope + norm_slope
 
-        step = line_minimum(along, *along(0.0))
+        value, slope = along(0.0)
+        step = line_minimum(along, value, slope)
         self.steps += 1
         if step == 0.0:
             return False
@@ -142,7 +144,7 @@ class Descent:
         point.dense = point.dense + step * point.direction
         point.sparse[chosen] = after if self._exact else before + step * moved
         point.margins = self.pairs.margins(point.dense, point.sparse)
-        return True
+        return -slope > NOTHING * abs(value)
 
     def _working_set(self, weights: Float64, pull: Float64) -> Bool:
         inside: Bool = weights != 0.0
