@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
-from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.compiled import inlined, inner, kernel
 
 # Two derivations may add up one real-valued feature in different orders. Their difference is
 # then rounding noise, which AdaGrad would blow up to a step of full size.
 NOISE = 1e-12
 
 
-@inner
+@inlined
 def dot_row(row: int, begin: Int64, feature: Int32, value: Float64, weights: Float64) -> float:
     """Return W·H of a row, added up in the order of its features."""
     total = 0.0
