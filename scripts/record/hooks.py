@@ -78,6 +78,21 @@ class Recorder:
         )
 
 
+def hook_log(recorder: Recorder, log: Any, note: Callable[[Any], None] = lambda _: None) -> None:
+    """Let the class of a run's log hand on weights; `note` is told their features."""
+    log_weights = log.weights
+
+    @functools.wraps(log_weights)
+    def logging(self: Any, step: int, weights: Any) -> None:
+        log_weights(self, step, weights)
+        note(weights.features)
+        values = weights.parameter.detach().cpu().double().numpy()
+        active = np.flatnonzero(values)
+        recorder.logged(step, weights.features.names(active), values[active].tolist())
+
+    log.weights = logging
+
+
 def hook_shared_weights(recorder: Recorder) -> None:
     """Decoders that return `KBest`, and add features to the `Weights` that they are given."""
     from torchtune_smt.run_log import RunLog
@@ -117,18 +132,9 @@ def hook_shared_weights(recorder: Recorder) -> None:
 
         return wrapper
 
-    log_weights = RunLog.weights
-
-    @functools.wraps(log_weights)
-    def logging(self: Any, step: int, weights: Any) -> None:
-        log_weights(self, step, weights)
-        values = weights.parameter.detach().cpu().double().numpy()
-        active = np.flatnonzero(values)
-        recorder.logged(step, weights.features.names(active), values[active].tolist())
-
     HieroDecoder.decode = recorded(HieroDecoder.decode)
     KBestFiles.decode = recorded(KBestFiles.decode)
-    RunLog.weights = logging
+    hook_log(recorder, RunLog)
 
 
 def hook_snapshots(recorder: Recorder) -> None:
@@ -164,19 +170,9 @@ def hook_snapshots(recorder: Recorder) -> None:
 
         return wrapper
 
-    log_weights = RunLog.weights
-
-    @functools.wraps(log_weights)
-    def logging(self: Any, step: int, weights: Any) -> None:
-        log_weights(self, step, weights)
-        logged.append(weights.features)
-        values = weights.parameter.detach().cpu().double().numpy()
-        active = np.flatnonzero(values)
-        recorder.logged(step, weights.features.names(active), values[active].tolist())
-
     HieroDecoder.decode = recorded(HieroDecoder.decode)
     KBestFiles.decode = recorded(KBestFiles.decode)
-    RunLog.weights = logging
+    hook_log(recorder, RunLog, logged.append)
 
 
 HOOKS: Final = (hook_snapshots, hook_shared_weights)
