@@ -17,7 +17,7 @@ from numba.core.dispatcher import Dispatcher
 
 from torchtune_smt.core import machine_code
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources
+from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources, sources_of
 from torchtune_smt.core.random_kernels import mix
 from torchtune_smt.core.resources import PACKAGE
 
@@ -69,19 +69,28 @@ def test_all_compiled_functions_are_in_the_files_that_are_hashed() -> None:
     assert found <= sources
 
 
+def imported_files(path: Path) -> set[Path]:
+    """Return the files of the package that a file imports, by its syntax."""
+    files = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_smt"):
+            # A name may be a module of its own: from torchtune_smt import x_kernels.
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            package = PACKAGE.parent / str(node.module).replace(".", "/")
+            names = inside if package.is_dir() else [str(node.module)]
+            files |= {PACKAGE.parent / (name.replace(".", "/") + ".py") for name in names}
+    return files
+
+
 def test_kernels_take_nothing_from_files_that_are_not_hashed() -> None:
     for path in kernel_sources():
-        if not path.name.endswith("kernels.py"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtune_smt"):
-                # A name may be a module of its own: from torchtune_smt import x_kernels.
-                inside = [f"{node.module}.{alias.name}" for alias in node.names]
-                package = PACKAGE.parent / str(node.module).replace(".", "/")
-                names = inside if package.is_dir() else [str(node.module)]
-                for name in names:
-                    file = PACKAGE.parent / (str(name).replace(".", "/") + ".py")
-                    assert file in kernel_sources(), f"{path} imports {name}"
+        if path.name.endswith("kernels.py"):
+            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            sources = set(sources_of(module))
+            assert path in sources
+            for source in sources:
+                if source.name.endswith("kernels.py"):
+                    assert imported_files(source) <= sources, f"{module} depends on {source}"
 
 
 CALLEE = """
@@ -146,6 +155,9 @@ def code_files(package: Path) -> list[Path]:
 def test_a_callee_in_another_file_may_change(package: Path) -> None:
     assert run(package, CALL + HITS) == "50 15.0\n0"
     assert run(package, CALL + HITS) == "50 15.0\n2"
+    # What is no callee of it may change too, without effect.
+    (package / "lm" / "other_kernels.py").write_text(CALLEE)
+    assert run(package, CALL + HITS) == "50 15.0\n2"
     callee = package / "callee_kernels.py"
     callee.write_text(CALLEE.replace("x + 1", "x + 2"))
     assert run(package, CALL + HITS) == "60 25.0\n0"
@@ -186,7 +198,7 @@ def test_damaged_files_are_replaced(package: Path) -> None:
 def test_no_flipped_bit_or_cut_end_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_code, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(machine_code, "cache_folder", lambda module: tmp_path)
     cache = MachineCode(mix.py_func)
     fresh = numba.njit(mix.py_func)
     vars(fresh)["_cache"] = cache
@@ -227,7 +239,7 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(package: Path)
 def test_a_running_process_survives_the_removal_of_its_folder(package: Path) -> None:
     remove = (
         "; import shutil; from torchtune_smt.core.machine_code import cache_folder;"
-        "shutil.rmtree(cache_folder()); print(caller(True))"
+        "shutil.rmtree(cache_folder(caller.py_func.__module__)); print(caller(True))"
     )
     assert run(package, CALL + remove + HITS) == "50 15.0\n20\n0"
     assert run(package, CALL.replace("0.5", "True") + HITS) == "50 20\n1"
@@ -255,10 +267,11 @@ def test_the_users_folder_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyP
     where = machine_code.cache_folder.__wrapped__
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    name = machine_code.state()
-    assert where() == tmp_path / "xdg" / "torchtune_smt" / name
+    module = "torchtune_smt.core.random_kernels"
+    name = machine_code.state(module)
+    assert where(module) == tmp_path / "xdg" / "torchtune_smt" / name
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "own"))
-    assert where() == tmp_path / "own" / "torchtune_smt" / name
+    assert where(module) == tmp_path / "own" / "torchtune_smt" / name
 
 
 def test_folders_unused_for_longest_are_removed(
@@ -270,13 +283,13 @@ def test_folders_unused_for_longest_are_removed(
     (base / "something else").mkdir(parents=True)
     names = [f"{i:032x}" for i in range(KEPT + 3)]
     for time, name in enumerate(names):
-        monkeypatch.setattr(machine_code, "state", lambda name=name: name)
-        assert where() == base / name
+        monkeypatch.setattr(machine_code, "state", lambda module, name=name: name)
+        assert where("") == base / name
         (base / name / "x.code").write_bytes(b"")
         os.utime(base / name, (time, time))
         if time == KEPT - 1:
-            monkeypatch.setattr(machine_code, "state", lambda: names[0])
-            where()  # The first one is in use.
+            monkeypatch.setattr(machine_code, "state", lambda module: names[0])
+            where("")  # The first one is in use.
     kept = {path.name for path in base.iterdir()}
     assert kept == {"something else", names[0], *names[-KEPT + 1 :]}
 

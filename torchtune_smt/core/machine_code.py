@@ -1,5 +1,7 @@
 """The cache of compiled kernels: a folder for each state of their sources, a file for each kernel.
 
+A folder is that of the functions of one file, as this file and all that they call stand.
+
 numba's own cache is not used. It knows a function by its own file alone, so that a caller keeps the
 old code of a function that has changed in another file. It trusts what it reads, and machine code
 with a flipped bit runs. And of two processes that write its index at once, one may leave the code
@@ -15,6 +17,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 import shutil
 import stat
 import sys
@@ -38,8 +41,9 @@ _config: Final[Any] = numba.config
 _CompileResult: Final[Any] = compiler.CompileResult
 _dumps: Final[Any] = dumps
 
-# Folders that stay when a new one is made, the last used ones: of other versions and environments.
-KEPT: Final = 8
+# Folders that stay when a new one is made, the last used ones. An installation has about fifty, and
+# other versions and environments have theirs.
+KEPT: Final = 400
 
 # What else of numba's settings changes the code; the processor stands in the key of each file.
 _SETTINGS: Final = (
@@ -54,33 +58,61 @@ _SETTINGS: Final = (
 )
 _DIGEST: Final = 16
 
-
-def kernel_sources() -> list[Path]:
-    """Return the files with compiled functions, and those that decide how they are compiled."""
-    names = [PACKAGE / "core" / f"{name}.py" for name in ("compiled", "arrays", "machine_code")]
-    return [*names, *sorted(PACKAGE.rglob("*kernels.py"))]
-
-
-def state() -> str:
-    """Return a hash of all that machine code depends on: sources, versions, settings of numba."""
-    versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)
-    settings = [(name, repr(getattr(_config, name, None))) for name in _SETTINGS]
-    digest = hashlib.blake2b(repr((versions, settings)).encode(), digest_size=_DIGEST)
-    for path in kernel_sources():
-        source = path.read_bytes()
-        digest.update(f"{path.relative_to(PACKAGE)} {len(source)}\n".encode())
-        digest.update(source)
-    return digest.hexdigest()
+# What decides how functions are compiled, and what an import of kernels looks like.
+_BASE: Final = tuple(
+    PACKAGE / "core" / f"{name}.py" for name in ("compiled", "arrays", "machine_code")
+)
+_KERNELS: Final = re.compile(rb"\w*kernels\b")
 
 
 @functools.cache
-def cache_folder() -> Path | None:
-    """Return the folder of the machine code of this state, made if need be; None if none can be.
+def kernel_sources() -> tuple[Path, ...]:
+    """Return the files with compiled functions, and those that decide how they are compiled."""
+    return (*_BASE, *sorted(PACKAGE.rglob("*kernels.py")))
+
+
+def sources_of(module: str) -> list[Path]:
+    """Return the files that the machine code of a module's functions depends on, sorted.
+
+    They are the module itself, the kernels that it names, those that these name, and so on, and
+    the files that decide how all are compiled. To mention a file in a comment is to name it.
+    """
+    found = set(_BASE)
+    left = [PACKAGE.parent / f"{module.replace('.', '/')}.py"]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += _read(path)[1]
+    return sorted(found)
+
+
+def state(module: str) -> str:
+    """Return a hash of all that machine code depends on: sources, versions, settings of numba."""
+    versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)
+    settings = [(name, repr(getattr(_config, name, None))) for name in _SETTINGS]
+    sources = [(str(path.relative_to(PACKAGE)), _read(path)[0]) for path in sources_of(module)]
+    return _digest(repr((module, versions, settings, sources)).encode()).hex()
+
+
+@functools.cache
+def _read(path: Path) -> tuple[bytes, list[Path]]:
+    """Return the hash of a file, and the files of kernels that it names."""
+    source = path.read_bytes()
+    named = set(_KERNELS.findall(source))
+    return _digest(source), [other for other in kernel_sources() if other.stem.encode() in named]
+
+
+@functools.cache
+def cache_folder(module: str) -> Path | None:
+    """Return the folder of a module's machine code in this state, made if need be.
+
+    None is returned, after a warning, if no place for it can be written.
 
     It lies below ``NUMBA_CACHE_DIR`` if that is set, else below the user's folder of caches, else
     below a folder of the user's own among the temporary ones.
     """
-    name = state()
+    name = state(module)
     for base in _bases():
         folder = base / name
         try:
@@ -116,7 +148,7 @@ class MachineCode:
 
     def __init__(self, function: Any) -> None:
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self.cache_path = cache_folder()
+        self.cache_path = cache_folder(function.__module__)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the compiled function for a signature, or None; a damaged file is deleted."""
