@@ -1,0 +1,253 @@
+"""What decoders with a grammar and a language model have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.features.template import RuleTemplate, template_of
+from torchtune_smt.grammar.base import SentenceGrammar
+from torchtune_smt.kbest.lists import KBest, KBestLists, Source
+from torchtune_smt.lm.folds import fold_of
+from torchtune_smt.models.base import Model
+
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True)
+class SentenceRules:
+    """The rules of a sentence; behind those of the grammar, one that copies each word.
+
+    Attributes
+    ----------
+    index : int
+        `Source.index`.
+    words : int32 [n]
+        Source words of the grammar, -1 where unknown.
+    copies : int32 [n]
+        The same words as target words.
+    grammar : SentenceGrammar
+    model : int
+        Which of the language models scores its translations.
+    lm_words : int32
+        That model's word of each target word.
+    sparse_begin : int64 [rules + 1]
+    sparse_feature : int32
+        Sparse features of the rules (CSR), one entry for each time that a feature fires:
+        positions in `sparse_id`.
+    sparse_id : int32
+        Ids of the features, ascending.
+    """
+
+    index: int
+    words: Int32
+    copies: Int32
+    grammar: SentenceGrammar
+    model: int
+    lm_words: Int32
+    sparse_begin: Int64
+    sparse_feature: Int32
+    sparse_id: Int32
+
+
+class GrammarDecoder(Decoder, Generic[Prepared]):
+    """A decoder with a grammar and a language model, and sparse features of rules.
+
+    Parameters
+    ----------
+    model : Model
+        Its grammar and language model. If it has cross-fitted ones, a source of the training
+        bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
+    own_names : sequence of str
+        The decoder's dense features, behind those of the grammar.
+    longest : int
+        Words that a rule may cover.
+    templates : sequence of RuleTemplate
+        Sparse features.
+    max_words : int
+        Longer sentences are refused.
+    unique : bool
+        Whether a list holds each string once, with its best derivation.
+    threads : int
+        Sentences decoded at a time. The result does not depend on it.
+    limits : int
+        More limits, such as k, the length of the lists; all are attributes.
+
+    Raises
+    ------
+    ValueError
+        A limit is below 1.
+    """
+
+    k: int
+
+    def __init__(
+        self,
+        model: Model,
+        own_names: Sequence[str],
+        longest: int,
+        templates: Sequence[RuleTemplate],
+        *,
+        max_words: int,
+        unique: bool,
+        threads: int,
+        **limits: int,
+    ) -> None:
+        limits |= {"max_words": max_words, "threads": threads}
+        for name, limit in limits.items():
+            if limit < 1:
+                raise ValueError(f"{name} must be at least 1, not {limit}")
+            setattr(self, name, limit)
+        self.max_words = max_words
+        self.grammar = model.grammar
+        self.models = [model.language_model, *model.folds]
+        self.templates = list(templates)
+        self.unique = unique
+        self.words = self.grammar.target_words
+        self.dense_names = [*self.grammar.dense_names, *own_names]
+        self.features = Vocabulary(self.dense_names)
+        self._longest = longest
+        self._rule_features = RuleFeatures(self.grammar, self.templates, self.features)
+        self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    @abstractmethod
+    def _prepare(self, rules: SentenceRules) -> Prepared:
+        """Return what else of a sentence does not depend on weights."""
+
+    @abstractmethod
+    def _translate(
+        self,
+        rules: SentenceRules,
+        prepared: Prepared,
+        sparse_weight: Float64,
+        dense_weight: Float64,
+        k: int,
+    ) -> KBest:
+        """Decode one sentence; runs in threads, and changes nothing that they share.
+
+        Parameters
+        ----------
+        sparse_weight : float64
+            Weights of ``rules.sparse_id``.
+        """
+
+    def has_feature(self, name: str) -> bool:
+        """Return whether a feature is dense, or of one of the templates."""
+        return name in self.dense_names or template_of(name) in {t.name for t in self.templates}
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        """Return the k-best list of each sentence (see `Decoder.decode`).
+
+        Every sentence gets a translation.
+
+        Raises
+        ------
+        ValueError
+            `k` is below 1, or a sentence is too long.
+        """
+        size = self.k if k is None else k
+        if size < 1:
+            raise ValueError(f"k must be at least 1, not {size}")
+        for source in sources:
+            if len(source.words) > self.max_words:
+                raise ValueError(
+                    f"sentence {source.index} has {len(source.words)} words, and at most "
+                    f"{self.max_words} are decoded; split it, or make the decoder with max_words"
+                )
+        # Names are interned here, one sentence after the other, so that ids do not depend on
+        # threads; the threads below touch nothing that is shared.
+        sentences = [self._rules_of(source) for source in sources]
+        prepared = [self._prepare(rules) for rules in sentences]
+        n_dense = len(self.dense_names)
+        ids = np.concatenate([np.arange(n_dense), *[s.sparse_id for s in sentences]])
+        read = snapshot.read(self.features, ids)
+        bounds = np.cumsum([n_dense, *[s.sparse_id.size for s in sentences]])[:-1]
+        dense_weight, *sparse_weights = np.split(read, bounds)
+        run = map if self._pool is None else self._pool.map
+        return KBestLists.of(
+            list(
+                run(
+                    self._translate,
+                    sentences,
+                    prepared,
+                    sparse_weights,
+                    [dense_weight] * len(sentences),
+                    [size] * len(sentences),
+                )
+            )
+        )
+
+    def feature_ids(self, sources: Sequence[Source]) -> Int64:
+        """Return the sparse features of all rules that match some sentences."""
+        met = np.zeros(0, np.bool_)
+        for source in sources:
+            _, ids = self._sparse_rows(source, self._grammar_of(source).rule)
+            if met.size < len(self.features):
+                # A quarter more each time keeps the cost of growing constant per feature.
+                room = max(len(self.features), met.size * 5 // 4) - met.size
+                met = np.append(met, np.zeros(room, np.bool_))
+            met[ids] = True
+        return np.flatnonzero(met)
+
+    def fork(self) -> Self:
+        """Return a decoder like this one, whose vocabulary of features grows on its own."""
+        other = super().fork()
+        other._rule_features = RuleFeatures(self.grammar, self.templates, other.features)
+        return other
+
+    def _grammar_of(self, source: Source) -> SentenceGrammar:
+        """Return the rules that can match a sentence."""
+        words = self.grammar.source_words.lookup(source.words)
+        return self.grammar.sentence_grammar(words, self._longest, source.train_index)
+
+    def _sparse_rows(self, source: Source, rules: Int64) -> tuple[Int64, Int32]:
+        """Return the sparse features of a sentence's rules, and of those that copy its words."""
+        if not self.templates:
+            return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
+        begin, ids = self._rule_features.rows(rules)
+        copied = [self._rule_features.of_word(word) for word in source.words]
+        ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
+        return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
+
+    def _rules_of(self, source: Source) -> SentenceRules:
+        m = 0
+        if source.train_index >= 0 and len(self.models) > 1:
+            m = 1 + fold_of(source.train_index, len(self.models) - 1)
+        copies = self.words.intern(source.words)
+        lm_words = self._extended_lm_words(m)
+        grammar = self._grammar_of(source)
+        sparse_begin, ids = self._sparse_rows(source, grammar.rule)
+        sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
+        return SentenceRules(
+            source.index,
+            self.grammar.source_words.lookup(source.words),
+            copies,
+            grammar,
+            m,
+            lm_words,
+            sparse_begin,
+            sparse_feature.astype(np.int32),
+            sparse_id,
+        )
+
+    def _extended_lm_words(self, m: int) -> Int32:
+        """Return model m's word id of every target word, looking up those that are new."""
+        known = self._lm_words[m]
+        if known.size < len(self.words):
+            new = self.words.names(range(known.size, len(self.words)))
+            known = np.concatenate([known, self.models[m].word_ids(new)])
+            self._lm_words[m] = known
+        return known
