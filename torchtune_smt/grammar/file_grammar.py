@@ -37,6 +37,8 @@ class FileGrammar(Grammar):
     dense : float64 [rules, features]
     n_duplicates : int
         How many rules were dropped, having occurred before.
+    given : int64 [rules]
+        Where rule r stood among those given.
     """
 
     def __init__(
@@ -87,8 +89,9 @@ class FileGrammar(Grammar):
             order = np.lexsort((-dense[first, self.dense_names.index(rank_by)], side))
         self.rule_source = side[order]
         self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=len(sides)))
-        self.dense = np.ascontiguousarray(dense[first[order]])
-        self.target_begin, self.target_symbols = gather(target_begin, target_symbols, first[order])
+        self.given = first[order]
+        self.dense = np.ascontiguousarray(dense[self.given])
+        self.target_begin, self.target_symbols = gather(target_begin, target_symbols, self.given)
 
     def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
         if train_index >= 0:

@@ -4,5 +4,6 @@ from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.bitext import BitextModel
 from torchtune_smt.models.files import FileModel
 from torchtune_smt.models.folder import load_model
+from torchtune_smt.models.moses import MosesModel
 
-__all__ = ["BitextModel", "FileModel", "Model", "ModelSource", "load_model"]
+__all__ = ["BitextModel", "FileModel", "Model", "ModelSource", "MosesModel", "load_model"]

@@ -1,0 +1,253 @@
+"""The phrase-based decoder, against enumeration of all translations, and its behaviour in use."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hiero_reference import TooManyError, key
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from lm_reference import DictModel, dict_models, to_ngrams
+from phrase_reference import (
+    NAMES,
+    OWN,
+    Phrase,
+    all_translations,
+    reordering_names,
+    sentences_and_phrases,
+    sparse_name,
+    to_table,
+)
+
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.features import RuleId
+from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.kbest.lists import Source
+from torchtune_smt.lm import NgramModel
+from torchtune_smt.models import Model
+
+LM = NgramModel.from_ngrams(
+    to_ngrams(DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0}))
+)
+NO_PRUNING = 5_000
+ALL = 20_000
+MSD = ReorderingType.parse("wbe-msd-bidirectional-fe-allff")
+HIERARCHICAL = ReorderingType.parse("hier-msd-bidirectional-fe")
+
+weight_values = st.integers(-20, 20).map(lambda i: i / 10)
+
+
+def features_of(kbest, h, names):
+    ids, values = kbest.row(h)
+    return dict(zip(names.names(ids), values.tolist(), strict=True))
+
+
+def words_of(kbest, h=0):
+    return kbest.words.names(kbest.hypothesis(h))
+
+
+def names_of(kind):
+    return [*NAMES, *(reordering_names(kind) if kind is not None else []), *OWN]
+
+
+def check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight):
+    """Compare with all translations; where something is pruned, look for its entries there."""
+    try:
+        expected = all_translations(phrases, kind, model, sentence, distortion_limit)
+    except TooManyError:
+        assume(False)
+    decoder = PhraseDecoder(
+        Model(to_table(phrases, kind), NgramModel.from_ngrams(to_ngrams(model))),
+        templates=[RuleId()],
+        k=k,
+        pop_limit=pop,
+        stack_size=pop,
+        distortion_limit=distortion_limit,
+        unique=unique,
+    )
+    assert decoder.dense_names == names_of(kind)
+    (kbest,) = decoder.decode([Source(3, sentence)], FrozenWeights.of(weight))
+    assert kbest.index == 3
+    found = Counter()
+    for h in range(len(kbest)):
+        features = features_of(kbest, h, decoder.features)
+        score = sum(value * weight.get(name, 0.0) for name, value in features.items())
+        assert kbest.score[h] == pytest.approx(score, abs=1e-9)
+        found[key(words_of(kbest, h), features)] += 1
+    assert (np.diff(kbest.score) <= 1e-9).all()
+    everything = Counter(derivation.key for derivation in expected)
+    assert all(entry in everything for entry in found)
+    if unique:
+        strings = {}
+        for derivation in expected:
+            score = derivation.score(weight)
+            strings[derivation.words] = max(strings.get(derivation.words, -np.inf), score)
+        scores = sorted(strings.values(), reverse=True)
+        assert len({tuple(words_of(kbest, h)) for h in range(len(kbest))}) == len(kbest)
+    else:
+        scores = sorted((derivation.score(weight) for derivation in expected), reverse=True)
+        assert all(count <= everything[entry] for entry, count in found.items())
+    if pop == NO_PRUNING:
+        np.testing.assert_allclose(kbest.score, scores[:k], atol=1e-9)
+    else:
+        assert 1 <= len(kbest) <= min(k, len(scores))
+
+
+@settings(max_examples=150)
+@given(
+    sentences_and_phrases(),
+    dict_models(),
+    st.sampled_from([-1, 0, 1, 2, 3, 6, 100]),
+    st.booleans(),
+    st.sampled_from([1, 2, 10, ALL]),
+    st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+    st.data(),
+)
+def test_lists_are_those_of_all_translations(
+    given_phrases, model, distortion_limit, unique, k, pop, data
+):
+    sentence, kind, phrases = given_phrases
+    names = names_of(kind)
+    weight = dict(zip(names, data.draw(st.tuples(*[weight_values] * len(names))), strict=True))
+    sparse = sorted({sparse_name(phrase.source, phrase.target) for phrase in phrases})
+    weight |= data.draw(st.dictionaries(st.sampled_from([*sparse, "rule_id:q~q"]), weight_values))
+    check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(
+        ["hier-msd-bidirectional-fe", "hier-mslr-bidirectional-fe", "hier-msd-backward-fe"]
+    ),
+    st.integers(4, 6),
+    st.sampled_from([-1, 3, 4]),
+    st.data(),
+)
+def test_blocks_of_any_form(name, length, distortion_limit, data):
+    """One phrase a word, so that blocks alone tell derivations apart, also such as 2 4 1 3."""
+    kind = ReorderingType.parse(name)
+    sentence = [f"w{i}" for i in range(length)]
+    phrases = [
+        Phrase(
+            (word,),
+            ("z",),
+            (0.0, 0.0),
+            tuple(data.draw(st.integers(-20, 0)) / 10 for _ in range(kind.scores)),
+        )
+        for word in sentence
+    ]
+    model = DictModel({("<s>",): 0.0, ("</s>",): -1.0, ("<unk>",): -2.0})
+    weight = dict.fromkeys(names_of(kind), 1.0)
+    check_lists(sentence, kind, phrases, model, distortion_limit, False, ALL, NO_PRUNING, weight)
+
+
+def decoder_of(phrases, kind=None, **options):
+    return PhraseDecoder(Model(to_table(phrases, kind), LM), **options)
+
+
+def weights(**changed):
+    return FrozenWeights.of(
+        {"LM0_0": 0.5, "WordPenalty0_0": -1.0, "UnknownWordPenalty0_0": 1.0, "Distortion0_0": 0.3}
+        | {f"{name}_0": value for name, value in changed.items()}
+    )
+
+
+PHRASES = [
+    Phrase(("u",), ("a",), (0.0, 0.0), ()),
+    Phrase(("u", "v"), ("b", "c"), (-0.5, 0.0), ()),
+]
+
+
+def test_unknown_words_are_copied():
+    decoder = decoder_of(PHRASES)
+    (kbest,) = decoder.decode([Source(0, ["u", "v", "x"])], weights())
+    assert words_of(kbest) == ["b", "c", "x"]
+    assert features_of(kbest, 0, decoder.features)["UnknownWordPenalty0_0"] == -100.0
+    # v is no phrase by itself.
+    (kbest,) = decoder.decode([Source(0, ["v", "v"])], weights())
+    assert words_of(kbest) == ["v", "v"]
+    assert features_of(kbest, 0, decoder.features)["UnknownWordPenalty0_0"] == -200.0
+
+
+@pytest.mark.parametrize("kind", [None, HIERARCHICAL])
+def test_an_empty_sentence_has_an_empty_translation(kind):
+    phrases = [Phrase(p.source, p.target, p.values, (0.0,) * 6 if kind else ()) for p in PHRASES]
+    decoder = decoder_of(phrases, kind)
+    lists = decoder.decode([Source(0, []), Source(1, ["u"])], weights())
+    assert [len(kbest.hypothesis(0)) for kbest in lists] == [0, 1]
+    expected = {"LM0_0": pytest.approx(-np.log(10))}
+    assert features_of(lists[0], 0, decoder.features) == expected
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 6, 1000])
+def test_long_sentences(limit):
+    phrases = [Phrase(p.source, p.target, p.values, (-0.1,) * 6) for p in PHRASES]
+    decoder = decoder_of(phrases, MSD, k=10, pop_limit=20, distortion_limit=limit)
+    words = ["u", "v", "x", "u"] * 100
+    (kbest,) = decoder.decode([Source(0, words)], weights(PhrasePenalty=-0.5))
+    assert len(kbest) == 10
+    assert words_of(kbest) == ["b", "c", "x", "a"] * 100
+    with pytest.raises(
+        ValueError, match=r"sentence 0 has 1001 words, and at most 1000 are decoded"
+    ):
+        decoder.decode([Source(0, ["u"] * 1001)], weights())
+
+
+def test_a_phrase_longer_than_the_widest_limit():
+    long = Phrase(("u",) * 80, ("a",), (0.0, 0.0), ())
+    decoder = decoder_of([long], distortion_limit=-1, pop_limit=10)
+    (kbest,) = decoder.decode([Source(0, ["u"] * 90)], weights())
+    assert words_of(kbest).count("a") == 1
+    assert len(words_of(kbest)) == 11
+
+
+def test_table_limit_keeps_the_best_phrases():
+    phrases = [Phrase(("u",), (f"w{i}",), (-float(i % 7), 0.0), ()) for i in range(30)]
+    decoder = decoder_of(phrases, table_limit=3, k=100)
+    (kbest,) = decoder.decode([Source(0, ["u"])], weights(TranslationModel0=1.0))
+    # Of equal ones the first in the table.
+    assert sorted(words_of(kbest, h)[0] for h in range(len(kbest))) == ["w0", "w14", "w7"]
+
+
+def test_threads_change_nothing():
+    generator = np.random.default_rng(0)
+    phrases = [
+        Phrase(
+            tuple(generator.choice(list("uvw"), generator.integers(1, 3))),
+            tuple(generator.choice(list("abcd"), generator.integers(1, 3))),
+            tuple(-generator.random(2)),
+            tuple(-generator.random(6)),
+        )
+        for _ in range(60)
+    ]
+    sources = [
+        Source(i, generator.choice(list("uvwx"), generator.integers(0, 9)).tolist())
+        for i in range(20)
+    ]
+    snapshot = weights(TranslationModel0=0.5, LexicalReordering0=0.4)
+    one, two = (
+        decoder_of(phrases, HIERARCHICAL, templates=[RuleId()], k=20, threads=threads).decode(
+            sources, snapshot
+        )
+        for threads in (1, 2)
+    )
+    for a, b in zip(
+        [*one.strings(), one.rows.begin, one.rows.feature, one.rows.value, one.score, one.begin],
+        [*two.strings(), two.rows.begin, two.rows.feature, two.rows.value, two.score, two.begin],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["k", "pop_limit", "stack_size", "table_limit", "threads"])
+def test_limits_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+        decoder_of(PHRASES, **{name: 0})
+
+
+def test_a_negative_distortion_limit_is_refused():
+    with pytest.raises(ValueError, match="distortion_limit must be 0 or more, or -1 for none"):
+        decoder_of(PHRASES, distortion_limit=-2)

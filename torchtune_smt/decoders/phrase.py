@@ -1,0 +1,247 @@
+"""The phrase-based decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, SentenceRules
+from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations
+from torchtune_smt.decoders.phrase_option_kernels import (
+    LOG_10,
+    Columns,
+    Options,
+    lay_out,
+    read_off,
+    score_alone,
+    score_options,
+    weigh_orientations,
+)
+from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
+from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.grammar.phrase_table import PhraseTable
+from torchtune_smt.grammar.reordering import ORIENTATIONS
+from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.models.base import Model
+
+DISTORTION = "Distortion0_0"
+LANGUAGE_MODEL = "LM0_0"
+WORD_PENALTY = "WordPenalty0_0"
+PHRASE_PENALTY = "PhrasePenalty0_0"
+UNKNOWN_WORDS = "UnknownWordPenalty0_0"
+
+
+class PhraseDecoder(GrammarDecoder[Options]):
+    """Multi-stack beam search with cube pruning (Koehn 2004; Huang & Chiang 2007), lazy lists.
+
+    Dense features are named and defined as in Moses: the table's scores (``TranslationModel0_0``
+    ...) and those of lexicalised reordering, ``Distortion0_0`` (source words jumped over,
+    negative), ``LM0_0`` (natural logarithm), ``WordPenalty0_0`` (-1 a word), ``PhrasePenalty0_0``
+    (1 a phrase) and ``UnknownWordPenalty0_0`` (-100 for each word that is copied, which is one that
+    is no phrase by itself).
+
+    Parameters
+    ----------
+    model : Model
+        Its grammar is a `PhraseTable`. If it has cross-fitted language models, a source of the
+        training bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
+    templates : sequence of RuleTemplate
+        Sparse features.
+    k : int
+        Length of the k-best lists.
+    pop_limit : int
+        Candidates that a stack takes.
+    stack_size : int
+        Hypotheses of a stack that go on.
+    distortion_limit : int
+        Source words between the end of a phrase and the next one, at most; -1 is no limit. What is
+        further than `WIDEST` words from the first one that is not translated has to wait.
+    table_limit : int
+        Phrases of a source side, at most: those with the best scores, the language model's of the
+        phrase by itself among them.
+    max_words : int
+        Longer sentences are refused.
+    unique : bool
+        Whether a list holds each string once, with its best derivation.
+    threads : int
+        Sentences decoded at a time. The result does not depend on it.
+
+    Raises
+    ------
+    ValueError
+        A limit is too low, or the model has no phrase table.
+    """
+
+    pop_limit: int
+    stack_size: int
+    table_limit: int
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        templates: Sequence[RuleTemplate] = (),
+        k: int = 100,
+        pop_limit: int = 500,
+        stack_size: int = 500,
+        distortion_limit: int = 6,
+        table_limit: int = 20,
+        max_words: int = 1000,
+        unique: bool = True,
+        threads: int = 1,
+    ) -> None:
+        if distortion_limit < -1:
+            raise ValueError(
+                f"distortion_limit must be 0 or more, or -1 for none, not {distortion_limit}"
+            )
+        if not isinstance(model.grammar, PhraseTable):
+            raise ValueError("a phrase-based decoder needs a phrase table; take model=moses")
+        super().__init__(
+            model,
+            [DISTORTION, LANGUAGE_MODEL, WORD_PENALTY, PHRASE_PENALTY, UNKNOWN_WORDS],
+            max_words,
+            templates,
+            max_words=max_words,
+            unique=unique,
+            threads=threads,
+            k=k,
+            pop_limit=pop_limit,
+            stack_size=stack_size,
+            table_limit=table_limit,
+        )
+        self.distortion_limit = distortion_limit
+        own = len(model.grammar.dense_names)
+        reordering = model.grammar.reordering
+        self._orientations = 0
+        self._kind, self._hierarchical = 0, False
+        backward = forward = -1
+        if reordering is not None:
+            self._orientations = reordering.orientations
+            self._kind = list(ORIENTATIONS).index(reordering.kind)
+            self._hierarchical = reordering.hierarchical
+            forward = own - self._orientations if reordering.forward else -1
+            backward = own - reordering.scores if reordering.backward else -1
+        self._columns = Columns(backward, forward, own, own + 1, own + 2, own + 3, own + 4)
+        # Scores of the phrases by themselves in each model, found when they are first met: pages
+        # of zeros cost nothing.
+        self._alone = [
+            (np.zeros((len(self.grammar), 3), np.int32), np.zeros(len(self.grammar)))
+            for _ in self.models
+        ]
+
+    def _prepare(self, rules: SentenceRules) -> Options:
+        options = lay_out(
+            rules.words,
+            rules.grammar.child_begin,
+            rules.grammar.child_symbol,
+            rules.grammar.child_node,
+            rules.grammar.rule_begin,
+            rules.grammar.rule,
+            rules.grammar.dense,
+            self.grammar.target_begin,
+            self.grammar.target_symbols,
+            rules.copies,
+            rules.lm_words,
+            len(self.dense_names),
+            self._columns,
+            self._orientations,
+            self.table_limit,
+        )
+        score_alone(
+            *self.models[rules.model].tables,
+            rules.grammar.rule,
+            options.lm_begin,
+            options.lm_word,
+            *self._alone[rules.model],
+        )
+        return options
+
+    def _translate(
+        self,
+        rules: SentenceRules,
+        prepared: Options,
+        sparse_weight: Float64,
+        dense_weight: Float64,
+        k: int,
+    ) -> KBest:
+        # Every sentence gets a translation: words that are no phrase by themselves are copied, and
+        # whatever the distortion limit, the next phrase may begin at the first word that is not
+        # translated.
+        columns, options = self._columns, prepared
+        lm_weight = float(dense_weight[columns.language_model]) * LOG_10
+        model = self.models[rules.model]
+        table, nodes = model.tables
+        # What a phrase scores wherever it stands: no orientation.
+        own_weight = dense_weight.copy()
+        for first in (columns.backward, columns.forward):
+            if first >= 0:
+                own_weight[first : first + self._orientations] = 0.0
+        scored = score_options(
+            table,
+            nodes,
+            rules.grammar.rule_begin,
+            rules.grammar.rule,
+            *self._alone[rules.model],
+            options,
+            own_weight,
+            rules.sparse_begin,
+            rules.sparse_feature,
+            sparse_weight,
+            1,
+            lm_weight,
+            self.table_limit,
+        )
+        backward, forward = (
+            weigh_orientations(
+                options.dense,
+                dense_weight,
+                first,
+                self._orientations,
+                rules.sparse_begin,
+                rules.sparse_feature,
+                sparse_weight,
+                1,
+                0,
+            )
+            for first in (columns.backward, columns.forward)
+        )
+        limit = WIDEST if self.distortion_limit < 0 else min(self.distortion_limit, WIDEST)
+        chart, span = search(
+            table,
+            nodes,
+            model.begin_state,
+            model.end_word,
+            scored,
+            options.option,
+            Reordering(self._kind, self._hierarchical, backward, forward, options.forward_class),
+            lm_weight,
+            float(dense_weight[columns.distortion]),
+            limit,
+            self.pop_limit,
+            self.stack_size,
+        )
+        derivations = best_derivations(chart, options.begin, options.symbol, k, self.unique)
+        token_begin, tokens, row_begin, feature, value, score = read_off(
+            chart,
+            span,
+            derivations,
+            options,
+            columns,
+            self._orientations,
+            rules.sparse_begin,
+            rules.sparse_feature,
+            rules.sparse_id,
+            1,
+        )
+        return KBest(
+            index=rules.index,
+            rows=Rows(row_begin, feature, value),
+            features=self.features,
+            score=score,
+            token_begin=token_begin,
+            tokens=tokens,
+            words=self.words,
+        )

@@ -1,0 +1,467 @@
+"""Kernels of the phrase-based decoder: options of a sentence, and what is read off at the end.
+
+An option's sparse features lie in rows (CSR): row ``rule * (1 + 2 c)`` holds those of each use, the
+c rows behind it those of its orientations towards what is before it, then as many for its
+orientations towards what is behind it; c is 0 where no feature looks at orientations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
+from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.decoders.hiero_chart_kernels import CHILD1, RULE, Chart
+from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations
+from torchtune_smt.decoders.hiero_lm_kernels import add_word
+from torchtune_smt.decoders.hiero_rule_kernels import Rules
+from torchtune_smt.grammar.matching_kernels import lower_bound
+
+LOG_10 = np.log(10.0)
+
+# Columns of a derivation's item: where its derivations begin in the pool, and how many there are.
+_FIRST, _COUNT = 0, 1
+
+
+class Columns(NamedTuple):
+    """Where dense features stand in a row.
+
+    Attributes
+    ----------
+    backward, forward : int
+        The first of a direction's orientations; -1 where the model has no such direction.
+    distortion, language_model, word_penalty, phrase_penalty, unknown_word : int
+    """
+
+    backward: int
+    forward: int
+    distortion: int
+    language_model: int
+    word_penalty: int
+    phrase_penalty: int
+    unknown_word: int
+
+
+class Options(NamedTuple):
+    """The options of a sentence: rules of the table, and behind them one that copies each word.
+
+    Attributes
+    ----------
+    option : int32 [n, longest + 1, 2]
+        Options of `length` words from i on are rules ``option[i, length, 0]`` to
+        ``option[i, length, 1] - 1``, best first, once they are sorted.
+    lm_begin : int32 [rules + 1]
+    lm_word : int32
+        Their words, as the language model has them.
+    begin : int32 [rules + 1]
+    symbol : int32
+        Their words as hypotheses have them, behind a gap for what is before them.
+    dense : float64 [rules, dense features]
+        Their features; those of reordering are what an orientation would give.
+    forward_class : int32 [rules]
+        Rules of equal forward reordering scores are of one class.
+    """
+
+    option: Int32
+    lm_begin: Int32
+    lm_word: Int32
+    begin: Int32
+    symbol: Int32
+    dense: Float64
+    forward_class: Int32
+
+
+@kernel
+def _classes(rows: Int64) -> Int32:
+    """Return a number for each row; equal rows have equal ones."""
+    n, columns = rows.shape
+    size = 16
+    while size < 2 * n:
+        size *= 2
+    slots = np.full(size, -1, np.int32)
+    mask = np.uint64(size - 1)
+    result = np.empty(n, np.int32)
+    for r in range(n):
+        code = np.uint64(0)
+        for f in range(columns):
+            code = (code ^ np.uint64(rows[r, f])) * np.uint64(0x9E3779B97F4A7C15)
+            code ^= code >> np.uint64(32)
+        slot = code & mask
+        while slots[slot] >= 0:
+            other = slots[slot]
+            same = True
+            for f in range(columns):
+                same &= rows[other, f] == rows[r, f]
+            if same:
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] < 0:
+            slots[slot] = r
+        result[r] = slots[slot]
+    return result
+
+
+@kernel
+def lay_out(
+    source: Int32,
+    child_begin: Int32,
+    child_symbol: Int32,
+    child_node: Int32,
+    rule_begin: Int32,
+    rule: Int64,
+    values: Float64,
+    target_begin: Int64,
+    target_symbols: Int32,
+    copies: Int32,
+    lm_words: Int32,
+    columns: int,
+    where: Columns,
+    orientations: int,
+    table_limit: int,
+) -> Options:
+    """Return the options of a sentence.
+
+    Parameters
+    ----------
+    source : int32 [n]
+        Words of the table, -1 where unknown.
+    child_begin, child_symbol, child_node, rule_begin, rule, values
+        The sentence's phrases, as `SentenceGrammar` has them; `values` are the first columns.
+    target_begin, target_symbols
+        Target sides of the whole table.
+    copies : int32 [n]
+        Source words as target words.
+    lm_words : int32
+        The language model's word of each target word.
+    columns : int
+        Number of dense features.
+    """
+    n, r = source.size, rule.size
+    # Phrases of the table that match a span.
+    longest = 1
+    width = 8
+    node = np.full((n, width + 1), -1, np.int32)
+    for i in range(n):
+        v = 0
+        for j in range(i, n):
+            if source[j] < 0:
+                break
+            at = lower_bound(child_symbol, child_begin[v], child_begin[v + 1], source[j])
+            if at == child_begin[v + 1] or child_symbol[at] != source[j]:
+                break
+            v = child_node[at]
+            length = j - i + 1
+            if length > width:
+                more = np.full((n, 2 * width + 1), -1, np.int32)
+                more[:, : width + 1] = node
+                node = more
+                width *= 2
+            node[i, length] = v
+            longest = max(longest, length)
+    option = np.zeros((n, longest + 1, 2), np.int32)
+    for i in range(n):
+        for length in range(1, longest + 1):
+            v = node[i, length]
+            if v >= 0:
+                first, last = rule_begin[v], rule_begin[v + 1]
+                option[i, length, 0], option[i, length, 1] = first, min(last, first + table_limit)
+        if option[i, 1, 0] == option[i, 1, 1]:
+            option[i, 1, 0], option[i, 1, 1] = r + i, r + i + 1
+
+    lm_begin = np.zeros(r + n + 1, np.int32)
+    for k in range(r):
+        lm_begin[k + 1] = lm_begin[k] + target_begin[rule[k] + 1] - target_begin[rule[k]]
+    for k in range(r, r + n):
+        lm_begin[k + 1] = lm_begin[k] + 1
+    begin = np.zeros(r + n + 1, np.int32)
+    lm_word = np.empty(lm_begin[r + n], np.int32)
+    symbol = np.empty(lm_begin[r + n] + r + n, np.int32)
+    dense = np.zeros((r + n, columns))
+    for k in range(r + n):
+        begin[k + 1] = lm_begin[k + 1] + k + 1
+        symbol[begin[k]] = -1
+        for m in range(lm_begin[k + 1] - lm_begin[k]):
+            word = target_symbols[target_begin[rule[k]] + m] if k < r else copies[k - r]
+            symbol[begin[k] + 1 + m] = word
+            lm_word[lm_begin[k] + m] = lm_words[word]
+        if k < r:
+            for f in range(values.shape[1]):
+                dense[k, f] = values[k, f]
+        else:
+            dense[k, where.unknown_word] = -100.0
+        dense[k, where.word_penalty] = lm_begin[k] - lm_begin[k + 1]
+        dense[k, where.phrase_penalty] = 1.0
+    classes = np.zeros(r + n, np.int32)
+    if where.forward >= 0:
+        forward = dense[:, where.forward : where.forward + orientations].copy()
+        classes = _classes(forward.view(np.int64))
+    return Options(option, lm_begin, lm_word, begin, symbol, dense, classes)
+
+
+@kernel
+def score_alone(
+    table: Records,
+    nodes: Records,
+    rule: Int64,
+    lm_begin: Int32,
+    lm_word: Int32,
+    known: Int32,
+    known_score: Float64,
+) -> None:
+    """Score phrases by themselves in the language model, and remember that.
+
+    Parameters
+    ----------
+    rule : int64 [r]
+        Phrases of the table; `lm_begin` and `lm_word` are their words.
+    known : int32 [phrases, 3]
+        (left, 1 + full, right) of each phrase's words, see `hiero_lm_kernels`; 0 in the middle
+        where they have not been scored yet.
+    known_score : float64 [phrases]
+        log10 probability.
+    """
+    for k in range(rule.size):
+        r = rule[k]
+        if known[r, 1] == 0:
+            left, full, right, p = 0, 0, 0, 0.0
+            for q in range(lm_begin[k], lm_begin[k + 1]):
+                left, full, right, p = add_word(table, nodes, left, full, right, p, lm_word[q])
+            known[r, 0], known[r, 1], known[r, 2] = left, 1 + full, right
+            known_score[r] = p
+
+
+@kernel
+def score_options(
+    table: Records,
+    nodes: Records,
+    rule_begin: Int32,
+    rule: Int64,
+    known: Int32,
+    known_score: Float64,
+    options: Options,
+    dense_weight: Float64,
+    row_begin: Int64,
+    feature: Int32,
+    weight: Float64,
+    rows: int,
+    lm_weight: float,
+    table_limit: int,
+) -> Rules:
+    """Score the options of one sentence under the current weights.
+
+    Parameters
+    ----------
+    known, known_score
+        As `score_alone` leaves them.
+    dense_weight : float64 [dense features]
+        0 for those of reordering.
+    row_begin, feature, weight
+        Sparse features of options, `rows` rows each; ``feature`` holds positions in `weight`, which
+        has the weights of this sentence's features alone.
+
+    Returns
+    -------
+    Rules
+        The first `table_limit` in the order of a node are the best, best first, by their score with
+        that of their words in the language model; others are not sorted.
+    """
+    n, columns = options.dense.shape
+    state = np.empty((n, 4), np.int32)
+    score = np.empty((n, 2), np.float64)
+    estimate = np.empty(n, np.float64)
+    for r in range(n):
+        s = 0.0
+        for f in range(columns):
+            s += options.dense[r, f] * dense_weight[f]
+        for k in range(row_begin[r * rows], row_begin[r * rows + 1]):
+            s += weight[feature[k]]
+        if r < rule.size:
+            m = rule[r]
+            state[r, 0], state[r, 1], state[r, 2] = known[m, 0], known[m, 1] - 1, known[m, 2]
+            score[r, 1] = known_score[m]
+        else:
+            left, full, right, p = 0, 0, 0, 0.0
+            word = options.lm_word[options.lm_begin[r]]
+            left, full, right, p = add_word(table, nodes, left, full, right, p, word)
+            state[r, 0], state[r, 1], state[r, 2], score[r, 1] = left, full, right, p
+        state[r, 3] = options.lm_begin[r + 1]
+        score[r, 0] = s
+        estimate[r] = s + lm_weight * score[r, 1]
+    order = np.arange(n).astype(np.int32)
+    for v in range(rule_begin.size - 1):
+        begin = rule_begin[v]
+        for r in range(begin + 1, rule_begin[v + 1]):
+            # Insert it among the best ones, equal ones in the order of the table.
+            k = min(r, begin + table_limit)
+            if k < r and estimate[order[k - 1]] >= estimate[r]:
+                continue
+            k -= k < r
+            while k > begin and estimate[order[k - 1]] < estimate[r]:
+                order[k] = order[k - 1]
+                k -= 1
+            order[k] = r
+    return Rules(order, state, score)
+
+
+@kernel
+def weigh_orientations(
+    dense: Float64,
+    dense_weight: Float64,
+    first: int,
+    orientations: int,
+    row_begin: Int64,
+    feature: Int32,
+    weight: Float64,
+    rows: int,
+    offset: int,
+) -> Float64:
+    """Return what the orientations of each rule in one direction score, float64 [rules, c].
+
+    Parameters
+    ----------
+    first : int
+        The direction's first dense column, -1 if it has none.
+    row_begin, feature, weight
+        Sparse features of options; see the module.
+    rows, offset : int
+        Rows of an option, and which of them is the direction's first one. No sparse features of
+        orientations if `rows` is 1.
+    """
+    n = dense.shape[0]
+    score = np.zeros((n, orientations if first >= 0 or rows > 1 else 0))
+    for r in range(n):
+        for o in range(score.shape[1]):
+            if first >= 0:
+                score[r, o] = dense[r, first + o] * dense_weight[first + o]
+            if rows > 1:
+                row = r * rows + offset + o
+                for k in range(row_begin[row], row_begin[row + 1]):
+                    score[r, o] += weight[feature[k]]
+    return score
+
+
+@inner
+def _path(edge: Int32, derivation: Int32, pool: Int32, item: Int32, last: int, path: Int32) -> int:
+    """Write the edges of a derivation, the first one last; return their number."""
+    steps = 0
+    d = last
+    while edge[derivation[d, 0], CHILD1] >= 0:
+        e = derivation[d, 0]
+        path[steps] = e
+        steps += 1
+        d = pool[item[edge[e, CHILD1], _FIRST] + derivation[d, RANK1]]
+    return steps
+
+
+@inner
+def _add_row(feature: Int32, begin: int, end: int, fired: Int32, firings: int) -> int:
+    """Append a row of sparse features to those that fired."""
+    for k in range(begin, end):
+        fired[firings] = feature[k]
+        firings += 1
+    return firings
+
+
+@kernel
+def read_off(
+    chart: Chart,
+    span: Int32,
+    derivations: Derivations,
+    options: Options,
+    where: Columns,
+    orientations: int,
+    row_begin: Int64,
+    feature: Int32,
+    feature_id: Int32,
+    rows: int,
+) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
+    """Return words, features and scores of the goal's derivations, in the form of `KBest`.
+
+    The language model's feature is a natural logarithm.
+
+    Parameters
+    ----------
+    row_begin, feature
+        Sparse features of options, `rows` rows each; positions in `feature_id`.
+    feature_id : int32
+        Ids of the features, ascending, all of them behind the dense ones.
+    """
+    edge, derivation = chart.edge, derivations.derivation
+    pool, item, begin, dense = derivations.pool, derivations.item, options.begin, options.dense
+    first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
+    n, columns = options.option.shape[0], dense.shape[1]
+    c = (rows - 1) // 2
+    path = np.empty(n + 1, np.int32)
+    token_begin = np.zeros(k + 1, np.int64)
+    most, entries = 0, 0
+    for h in range(k):
+        steps = _path(edge, derivation, pool, item, pool[first + h], path)
+        words, firings = 0, 0
+        for step in range(steps):
+            r = edge[path[step], RULE]
+            if r >= 0:
+                words += begin[r + 1] - begin[r] - 1
+                firings += row_begin[(r + 1) * rows] - row_begin[r * rows]
+        token_begin[h + 1] = token_begin[h] + words
+        most = max(most, firings)
+        entries += columns + firings
+    tokens = np.empty(token_begin[k], np.int32)
+    entry_begin = np.zeros(k + 1, np.int64)
+    id_ = np.empty(entries, np.int32)
+    value = np.empty(entries, np.float64)
+    score = np.empty(k, np.float64)
+    row = np.empty(columns, np.float64)
+    fired = np.empty(most, np.int32)
+    entries, words = 0, 0
+    for h in range(k):
+        score[h] = derivations.score[pool[first + h]]
+        steps = _path(edge, derivation, pool, item, pool[first + h], path)
+        row[:] = 0.0
+        firings = 0
+        end, before = -1, -1
+        for step in range(steps - 1, -1, -1):
+            e = path[step]
+            r = edge[e, RULE]
+            row[where.language_model] += LOG_10 * chart.edge_score[e, 1]
+            if r < 0:
+                continue
+            for q in range(begin[r] + 1, begin[r + 1]):
+                tokens[words] = options.symbol[q]
+                words += 1
+            for f in range(columns):
+                if not (
+                    where.backward >= 0 and where.backward <= f < where.backward + orientations
+                ) and not (
+                    where.forward >= 0 and where.forward <= f < where.forward + orientations
+                ):
+                    row[f] += dense[r, f]
+            row[where.distortion] -= abs(span[e, 0] - end - 1)
+            end = span[e, 1]
+            at = r * rows
+            firings = _add_row(feature, row_begin[at], row_begin[at + 1], fired, firings)
+            if where.backward >= 0:
+                row[where.backward + span[e, 2]] += dense[r, where.backward + span[e, 2]]
+            if where.forward >= 0 and before >= 0:
+                row[where.forward + span[e, 3]] += dense[before, where.forward + span[e, 3]]
+            if c > 0:
+                at = r * rows + 1 + span[e, 2]
+                firings = _add_row(feature, row_begin[at], row_begin[at + 1], fired, firings)
+                if before >= 0:
+                    at = before * rows + 1 + c + span[e, 3]
+                    firings = _add_row(feature, row_begin[at], row_begin[at + 1], fired, firings)
+            before = r
+        for f in range(columns):
+            if row[f] != 0.0:
+                id_[entries], value[entries] = f, row[f]
+                entries += 1
+        fired[:firings].sort()
+        for s in range(firings):
+            if s > 0 and fired[s] == fired[s - 1]:
+                value[entries - 1] += 1.0
+            else:
+                id_[entries], value[entries] = feature_id[fired[s]], 1.0
+                entries += 1
+        entry_begin[h + 1] = entries
+    return token_begin, tokens, entry_begin, id_[:entries].copy(), value[:entries].copy(), score

@@ -1,0 +1,768 @@
+"""Kernels of the phrase-based decoder: multi-stack beam search with cube pruning.
+
+Hypotheses of stack t cover t words of the source. The first `GAP` words are all covered, and bit i
+of the mask says whether word ``GAP + i`` is: since nothing further than the distortion limit from
+the first gap may be covered, 64 bits are enough for sentences of any length.
+
+Inner loops take arrays as plain arguments and never put another array in the place of one; see
+`hiero_chart_kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
+from torchtune_smt.core.compiled import inlined, inner, kernel
+from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
+from torchtune_smt.decoders.hiero_chart_kernels import (
+    CHILD1,
+    CHILD2,
+    EDGE,
+    GLUE_FIRST,
+    GOAL,
+    NEXT,
+    RULE,
+    Chart,
+)
+from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
+from torchtune_smt.decoders.hiero_rule_kernels import Rules
+
+WIDEST = 63
+"""The largest distortion limit; a larger one, or none, counts as this."""
+
+# Which orientations there are (Moses's names of model types), in the order of a table's columns.
+MSD, MSLR, MONOTONICITY, LEFT_RIGHT = range(4)
+
+# Columns of a hypothesis: first gap, end of its last phrase, its begin where the next phrase may
+# be swapped with it (else `_NO_SWAP`), state of the language model, class of the last phrase's
+# forward scores, block on top of its stack (see `_push_block`), a rule with such forward scores.
+_GAP, _END, _START, _STATE, _CLASS, _BLOCK, _LAST = range(7)
+_NO_SWAP = -2
+
+# Columns of a cube: hypotheses (begin, end) and options (begin, end), as positions in the orders
+# best first, span of the phrase, first gap behind it.
+_HYP, _HYP_END, _OPTION, _OPTION_END, _FROM, _TO, _NEXT_GAP = range(7)
+
+
+class Reordering(NamedTuple):
+    """Lexicalised reordering of one sentence's options, under the current weights.
+
+    Attributes
+    ----------
+    kind : int
+        `MSD` and so on.
+    hierarchical : bool
+        Orientation towards blocks of phrases (Galley & Manning 2008), instead of single phrases.
+    backward, forward : float64 [rules, orientations]
+        Weighted scores of a phrase's orientation towards what comes before and behind it; no
+        columns where the model has no such direction.
+    forward_class : int32 [rules]
+        Rules of equal forward scores are of one class.
+    """
+
+    kind: int
+    hierarchical: bool
+    backward: Float64
+    forward: Float64
+    forward_class: Int32
+
+
+@inlined
+def _bits(length: int) -> np.uint64:
+    """Return a mask of as many ones."""
+    if length >= 64:
+        return ~np.uint64(0)
+    return (np.uint64(1) << np.uint64(length)) - np.uint64(1)
+
+
+@inlined
+def _covered(gap: int, mask: np.uint64, position: int) -> bool:
+    """Return whether a word of the source is covered."""
+    if position < gap:
+        return True
+    if position - gap >= 64:
+        return False
+    bit: bool = (mask >> np.uint64(position - gap)) & np.uint64(1) != np.uint64(0)
+    return bit
+
+
+@inlined
+def _orientation(kind: int, monotone: bool, swap: bool, right: bool) -> int:
+    """Return the column of an orientation; `right` where the phrase stands right of the last."""
+    if kind == LEFT_RIGHT:
+        return 0 if right else 1
+    if monotone:
+        return 0
+    if kind == MONOTONICITY:
+        return 1
+    if swap:
+        return 1
+    return 2 if kind == MSD or right else 3
+
+
+@inner
+def _towards_before(
+    kind: int,
+    hierarchical: bool,
+    block: Int32,
+    top: int,
+    start: int,
+    end: int,
+    first: int,
+    last: int,
+) -> int:
+    """Return the orientation of a phrase towards what was translated just before it.
+
+    Parameters
+    ----------
+    block, top
+        Blocks, and the one on top of the hypothesis' stack.
+    start, end
+        First and last word of the hypothesis' last phrase; ``start`` may be `_NO_SWAP`.
+    first, last
+        Those of the phrase.
+    """
+    if hierarchical:
+        start, end = block[top, 1], block[top, 2]
+    return _orientation(kind, first == end + 1, last + 1 == start, first > end)
+
+
+@inner
+def _towards_behind(
+    kind: int,
+    hierarchical: bool,
+    gap: int,
+    mask: np.uint64,
+    start: int,
+    end: int,
+    first: int,
+    last: int,
+) -> int:
+    """Return the orientation of the last phrase of a hypothesis towards what comes behind it.
+
+    The hierarchical one is that of Moses: what lies right behind the phrase in the source and is
+    not covered yet belongs to the block that comes next, if that begins on this side.
+    """
+    monotone, swap = first == end + 1, last + 1 == start
+    if hierarchical:
+        monotone |= first > end and not _covered(gap, mask, end + 1)
+        swap |= last < start and not _covered(gap, mask, start - 1)
+    return _orientation(kind, monotone, swap, first > end)
+
+
+@inner
+def _push_block(
+    block: Int32, blocks: int, slots: Int32, top: int, first: int, last: int
+) -> tuple[int, int]:
+    """Push a phrase onto a stack of blocks; return the new top and the number of blocks.
+
+    A block is (the one below it, first word, last word): neighbours on the target side that cover
+    a span of the source. The phrase becomes one with what lies below it as long as both cover a
+    span, so that the top is the longest block that ends here. Equal stacks have equal tops.
+    """
+    begin, end, covered, below = first, last, last - first + 1, top
+    while below >= 0:
+        begin, end = min(begin, block[below, 1]), max(end, block[below, 2])
+        covered += block[below, 2] - block[below, 1] + 1
+        below = block[below, 0]
+        if end - begin + 1 == covered:
+            top, first, last = below, begin, end
+    mask = np.uint64(slots.size - 1)
+    code = np.uint64(top + 2) * np.uint64(0x9E3779B97F4A7C15)
+    code ^= np.uint64(first + 2) * np.uint64(0xC2B2AE3D27D4EB4F)
+    code ^= np.uint64(last + 2) * np.uint64(0xD6E8FEB86659FD93)
+    slot = (code >> np.uint64(29)) & mask
+    while slots[slot] >= 0:
+        k = slots[slot]
+        if block[k, 0] == top and block[k, 1] == first and block[k, 2] == last:
+            return k, blocks
+        slot = (slot + np.uint64(1)) & mask
+    slots[slot] = blocks
+    block[blocks, 0], block[blocks, 1], block[blocks, 2] = top, first, last
+    return blocks, blocks + 1
+
+
+@inner
+def _future_between(future: Float64, rest: Float64, begin: int, end: int) -> float:
+    """Return the estimated score of the words ``begin..end - 1``."""
+    if begin == end:
+        return 0.0
+    value: float = rest[begin] if end == rest.size - 1 else future[begin, end - begin]
+    return value
+
+
+@inner
+def _find_cubes(
+    group: Int32,
+    group_mask: UInt64,
+    group_future: Float64,
+    first: int,
+    last: int,
+    length: int,
+    limit: int,
+    option: Int32,
+    future: Float64,
+    rest: Float64,
+    distortion_weight: float,
+    cube: Int32,
+    cube_mask: UInt64,
+    cube_score: Float64,
+    cubes: int,
+) -> int:
+    """Write the cubes of phrases of one length on one stack's groups; return the number of cubes.
+
+    Any phrase may begin at the first gap; others must end so near to it that the next phrase can.
+    """
+    n = rest.size - 1
+    ones = _bits(length)
+    for q in range(first, last):
+        gap, mask, end = group[q, 2], group_mask[q], group[q, 3]
+        for s in range(gap, min(n - length, gap + max(limit - length, 0)) + 1):
+            if option[s, length, 0] == option[s, length, 1]:
+                continue
+            if s > gap and abs(s - end - 1) > limit:
+                continue
+            if (mask >> np.uint64(s - gap)) & ones != np.uint64(0):
+                continue
+            # The gap that the phrase goes into.
+            a, b = s, s + length
+            while a > gap and not _covered(gap, mask, a - 1):
+                a -= 1
+            if b - gap < 64 and mask >> np.uint64(b - gap) != np.uint64(0):
+                while not _covered(gap, mask, b):
+                    b += 1
+            else:
+                b = n
+            left = group_future[q] - _future_between(future, rest, a, b)
+            left += _future_between(future, rest, a, s)
+            left += _future_between(future, rest, s + length, b)
+            if s > gap:
+                after, gap_after = mask | (ones << np.uint64(s - gap)), gap
+            else:
+                after = mask >> np.uint64(length) if length < 64 else np.uint64(0)
+                gap_after = gap + length
+                while after & np.uint64(1) != np.uint64(0):
+                    after >>= np.uint64(1)
+                    gap_after += 1
+            cube[cubes, _HYP], cube[cubes, _HYP_END] = group[q, 0], group[q, 1]
+            cube[cubes, _OPTION] = option[s, length, 0]
+            cube[cubes, _OPTION_END] = option[s, length, 1]
+            cube[cubes, _FROM], cube[cubes, _TO] = s, s + length - 1
+            cube[cubes, _NEXT_GAP] = gap_after
+            cube_mask[cubes] = after
+            cube_score[cubes, 0] = -distortion_weight * abs(s - end - 1)
+            cube_score[cubes, 1] = left
+            cubes += 1
+    return cubes
+
+
+@inner
+def _fill_stack(
+    table: Records,
+    nodes: Records,
+    end_word: int,
+    complete: bool,
+    order: Int32,
+    rule_state: Int32,
+    rule_score: Float64,
+    kind: int,
+    hierarchical: bool,
+    backward: Float64,
+    forward: Float64,
+    forward_class: Int32,
+    lm_weight: float,
+    pop_limit: int,
+    cube: Int32,
+    cube_mask: UInt64,
+    cube_score: Float64,
+    cubes: int,
+    cand: Int32,
+    cand_score: Float64,
+    heap_key: Float64,
+    heap_value: Int32,
+    slots: Int64,
+    stamp: int,
+    ranked: Int32,
+    hyp: Int32,
+    hyp_mask: UInt64,
+    hyp_future: Float64,
+    item: Int32,
+    best: Float64,
+    items: int,
+    edge: Int32,
+    edge_score: Float64,
+    edge_span: Int32,
+    edges: int,
+    block: Int32,
+    block_slots: Int32,
+    blocks: int,
+) -> tuple[int, int, int]:
+    """Fill one stack; return the new numbers of items, edges and blocks.
+
+    A candidate is (cube, hypothesis, option), the last two as positions in the orders best first.
+    Every one has one parent, so none is queued twice: (h, 0) is followed by h + 1, every one by
+    the next option. A candidate is queued with the score that its words have by themselves, and,
+    when it comes to the top, once more with that which they have where they stand.
+    """
+    backwards, forwards = backward.shape[1] > 0, forward.shape[1] > 0
+    cands, heap, pops, parent = 0, 0, -1, -1
+    mask = np.uint64(slots.shape[0] - 1)
+    while True:
+        # The first round queues the corners of all cubes, the others successors.
+        for way in range(cubes if pops < 0 else 2):
+            if pops < 0:
+                u = way
+                a, b = cube[u, _HYP], cube[u, _OPTION]
+            else:
+                u, a, b = cand[parent, 0], cand[parent, 1], cand[parent, 2]
+                if way == 0:
+                    a += 1
+                    if b != cube[u, _OPTION] or a == cube[u, _HYP_END]:
+                        continue
+                else:
+                    b += 1
+                    if b == cube[u, _OPTION_END]:
+                        continue
+            h, r = ranked[a], order[b]
+            own = rule_score[r, 0] + cube_score[u, 0]
+            before, behind = 0, 0
+            if backwards:
+                before = _towards_before(
+                    kind,
+                    hierarchical,
+                    block,
+                    hyp[h, _BLOCK],
+                    hyp[h, _START],
+                    hyp[h, _END],
+                    cube[u, _FROM],
+                    cube[u, _TO],
+                )
+                own += backward[r, before]
+            if forwards and hyp[h, _LAST] >= 0:
+                behind = _towards_behind(
+                    kind,
+                    hierarchical,
+                    hyp[h, _GAP],
+                    hyp_mask[h],
+                    hyp[h, _START],
+                    hyp[h, _END],
+                    cube[u, _FROM],
+                    cube[u, _TO],
+                )
+                own += forward[hyp[h, _LAST], behind]
+            total = best[h] + own + lm_weight * rule_score[r, 1] + cube_score[u, 1]
+            cand[cands, 0], cand[cands, 1], cand[cands, 2] = u, a, b
+            cand[cands, 3], cand[cands, 4], cand[cands, 5] = -1, before, behind
+            cand_score[cands, 0] = own
+            heap_push(heap_key, heap_value, 0, heap, total, cands)
+            heap += 1
+            cands += 1
+        pops = max(pops, 0)
+        if pops == pop_limit:
+            return items, edges, blocks
+
+        # The best candidate whose words have been scored where they stand.
+        parent = -1
+        while heap > 0:
+            c = heap_pop(heap_key, heap_value, 0, heap)
+            heap -= 1
+            if cand[c, 3] >= 0:
+                parent = c
+                break
+            h, r = ranked[cand[c, 1]], order[cand[c, 2]]
+            _, _, right, p = add_string(
+                table,
+                nodes,
+                0,
+                1,
+                hyp[h, _STATE],
+                rule_score[r, 1],
+                rule_state[r, 0],
+                rule_state[r, 1],
+                rule_state[r, 2],
+            )
+            if complete:
+                _, _, right, p = add_word(table, nodes, 0, 1, right, p, end_word)
+                right = 0
+            cand[c, 3] = right
+            cand_score[c, 0] += lm_weight * p
+            cand_score[c, 1] = p
+            total = best[h] + cand_score[c, 0] + cube_score[cand[c, 0], 1]
+            if heap == 0 or total >= heap_key[0]:
+                parent = c
+                break
+            heap_push(heap_key, heap_value, 0, heap, total, c)
+            heap += 1
+        if parent < 0:
+            return items, edges, blocks
+        pops += 1
+
+        # Recombine with the hypothesis of equal state, or make a new one.
+        u = cand[parent, 0]
+        h, r = ranked[cand[parent, 1]], order[cand[parent, 2]]
+        first, last, gap, after = cube[u, _FROM], cube[u, _TO], cube[u, _NEXT_GAP], cube_mask[u]
+        right, top, cls, start, end = cand[parent, 3], 0, 0, _NO_SWAP, last
+        if complete:
+            end = 0
+        else:
+            if hierarchical and backwards:
+                top, blocks = _push_block(block, blocks, block_slots, hyp[h, _BLOCK], first, last)
+            if forwards:
+                cls = forward_class[r]
+            if (forwards or (backwards and not hierarchical)) and not _covered(
+                gap, after, first - 1
+            ):
+                start = first
+        score = best[h] + cand_score[parent, 0]
+        code = after * np.uint64(0x9E3779B97F4A7C15) + np.uint64(gap)
+        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(right)
+        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + np.uint64(end)
+        code = (code ^ (code >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(cls)
+        slot = (code >> np.uint64(32)) & mask
+        z = -1
+        while slots[slot, 0] == stamp:
+            k = slots[slot, 1]
+            if (
+                hyp_mask[k] == after
+                and hyp[k, _GAP] == gap
+                and hyp[k, _STATE] == right
+                and hyp[k, _END] == end
+                and hyp[k, _CLASS] == cls
+                and hyp[k, _START] == start
+                and hyp[k, _BLOCK] == top
+            ):
+                z = k
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if z < 0:
+            z = items
+            items += 1
+            slots[slot, 0], slots[slot, 1] = stamp, z
+            hyp[z, _GAP], hyp[z, _END], hyp[z, _START] = gap, end, start
+            hyp[z, _STATE], hyp[z, _CLASS], hyp[z, _BLOCK], hyp[z, _LAST] = right, cls, top, r
+            hyp_mask[z], hyp_future[z] = after, cube_score[u, 1]
+            item[z, EDGE] = -1
+            best[z] = score
+        elif score > best[z]:
+            best[z] = score
+        edge[edges, RULE], edge[edges, CHILD1], edge[edges, CHILD2] = r, h, -1
+        edge[edges, NEXT] = item[z, EDGE]
+        edge_score[edges, 0], edge_score[edges, 1] = cand_score[parent, 0], cand_score[parent, 1]
+        edge_span[edges, 0], edge_span[edges, 1] = first, last
+        edge_span[edges, 2], edge_span[edges, 3] = cand[parent, 4], cand[parent, 5]
+        item[z, EDGE] = edges
+        edges += 1
+
+
+@inner
+def _group_stack(
+    begin: int,
+    end: int,
+    stack_size: int,
+    best: Float64,
+    hyp: Int32,
+    hyp_mask: UInt64,
+    hyp_future: Float64,
+    ranked: Int32,
+    sorted_: Int32,
+    member: Int32,
+    slots: Int64,
+    stamp: int,
+    group: Int32,
+    group_mask: UInt64,
+    group_future: Float64,
+    groups: int,
+) -> int:
+    """Group the best hypotheses of a stack by what they cover and where their last phrase ends.
+
+    Writes the groups behind the others, and to `ranked` their hypotheses, best first; returns the
+    number of groups.
+    """
+    count = end - begin
+    # They were made best first, but for those that recombination has made better.
+    for i in range(count):
+        key = best[begin + i] + hyp_future[begin + i]
+        k = i
+        while k > 0:
+            other = sorted_[k - 1]
+            if best[other] + hyp_future[other] >= key:
+                break
+            sorted_[k] = other
+            k -= 1
+        sorted_[k] = begin + i
+    count = min(count, stack_size)
+    first_group = groups
+    mask = np.uint64(slots.shape[0] - 1)
+    for i in range(count):
+        z = sorted_[i]
+        code = hyp_mask[z] * np.uint64(0x9E3779B97F4A7C15) + np.uint64(hyp[z, _GAP])
+        code = (code ^ (code >> np.uint64(32))) * np.uint64(0xC2B2AE3D27D4EB4F)
+        slot = ((code + np.uint64(hyp[z, _END])) >> np.uint64(29)) & mask
+        q = -1
+        while slots[slot, 0] == stamp:
+            k = slots[slot, 1]
+            if (
+                group_mask[k] == hyp_mask[z]
+                and group[k, 2] == hyp[z, _GAP]
+                and group[k, 3] == hyp[z, _END]
+            ):
+                q = k
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if q < 0:
+            q = groups
+            groups += 1
+            slots[slot, 0], slots[slot, 1] = stamp, q
+            group[q, 0], group[q, 1], group[q, 2], group[q, 3] = 0, 0, hyp[z, _GAP], hyp[z, _END]
+            group_mask[q], group_future[q] = hyp_mask[z], hyp_future[z]
+        group[q, 1] += 1
+        member[i] = q
+    at = begin
+    for q in range(first_group, groups):
+        size = group[q, 1]
+        group[q, 0], group[q, 1] = at, at
+        at += size
+    for i in range(count):
+        q = member[i]
+        ranked[group[q, 1]] = sorted_[i]
+        group[q, 1] += 1
+    return groups
+
+
+@kernel
+def _estimate(rules: Rules, option: Int32, lm_weight: float) -> tuple[Float64, Float64]:
+    """Return estimated scores of what is not covered yet.
+
+    Returns
+    -------
+    future : float64 [n, WIDEST + 1]
+        The best score of `length` words from i on, each phrase by itself.
+    rest : float64 [n + 1]
+        That of all words from i on.
+    """
+    n, longest = option.shape[0], option.shape[1] - 1
+    one = np.full((n, longest + 1), -np.inf)
+    for i in range(n):
+        for length in range(1, min(longest, n - i) + 1):
+            if option[i, length, 0] < option[i, length, 1]:
+                r = rules.order[option[i, length, 0]]
+                one[i, length] = rules.score[r, 0] + lm_weight * rules.score[r, 1]
+    widest = min(n, WIDEST)
+    future = np.full((n, widest + 1), -np.inf)
+    rest = np.full(n + 1, -np.inf)
+    rest[n] = 0.0
+    for i in range(n - 1, -1, -1):
+        for length in range(1, min(longest, n - i) + 1):
+            value = one[i, length]
+            if value == -np.inf:
+                continue
+            j = i + length
+            rest[i] = max(rest[i], value + rest[j])
+            if length <= widest:
+                future[i, length] = max(future[i, length], value)
+            for more in range(1, min(widest - length, n - j) + 1):
+                future[i, length + more] = max(future[i, length + more], value + future[j, more])
+    return future, rest
+
+
+@kernel
+def search(
+    table: Records,
+    nodes: Records,
+    begin_state: int,
+    end_word: int,
+    rules: Rules,
+    option: Int32,
+    reordering: Reordering,
+    lm_weight: float,
+    distortion_weight: float,
+    distortion_limit: int,
+    pop_limit: int,
+    stack_size: int,
+) -> tuple[Chart, Int32]:
+    """Translate a sentence; return the graph of what was found.
+
+    Parameters
+    ----------
+    table, nodes
+        `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
+    rules : Rules
+        The options of the sentence, scored.
+    option : int32 [n, longest + 1, 2]
+        Options of the `length` words from i on: ``rules.order[option[i, length, 0]:...]``. Each
+        word has one.
+    distortion_limit : int
+        Words that may lie between a phrase and the next one in the source; from 0 to `WIDEST`.
+    pop_limit : int
+        Candidates that a stack takes.
+    stack_size : int
+        Hypotheses of a stack that go on.
+
+    Returns
+    -------
+    chart : Chart
+        Items are hypotheses, the first one empty; an edge is an option behind `CHILD1`.
+    span : int32 [edges, 4]
+        First and last word of the edge's phrase, its orientation towards what is before it, and
+        that of the phrase before towards it.
+    """
+    n, longest = option.shape[0], option.shape[1] - 1
+    room = n * pop_limit + 2
+    hyp = np.empty((room, 7), np.int32)
+    hyp_mask = np.empty(room, np.uint64)
+    hyp_future = np.empty(room, np.float64)
+    item = np.empty((room, 4), np.int32)
+    best = np.empty(room, np.float64)
+    edge = np.empty((room, 4), np.int32)
+    edge_score = np.empty((room, 2), np.float64)
+    edge_span = np.empty((room, 4), np.int32)
+    ranked = np.empty(room, np.int32)
+    sorted_ = np.empty(pop_limit, np.int32)
+    member = np.empty(pop_limit, np.int32)
+    group = np.empty((room, 4), np.int32)
+    group_mask = np.empty(room, np.uint64)
+    group_future = np.empty(room, np.float64)
+    # Groups of each stack, and the first one's number.
+    group_begin = np.zeros(n + 2, np.int64)
+    cube = np.empty((1024, 7), np.int32)
+    cube_mask = np.empty(1024, np.uint64)
+    cube_score = np.empty((1024, 2), np.float64)
+    size = 64
+    while size < 2 * pop_limit:
+        size *= 2
+    slots = np.zeros((size, 2), np.int64)
+    stamp = 0
+    blocks_room = room if reordering.hierarchical else 2
+    block = np.empty((blocks_room, 3), np.int32)
+    size = 16
+    while size < 2 * blocks_room:
+        size *= 2
+    block_slots = np.full(size, -1, np.int32)
+    cand = np.empty((4096, 6), np.int32)
+    cand_score = np.empty((4096, 2), np.float64)
+    heap_key = np.empty(4096, np.float64)
+    heap_value = np.empty(4096, np.int32)
+
+    future, rest = _estimate(rules, option, lm_weight)
+    # The empty hypothesis, behind a phrase <s>.
+    hyp[0] = 0
+    hyp[0, _END], hyp[0, _START], hyp[0, _STATE], hyp[0, _LAST] = -1, _NO_SWAP, begin_state, -1
+    hyp_mask[0], hyp_future[0], best[0] = 0, rest[0], 0.0
+    item[0, :] = 0
+    edge[0, RULE], edge[0, CHILD1], edge[0, CHILD2], edge[0, NEXT] = GLUE_FIRST, -1, -1, -1
+    edge_score[0] = 0.0
+    block[0, 0], block[0, 1], block[0, 2] = -1, -1, -1
+    ranked[0] = 0
+    group[0, 0], group[0, 1], group[0, 2], group[0, 3] = 0, 1, 0, -1
+    group_mask[0], group_future[0] = 0, rest[0]
+    group_begin[1] = 1
+    items, edges, groups, blocks = 1, 1, 1, 1
+
+    for t in range(1, n + 1):
+        cubes = 0
+        for length in range(1, min(longest, t) + 1):
+            first, last = group_begin[t - length], group_begin[t - length + 1]
+            needed = cubes + (last - first) * (distortion_limit + 1)
+            if needed > cube.shape[0]:
+                more = needed + cube.shape[0]
+                cube = np.concatenate((cube[:cubes], np.empty((more, 7), np.int32)))
+                cube_mask = np.concatenate((cube_mask[:cubes], np.empty(more, np.uint64)))
+                cube_score = np.concatenate((cube_score[:cubes], np.empty((more, 2), np.float64)))
+            cubes = _find_cubes(
+                group,
+                group_mask,
+                group_future,
+                first,
+                last,
+                length,
+                distortion_limit,
+                option,
+                future,
+                rest,
+                distortion_weight,
+                cube,
+                cube_mask,
+                cube_score,
+                cubes,
+            )
+        if cubes + 2 * pop_limit > heap_key.size:
+            needed = 2 * (cubes + 2 * pop_limit)
+            cand = np.empty((needed, 6), np.int32)
+            cand_score = np.empty((needed, 2), np.float64)
+            heap_key = np.empty(needed, np.float64)
+            heap_value = np.empty(needed, np.int32)
+        before = items
+        stamp += 1
+        items, edges, blocks = _fill_stack(
+            table,
+            nodes,
+            end_word,
+            t == n,
+            rules.order,
+            rules.state,
+            rules.score,
+            reordering.kind,
+            reordering.hierarchical,
+            reordering.backward,
+            reordering.forward,
+            reordering.forward_class,
+            lm_weight,
+            pop_limit,
+            cube,
+            cube_mask,
+            cube_score,
+            cubes,
+            cand,
+            cand_score,
+            heap_key,
+            heap_value,
+            slots,
+            stamp,
+            ranked,
+            hyp,
+            hyp_mask,
+            hyp_future,
+            item,
+            best,
+            items,
+            edge,
+            edge_score,
+            edge_span,
+            edges,
+            block,
+            block_slots,
+            blocks,
+        )
+        stamp += 1
+        groups = _group_stack(
+            before,
+            items,
+            stack_size,
+            best,
+            hyp,
+            hyp_mask,
+            hyp_future,
+            ranked,
+            sorted_,
+            member,
+            slots,
+            stamp,
+            group,
+            group_mask,
+            group_future,
+            groups,
+        )
+        group_begin[t + 1] = groups
+
+    if n == 0:
+        # </s> follows <s>.
+        _, _, _, p = add_word(table, nodes, 0, 1, begin_state, 0.0, end_word)
+        edge[1, RULE], edge[1, CHILD1], edge[1, CHILD2], edge[1, NEXT] = GOAL, 0, -1, -1
+        edge_score[1, 0], edge_score[1, 1] = lm_weight * p, p
+        item[1, EDGE] = 1
+        best[1] = lm_weight * p
+        items = 2
+    return Chart(item, best, edge, edge_score, items - 1), edge_span

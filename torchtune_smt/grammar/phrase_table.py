@@ -1,0 +1,65 @@
+"""Phrase tables with lexicalised reordering scores."""
+
+from __future__ import annotations
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.offsets import places_of
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.grammar.file_grammar import FileGrammar
+from torchtune_smt.grammar.reordering import ReorderingType
+
+
+class PhraseTable(FileGrammar):
+    """Phrase pairs with their scores: a grammar without gaps.
+
+    Parameters
+    ----------
+    source_words, target_words, source_begin, source_symbols, target_begin, target_symbols
+        See `FileGrammar`; there are no non-terminals.
+    dense_names : list of str
+        Names of the scores.
+    dense : float64 [phrases, scores]
+        Natural logarithms.
+    reordering : ReorderingType, optional
+        What the last columns of `dense` are.
+    point_begin : int64 [phrases + 1], optional
+    points : int32 [points, 2], optional
+        Word alignment of each phrase pair: places of a source and of a target word.
+
+    Attributes
+    ----------
+    reordering : ReorderingType or None
+    point_begin, points
+        As given, in the order of the phrases' ids; None if there is no alignment.
+    """
+
+    def __init__(
+        self,
+        source_words: Vocabulary,
+        target_words: Vocabulary,
+        source_begin: Int64,
+        source_symbols: Int32,
+        target_begin: Int64,
+        target_symbols: Int32,
+        dense_names: list[str],
+        dense: Float64,
+        *,
+        reordering: ReorderingType | None = None,
+        point_begin: Int64 | None = None,
+        points: Int32 | None = None,
+    ) -> None:
+        super().__init__(
+            source_words,
+            target_words,
+            source_begin,
+            source_symbols,
+            target_begin,
+            target_symbols,
+            dense_names,
+            dense,
+        )
+        self.reordering = reordering
+        self.point_begin, self.points = None, None
+        if point_begin is not None and points is not None:
+            self.point_begin, places = places_of(point_begin, self.given)
+            self.points = points[places]

@@ -1,0 +1,97 @@
+"""Types of lexicalised reordering models, as Moses names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ORIENTATIONS = {
+    "msd": ["monotone", "swap", "discontinuous"],
+    "mslr": ["monotone", "swap", "discontinuous right", "discontinuous left"],
+    "monotonicity": ["monotone", "other"],
+    "leftright": ["right", "left"],
+}
+"""Orientations of each kind of model, in the order of a table's columns."""
+
+_DIRECTIONS = ["bidirectional", "backward", "forward", "unidirectional"]
+_EXAMPLE = "wbe-msd-bidirectional-fe-allff or hier-msd-bidirectional-fe"
+
+
+@dataclass(frozen=True)
+class ReorderingType:
+    """What the scores of a reordering table mean.
+
+    Attributes
+    ----------
+    name : str
+        Moses's name of the type.
+    kind : str
+        A key of `ORIENTATIONS`.
+    hierarchical : bool
+        Orientation towards blocks of phrases (Galley & Manning 2008), not towards single phrases.
+        Whether a table that is none of these was estimated from words (``wbe``) or from phrases
+        makes no difference to a decoder.
+    backward, forward : bool
+        Whether there are scores for the orientation of a phrase towards what comes before it, and
+        towards what comes behind it. A table has the former first.
+    target : bool
+        Whether scores depend on the target side (``fe``), or on the source side alone (``f``).
+    """
+
+    name: str
+    kind: str
+    hierarchical: bool
+    backward: bool
+    forward: bool
+    target: bool
+
+    @property
+    def orientations(self) -> int:
+        """Number of orientations in one direction."""
+        return len(ORIENTATIONS[self.kind])
+
+    @property
+    def scores(self) -> int:
+        """Number of scores of a phrase."""
+        return self.orientations * (self.backward + self.forward)
+
+    @classmethod
+    def parse(cls, name: str) -> ReorderingType:
+        """Return the type of a name such as ``wbe-msd-bidirectional-fe-allff``.
+
+        Raises
+        ------
+        ValueError
+            It is no such name, or that of a type that is not supported.
+        """
+        words = name.split("-")
+        if "collapseff" in words:
+            raise ValueError(
+                f"the reordering type {name} adds up the scores of a direction (collapseff), which "
+                "is not supported; write allff, and give each score a weight"
+            )
+        parts: dict[str, str] = {}
+        for word in words:
+            for part, choices in {
+                "unit": ["wbe", "phrase", "hier"],
+                "kind": list(ORIENTATIONS),
+                "direction": _DIRECTIONS,
+                "side": ["fe", "f"],
+                "features": ["allff"],
+            }.items():
+                if word in choices and part not in parts:
+                    parts[part] = word
+                    break
+            else:
+                raise ValueError(f"{name} is no type of a reordering model, such as {_EXAMPLE}")
+        for part in ("kind", "direction", "side"):
+            if part not in parts:
+                raise ValueError(f"the reordering type {name} has no {part}, as has {_EXAMPLE}")
+        direction = parts["direction"]
+        return cls(
+            name,
+            parts["kind"],
+            parts.get("unit") == "hier",
+            direction != "forward",
+            direction in ("bidirectional", "forward"),
+            parts["side"] == "fe",
+        )

@@ -1,0 +1,118 @@
+"""A phrase-based model of Moses's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Part, short
+from torchtune_smt.core.textio import reading
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.models.base import Model
+from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini
+
+
+@dataclass(frozen=True)
+class MosesModel:
+    """What a ``moses.ini`` names: phrase table, reordering table, language model.
+
+    Its weights and limits are not taken from there: they belong to tuning and to the decoder.
+
+    Parameters
+    ----------
+    ini : str
+    phrase_table, reordering_table, language_model : str, optional
+        Files to take in place of those that it names: an ARPA file, for example, where it names a
+        binary one.
+    rule_counts : bool
+        Add features of how often a phrase pair occurred (`read_phrase_table`).
+    """
+
+    from_bitext: ClassVar[bool] = False
+
+    ini: str
+    phrase_table: str | None = None
+    reordering_table: str | None = None
+    language_model: str | None = None
+    rule_counts: bool = False
+
+    def unused(self) -> Mapping[str, str]:
+        """Return none: every option has an effect."""
+        return {}
+
+    def check_training(self, folds: bool) -> None:
+        """Raise InputError: such a table has memorised each sentence of its bitext."""
+        raise InputError(
+            "tuner.tune_on=train needs a model that can leave a sentence out again, and one that "
+            "is read from files cannot: use model=hiero, or tuner.tune_on=dev"
+        )
+
+    def open(
+        self,
+        bitext: Callable[[], Corpus],
+        *,
+        folds: bool = False,
+        report: Callable[[str], None] = print,
+        compare_bitext: bool = True,
+        may_write: bool = True,
+    ) -> Model:
+        """Read the files; see `ModelSource`."""
+        ini = read_moses_ini(self.ini)
+        phrases = self._file(ini, ini.phrases, self.phrase_table)
+        arpa = self._file(ini, ini.language_model, self.language_model)
+        _check_text(arpa)
+        reordering = None
+        settings: Mapping[str, str] = {}
+        if ini.reordering is not None:
+            reordering = self._file(ini, ini.reordering, self.reordering_table)
+            settings = ini.reordering.settings
+        elif self.reordering_table is not None:
+            raise InputError(
+                "names no reordering model, and model.reordering_table is given; add a line "
+                "LexicalReordering with its type= to [feature]",
+                path=self.ini,
+            )
+        scores = ini.phrases.settings.get("num-features")
+        table = read_phrase_table(
+            phrases,
+            name=ini.phrases.name,
+            scores=None if scores is None else int(scores),
+            reordering=reordering,
+            reordering_type=settings.get("type"),
+            reordering_name="" if ini.reordering is None else ini.reordering.name,
+            rule_counts=self.rule_counts,
+        )
+        language_model = NgramModel.load(arpa, may_write=may_write)
+        return Model(
+            table,
+            language_model,
+            grammar_part=Part(str(phrases), short(file_checksum(phrases))),
+            language_model_part=Part(str(arpa), short(language_model.checksum)),
+        )
+
+    def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:
+        """Return the file of a feature, or the one given in its place."""
+        if given is not None:
+            return Path(given)
+        path = ini.file_of(feature)
+        if not path.exists() and path.with_name(path.name + ".gz").exists():
+            path = path.with_name(path.name + ".gz")
+        return path
+
+
+def _check_text(path: Path) -> None:
+    """Refuse a binary language model."""
+    with reading(path), path.open("rb") as file:
+        binary = file.read(5) == b"mmap "
+    if binary:
+        raise InputError(
+            "is a binary language model (build_binary); name the ARPA file that it was made from "
+            "with model.language_model, or write one with `lmplz -o 5 < text > lm.arpa`",
+            path=path,
+        )

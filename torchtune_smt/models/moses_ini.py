@@ -1,0 +1,319 @@
+"""Moses's configuration files: which model, which weights."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import finite_number, split_words
+from torchtune_smt.core.textio import atomic_writer, read_lines
+from torchtune_smt.grammar.phrase_formats import refusal
+from torchtune_smt.grammar.reordering import ReorderingType
+
+# Features of one value that the decoder has itself, and those of a model's parts.
+_PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Distortion")
+_LANGUAGE_MODELS: Final = ("KENLM", "SRILM", "IRSTLM", "RANDLM")
+_BINARY: Final = {
+    "PhraseDictionaryCompact": "a compact phrase table (processPhraseTableMin)",
+    "PhraseDictionaryBinary": "a binary phrase table (processPhraseTable)",
+    "PhraseDictionaryOnDisk": "a binary phrase table (CreateOnDiskPt)",
+    "ProbingPT": "a binary phrase table (CreateProbingPT)",
+}
+_LIMITS: Final = {
+    "distortion-limit": "distortion_limit",
+    "cube-pruning-pop-limit": "pop_limit",
+    "stack": "stack_size",
+}
+LANGUAGE_MODEL: Final = "LM0"
+_INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A line of ``[feature]``.
+
+    Attributes
+    ----------
+    kind : str
+        Its class, such as ``LexicalReordering``.
+    name : str
+        What its weights are called.
+    settings : dict of str
+    line : int
+        Where it stands.
+    """
+
+    kind: str
+    name: str
+    settings: Mapping[str, str]
+    line: int
+
+
+@dataclass(frozen=True)
+class MosesIni:
+    """A configuration file of Moses's phrase-based decoder.
+
+    Attributes
+    ----------
+    path : Path
+    phrases, language_model : Feature
+    reordering : Feature, optional
+    weights : dict of float
+        Dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ... as
+        readers of k-best lists call the features. The language model is always ``LM0``.
+    weight_file : Path, optional
+        Sparse weights.
+    limits : dict of int
+        What it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
+    """
+
+    path: Path
+    phrases: Feature
+    language_model: Feature
+    reordering: Feature | None
+    weights: Mapping[str, float]
+    weight_file: Path | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def file_of(self, feature: Feature) -> Path:
+        """Return the file of a feature; relative paths begin at the folder of the ini file.
+
+        Raises
+        ------
+        InputError
+            The feature has no ``path``.
+        """
+        if "path" not in feature.settings:
+            raise InputError(
+                f"{feature.kind} has no path=; name its file", path=self.path, line=feature.line
+            )
+        return self.path.parent / feature.settings["path"]
+
+
+def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
+    """Read the ``moses.ini`` of a phrase-based model.
+
+    Read are ``[feature]`` (one phrase table, one language model, lexicalised reordering or none,
+    and Moses's penalties), ``[weight]``, ``[weight-file]``, ``[distortion-limit]``,
+    ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run.
+
+    Raises
+    ------
+    InputError
+        The file is missing or bad, names a feature that is not supported or a binary table, or a
+        feature has no weights, or not as many as it has scores, or weights are those of none.
+    """
+    path = Path(path)
+    sections = _sections(path)
+    features = _features(path, sections)
+    for feature in features:
+        if feature.kind in _BINARY:
+            message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
+            raise InputError(message + refusal(_BINARY[feature.kind]), path=path, line=feature.line)
+    phrases = _only(path, features, ("PhraseDictionaryMemory",), "phrase table")
+    language_model = _only(path, features, _LANGUAGE_MODELS, "language model")
+    reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
+    if len(reordering) > 1:
+        raise InputError(
+            "a second reordering model is not supported; remove it",
+            path=path,
+            line=reordering[1].line,
+        )
+    for factor, line in _lines(sections, "input-factors"):
+        if factor != "0":
+            raise InputError("only factor 0 is supported", path=path, line=line)
+    limits = {
+        name: _integer(path, text, line)
+        for section, name in _LIMITS.items()
+        for text, line in _lines(sections, section)
+    }
+    if "table-limit" in phrases.settings:
+        limits["table_limit"] = _integer(path, phrases.settings["table-limit"], phrases.line)
+    files = _lines(sections, "weight-file")
+    return MosesIni(
+        path,
+        phrases,
+        language_model,
+        reordering[0] if reordering else None,
+        _weights(path, sections, features),
+        path.parent / files[-1][0] if files else None,
+        limits,
+    )
+
+
+def write_moses_ini(
+    path: str | os.PathLike[str],
+    ini: MosesIni,
+    weights: Mapping[str, float],
+    weight_file: str | None = None,
+) -> None:
+    """Write a configuration file like another one, with other weights.
+
+    What else the other one says stays as it is.
+
+    Parameters
+    ----------
+    ini : MosesIni
+    weights : mapping of str to float
+        Dense weights, called as in `MosesIni.weights`; 0 for those that are not mentioned.
+    weight_file : str, optional
+        File of the sparse weights, if there are any.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    widths: dict[str, int] = {}
+    for name in ini.weights:
+        label = name.rpartition("_")[0]
+        widths[label] = widths.get(label, 0) + 1
+    renamed = {LANGUAGE_MODEL: ini.language_model.name}
+    section = ""
+    with atomic_writer(path) as file:
+        for line in read_lines(ini.path):
+            if header := re.fullmatch(r"\s*\[(.+)\]\s*", line):
+                section = header[1]
+            if section not in ("weight", "weight-file"):
+                file.write(line + "\n")
+        if weight_file is not None:
+            file.write(f"[weight-file]\n{weight_file}\n\n")
+        file.write("[weight]\n")
+        for label, width in widths.items():
+            values = (weights.get(f"{label}_{i}", 0.0) for i in range(width))
+            numbers = " ".join(map(repr, map(float, values)))
+            file.write(f"{renamed.get(label, label)}= {numbers}\n")
+
+
+Sections = dict[str, list[tuple[str, int]]]
+
+
+def _sections(path: Path) -> Sections:
+    """Return the lines of each section with their numbers, without comments."""
+    sections: Sections = {}
+    name = None
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.split("#", 1)[0].strip(" \t")
+        if not text:
+            continue
+        if text.startswith("[") and text.endswith("]"):
+            name = text[1:-1]
+            sections.setdefault(name, [])
+        elif name is None:
+            raise InputError("stands before the first [section]", path=path, line=number)
+        else:
+            sections[name].append((text, number))
+    return sections
+
+
+def _lines(sections: Sections, name: str) -> list[tuple[str, int]]:
+    return sections.get(name, [])
+
+
+def _features(path: Path, sections: Sections) -> list[Feature]:
+    """Return the features, named as Moses names those that have no name: ``Distortion0``."""
+    features: list[Feature] = []
+    counts: dict[str, int] = {}
+    for text, line in _lines(sections, "feature"):
+        kind, *words = split_words(text)
+        settings = {}
+        for word in words:
+            key, equals, value = word.partition("=")
+            if not equals:
+                raise InputError(f"{word!r} is no setting; write key=value", path=path, line=line)
+            settings[key] = value
+        number = counts.get(kind, 0)
+        counts[kind] = number + 1
+        known = (*_PENALTIES, *_LANGUAGE_MODELS, *_BINARY, "PhraseDictionaryMemory")
+        if kind not in (*known, "LexicalReordering"):
+            raise InputError(
+                f"the feature {kind} is not supported; remove it and its weights",
+                path=path,
+                line=line,
+            )
+        features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
+    return features
+
+
+def _only(path: Path, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
+    """Return the one feature of some kinds."""
+    found = [feature for feature in features if feature.kind in kinds]
+    if not found:
+        raise InputError(f"[feature] names no {what} ({', '.join(kinds)})", path=path)
+    if len(found) > 1:
+        raise InputError(
+            f"a second {what} is not supported; remove it", path=path, line=found[1].line
+        )
+    return found[0]
+
+
+def _integer(path: Path, text: str, line: int) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise InputError(f"{text!r} is no whole number", path=path, line=line)
+    return int(text)
+
+
+def _width(path: Path, feature: Feature) -> int | None:
+    """Return how many weights a feature has; None if its line does not say."""
+    if feature.kind == "LexicalReordering":
+        try:
+            return ReorderingType.parse(feature.settings.get("type", "")).scores
+        except ValueError as error:
+            raise InputError(str(error), path=path, line=feature.line) from None
+    if feature.kind == "PhraseDictionaryMemory":
+        text = feature.settings.get("num-features")
+        return None if text is None else _integer(path, text, feature.line)
+    return 1
+
+
+def _weights(path: Path, sections: Sections, features: list[Feature]) -> dict[str, float]:
+    """Return the dense weights."""
+    weights: dict[str, float] = {}
+    widths: dict[str, int] = {}
+    named = {feature.name: feature for feature in features}
+    for text, line in _lines(sections, "weight"):
+        label, equals, rest = text.partition("=")
+        label = label.strip(" \t")
+        if not equals:
+            raise InputError("has no weights; write `Name= 0.5`", path=path, line=line)
+        if label not in named:
+            raise InputError(
+                f"there is no feature {label}; remove its weights, or name it in [feature]",
+                path=path,
+                line=line,
+            )
+        if label in widths:
+            raise InputError(f"{label} has weights already; remove one line", path=path, line=line)
+        values = split_words(rest)
+        wanted = _width(path, named[label])
+        if not values or (wanted is not None and len(values) != wanted):
+            raise InputError(
+                f"{label} has {len(values)} weights, and {wanted or 'some'} are needed",
+                path=path,
+                line=line,
+            )
+        widths[label] = len(values)
+        own = LANGUAGE_MODEL if named[label].kind in _LANGUAGE_MODELS else label
+        for i, value in enumerate(values):
+            number = finite_number(value)
+            if number is None:
+                raise InputError(f"{value!r} is no finite number", path=path, line=line)
+            weights[f"{own}_{i}"] = number
+    for feature in features:
+        if feature.name in widths:
+            continue
+        # Moses's own default.
+        if feature.kind == "UnknownWordPenalty":
+            weights[f"{feature.name}_0"] = 1.0
+            continue
+        raise InputError(
+            f"the feature {feature.name} has no weights; add `{feature.name}= ...` to [weight]",
+            path=path,
+            line=feature.line,
+        )
+    return weights
