@@ -251,3 +251,10 @@ def test_limits_below_one_are_refused(name):
 def test_a_negative_distortion_limit_is_refused():
     with pytest.raises(ValueError, match="distortion_limit must be 0 or more, or -1 for none"):
         decoder_of(PHRASES, distortion_limit=-2)
+
+
+def test_a_grammar_with_gaps_is_refused():
+    grammar = to_table(PHRASES, None)
+    grammar.gaps = True
+    with pytest.raises(ValueError, match="this grammar has gaps; take model=moses"):
+        PhraseDecoder(Model(grammar, LM))

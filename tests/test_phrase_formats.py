@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.models.moses import MosesModel
 from torchtune_smt.models.moses_ini import read_moses_ini, write_moses_ini
+from torchtune_smt.models.weight_files import read_any_weights
 
 PHRASES = """\
 ein haus ||| a house ||| 0.5 0.25 1 0.125 ||| 0-0 1-1 ||| 2 4 1 ||| |||
@@ -267,6 +271,47 @@ def test_bad_moses_ini(tmp_path, old, new, line, message):
     assert str(error.value).startswith(f"{path}:{line}: {message}")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "limits"),
+    [
+        ("[distortion-limit]\n6", "[distortion-limit]\n-1", {"distortion_limit": -1}),
+        ("[distortion-limit]\n6", "[distortion-limit]\n0", {"distortion_limit": 0}),
+        ("table-limit=30", "table-limit=0", {"table_limit": NO_LIMIT}),
+        ("[stack]", "[cube-pruning-pop-limit]\n70\n[stack]", {"pop_limit": 70}),
+    ],
+)
+def test_limits(tmp_path, old, new, limits):
+    ini = read_moses_ini(written(tmp_path / "moses.ini", INI.replace(old, new)))
+    usual = {"distortion_limit": 6, "stack_size": 200, "table_limit": 30}
+    assert ini.limits == usual | limits
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("\n6\n", "\n-2\n", 7, "distortion-limit must be 0 or more, or -1 for none, not -2"),
+        ("-limit=30", "-limit=-1", 12, "table-limit must be 1 or more, or 0 for none, not -1"),
+        ("\n200\n", "\n0\n", 25, "stack must be 1 or more, not 0"),
+    ],
+)
+def test_bad_limits(tmp_path, old, new, line, message):
+    path = written(tmp_path / "moses.ini", INI.replace(old, new))
+    with pytest.raises(InputError) as error:
+        read_moses_ini(path)
+    assert str(error.value) == f"{path}:{line}: {message}"
+
+
+def test_weights_of_a_moses_ini(tmp_path):
+    path = written(tmp_path / "moses.ini", INI + "[weight-file]\nsparse\n")
+    written(tmp_path / "sparse", "rule_id:ein~a 0.25\n")
+    names, values = read_any_weights(path)
+    weights = dict(zip(names, values.tolist(), strict=True))
+    assert weights == {**read_moses_ini(path).weights, "rule_id:ein~a": 0.25}
+    written(tmp_path / "sparse", "LM0_0 1\n")
+    with pytest.raises(InputError, match=r"sparse: LM0_0 has a weight in .*moses.ini already"):
+        read_any_weights(path)
+
+
 def test_the_model_of_a_moses_ini(tmp_path):
     written(tmp_path / "table.gz", PHRASES)
     written(tmp_path / "reordering", REORDERING)
@@ -276,6 +321,12 @@ def test_the_model_of_a_moses_ini(tmp_path):
     model = MosesModel(str(ini)).open(lambda: pytest.fail("no bitext is needed"))
     assert len(model.grammar) == 4
     assert model.grammar_part.name == str(tmp_path / "table.gz")
+    # The decoder's limits are those of the file, unless its own options say otherwise.
+    decoder = PhraseDecoder(model, stack_size=7)
+    assert (decoder.distortion_limit, decoder.table_limit) == (6, 30)
+    assert (decoder.stack_size, decoder.pop_limit) == (7, 500)
+    with pytest.raises(ValueError, match="scores how phrases are reordered"):
+        HieroDecoder(model)
     written(tmp_path / "lm.arpa", "mmap lm http://kheafield.com/code format version 5\n")
     with pytest.raises(InputError, match="is a binary language model"):
         MosesModel(str(ini)).open(lambda: pytest.fail("no bitext is needed"))

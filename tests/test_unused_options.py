@@ -25,6 +25,7 @@ TASKS = {
     "hiero": [],
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
     "aligned": ["model.alignment_file=a"],
+    "moses": ["decoder=phrase", "model=moses", "model.ini=i", "init=moses"],
     "lists": ["decoder=kbest_files", "decoder.dev=d", "decoder.train=t"],
     "all lists": [
         "decoder=kbest_files",
@@ -54,7 +55,7 @@ class Case(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        return self.task in ("hiero", "files", "aligned")
+        return self.task in ("hiero", "files", "aligned", "moses")
 
     @property
     def on_train(self) -> bool:
@@ -118,6 +119,8 @@ effect(
 effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
 effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
 effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
+effect(lambda c: c.decodes, "model.ini model.phrase_table model.reordering_table")
+effect(lambda c: c.decodes, "model.rule_counts")
 effect(lambda c: c.task == "hiero", "model.aligner model.iterations")
 # Whole lists, with copies, come to batch tuners, which tell hypotheses apart by their words.
 effect(
@@ -125,6 +128,7 @@ effect(
     "decoder.unique",
 )
 effect(anywhere, "decoder._target_ decoder.k decoder.pop_limit decoder.max_span")
+effect(anywhere, "decoder.stack_size decoder.distortion_limit decoder.table_limit")
 effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
 effect(anywhere, "decoder.on_error decoder.features decoder.max_words")
 effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
@@ -185,7 +189,9 @@ def cases(tuner: str) -> list[Case]:
     tasks = itertools.product(TASKS, ("dev", "train"))
     usual = [Case(tuner, task, LOSSES[0], tune_on) for task, tune_on in tasks]
     others = [Case(tuner, "hiero", loss, "dev") for loss in LOSSES[1:]]
-    return [c for c in [*usual, *others] if (c.task, c.tune_on) != ("files", "train")]
+    return [
+        c for c in [*usual, *others] if c.task not in ("files", "moses") or c.tune_on != "train"
+    ]
 
 
 def settings(case: Case) -> list[str]:

@@ -11,9 +11,9 @@ from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer, read_text
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
+from torchtune_smt.models.weight_files import read_any_weights
 
 
 @hydra_main("rerank")
@@ -25,7 +25,7 @@ def main(cfg: DictConfig) -> None:
         stored = read_lists(cfg.input, cfg.format, dense=[], on_error=cfg.on_error)
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
-    weights = FrozenWeights(*read_weights(cfg.weights))
+    weights = FrozenWeights(*read_any_weights(cfg.weights))
     active = weights.features.names(np.flatnonzero(weights.values))
     features = stored.lists.features
     assert features is not None

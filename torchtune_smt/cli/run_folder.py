@@ -33,6 +33,7 @@ _PATHS: Final = frozenset(
         *(f"data.{name}" for name in ("folders", "train", "dev", "test")),
         *(f"decoder.{name}{end}" for name in ("train", "dev", "test") for end in ("", "_scores")),
         *(f"model.{name}" for name in ("folder", "alignment_file", "grammar", "language_model")),
+        *(f"model.{name}" for name in ("ini", "phrase_table", "reordering_table")),
         "init.file",
         "metric.path",
     }

@@ -23,7 +23,6 @@ from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
@@ -31,6 +30,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.models.base import Model, ModelSource
+from torchtune_smt.models.weight_files import read_any_weights
 
 BATCH = 64
 
@@ -63,7 +63,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
             "threads": lambda: thread_count(cfg.threads),
         },
     )
-    weights = FrozenWeights(*read_weights(cfg.weights))
+    weights = FrozenWeights(*read_any_weights(cfg.weights))
     dense = np.arange(len(decoder.dense_names))
     if dense.size and not weights.read(decoder.features, dense).any():
         raise InputError(

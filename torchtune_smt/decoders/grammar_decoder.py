@@ -105,7 +105,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     ) -> None:
         limits |= {"max_words": max_words, "threads": threads}
         for name, limit in limits.items():
-            if limit < 1:
+            if limit is None or limit < 1:
                 raise ValueError(f"{name} must be at least 1, not {limit}")
             setattr(self, name, limit)
         self.max_words = max_words

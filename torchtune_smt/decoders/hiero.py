@@ -67,7 +67,7 @@ class HieroDecoder(GrammarDecoder[_Targets]):
     Raises
     ------
     ValueError
-        A limit is below 1.
+        A limit is below 1, or the grammar has scores of reordering, which this decoder has not.
     """
 
     max_span: int
@@ -85,6 +85,11 @@ class HieroDecoder(GrammarDecoder[_Targets]):
         unique: bool = True,
         threads: int = 1,
     ) -> None:
+        if model.grammar.reordering is not None:
+            raise ValueError(
+                "this model scores how phrases are reordered, which a hierarchical decoder cannot "
+                "use; take decoder=phrase"
+            )
         own_names = [LANGUAGE_MODEL, UNKNOWN_WORDS, WORD_PENALTY, PASS_THROUGH, GLUE]
         super().__init__(
             model,

@@ -22,7 +22,6 @@ from torchtune_smt.decoders.phrase_option_kernels import (
 )
 from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
 from torchtune_smt.features.template import RuleTemplate
-from torchtune_smt.grammar.phrase_table import PhraseTable
 from torchtune_smt.grammar.reordering import ORIENTATIONS
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.models.base import Model
@@ -32,6 +31,9 @@ LANGUAGE_MODEL = "LM0_0"
 WORD_PENALTY = "WordPenalty0_0"
 PHRASE_PENALTY = "PhrasePenalty0_0"
 UNKNOWN_WORDS = "UnknownWordPenalty0_0"
+
+LIMITS = {"pop_limit": 500, "stack_size": 500, "distortion_limit": 6, "table_limit": 20}
+"""Limits of the search where neither the options nor the model say any."""
 
 
 class PhraseDecoder(GrammarDecoder[Options]):
@@ -46,20 +48,21 @@ class PhraseDecoder(GrammarDecoder[Options]):
     Parameters
     ----------
     model : Model
-        Its grammar is a `PhraseTable`. If it has cross-fitted language models, a source of the
+        Its grammar has no gaps. If it has cross-fitted language models, a source of the
         training bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
     templates : sequence of RuleTemplate
         Sparse features.
     k : int
         Length of the k-best lists.
-    pop_limit : int
-        Candidates that a stack takes.
-    stack_size : int
+    pop_limit : int, optional
+        Candidates that a stack takes. Here and below, the model's own limit (`Model.limits`) by
+        default, or else that of `LIMITS`.
+    stack_size : int, optional
         Hypotheses of a stack that go on.
-    distortion_limit : int
+    distortion_limit : int, optional
         Source words between the end of a phrase and the next one, at most; -1 is no limit. What is
         further than `WIDEST` words from the first one that is not translated has to wait.
-    table_limit : int
+    table_limit : int, optional
         Phrases of a source side, at most: those with the best scores, the language model's of the
         phrase by itself among them.
     max_words : int
@@ -72,7 +75,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
     Raises
     ------
     ValueError
-        A limit is too low, or the model has no phrase table.
+        A limit is too low, or the grammar has gaps.
     """
 
     pop_limit: int
@@ -85,20 +88,29 @@ class PhraseDecoder(GrammarDecoder[Options]):
         *,
         templates: Sequence[RuleTemplate] = (),
         k: int = 100,
-        pop_limit: int = 500,
-        stack_size: int = 500,
-        distortion_limit: int = 6,
-        table_limit: int = 20,
+        pop_limit: int | None = None,
+        stack_size: int | None = None,
+        distortion_limit: int | None = None,
+        table_limit: int | None = None,
         max_words: int = 1000,
         unique: bool = True,
         threads: int = 1,
     ) -> None:
-        if distortion_limit < -1:
+        given = {
+            "pop_limit": pop_limit,
+            "stack_size": stack_size,
+            "distortion_limit": distortion_limit,
+            "table_limit": table_limit,
+        }
+        limits = {**LIMITS, **model.limits}
+        limits |= {name: limit for name, limit in given.items() if limit is not None}
+        self.distortion_limit = limits.pop("distortion_limit")
+        if self.distortion_limit < -1:
             raise ValueError(
-                f"distortion_limit must be 0 or more, or -1 for none, not {distortion_limit}"
+                f"distortion_limit must be 0 or more, or -1 for none, not {self.distortion_limit}"
             )
-        if not isinstance(model.grammar, PhraseTable):
-            raise ValueError("a phrase-based decoder needs a phrase table; take model=moses")
+        if model.grammar.gaps:
+            raise ValueError("it is phrase-based, and this grammar has gaps; take model=moses")
         super().__init__(
             model,
             [DISTORTION, LANGUAGE_MODEL, WORD_PENALTY, PHRASE_PENALTY, UNKNOWN_WORDS],
@@ -108,11 +120,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
             unique=unique,
             threads=threads,
             k=k,
-            pop_limit=pop_limit,
-            stack_size=stack_size,
-            table_limit=table_limit,
+            **limits,
         )
-        self.distortion_limit = distortion_limit
         own = len(model.grammar.dense_names)
         reordering = model.grammar.reordering
         self._orientations = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.matching_kernels import GAP
+from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.trie import Trie
 
 
@@ -73,7 +75,15 @@ class Grammar(ABC):
         The source side that ends in a node, or -1.
     table_limit : int
         At most so many rules of one source side go into a `SentenceGrammar`.
+    gaps : bool
+        Whether rules may have non-terminals; if not, they are phrase pairs.
+    reordering : ReorderingType or None
+        What the last columns of features are: one for each orientation of a phrase, of which a
+        derivation has one or none.
     """
+
+    gaps: ClassVar[bool] = True
+    reordering: ReorderingType | None = None
 
     source_words: Vocabulary
     target_words: Vocabulary

@@ -33,6 +33,8 @@ class PhraseTable(FileGrammar):
         As given, in the order of the phrases' ids; None if there is no alignment.
     """
 
+    gaps = False
+
     def __init__(
         self,
         source_words: Vocabulary,

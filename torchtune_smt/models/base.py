@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
 
 from torchtune_smt.core.origin import Part
@@ -26,6 +26,9 @@ class Model:
         Cross-fitted language models, if wanted.
     grammar_part, language_model_part : Part
         Name and digest of the first two.
+    limits : mapping of str to int
+        Limits of the search that it brings along, by the names of a decoder's options: what a
+        decoder takes whose own option is None.
     """
 
     grammar: Grammar
@@ -33,6 +36,7 @@ class Model:
     folds: Sequence[NgramModel] = ()
     grammar_part: Part = NO_PART
     language_model_part: Part = NO_PART
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 class ModelSource(Protocol):

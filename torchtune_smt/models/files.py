@@ -25,6 +25,11 @@ class FileModel:
         Their files.
     format : {"cdec", "joshua", "moses"}, optional
         Of the grammar; told from its looks by default.
+
+    Raises
+    ------
+    ValueError
+        There is no language model.
     """
 
     from_bitext: ClassVar[bool] = False
@@ -32,6 +37,10 @@ class FileModel:
     grammar: str
     language_model: str
     format: Format | None = None
+
+    def __post_init__(self) -> None:
+        if not self.language_model:
+            raise ValueError("language_model must be an ARPA file")
 
     def unused(self) -> Mapping[str, str]:
         """Return none: every option has an effect."""

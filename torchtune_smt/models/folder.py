@@ -73,7 +73,8 @@ def load_model(
         before = _identity(folder)
         try:
             grammar, model, of_folds, digests = _load(folder, folds, may_write)
-            return Model(grammar, model, of_folds, *(Part(name, digest) for digest in digests))
+            grammar_part, language_model_part = (Part(name, digest) for digest in digests)
+            return Model(grammar, model, of_folds, grammar_part, language_model_part)
         except InputError:
             # All of another model may be there by now.
             if _identity(folder) == before:

@@ -22,7 +22,8 @@ from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini
 class MosesModel:
     """What a ``moses.ini`` names: phrase table, reordering table, language model.
 
-    Its weights and limits are not taken from there: they belong to tuning and to the decoder.
+    Its limits are those of a decoder whose own options are None. Its weights belong to tuning: see
+    `torchtune_smt.models.weight_files`.
 
     Parameters
     ----------
@@ -94,6 +95,7 @@ class MosesModel:
             language_model,
             grammar_part=Part(str(phrases), short(file_checksum(phrases))),
             language_model_part=Part(str(arpa), short(language_model.checksum)),
+            limits=ini.limits,
         )
 
     def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:

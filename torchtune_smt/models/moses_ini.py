@@ -12,6 +12,7 @@ from typing import Final
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import finite_number, split_words
 from torchtune_smt.core.textio import atomic_writer, read_lines
+from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -29,6 +30,8 @@ _LIMITS: Final = {
     "cube-pruning-pop-limit": "pop_limit",
     "stack": "stack_size",
 }
+# What Moses writes where there is no limit.
+_NONE: Final = {"distortion-limit": -1, "table-limit": 0}
 LANGUAGE_MODEL: Final = "LM0"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
 
@@ -128,12 +131,13 @@ def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
         if factor != "0":
             raise InputError("only factor 0 is supported", path=path, line=line)
     limits = {
-        name: _integer(path, text, line)
+        name: _limit(path, section, text, line)
         for section, name in _LIMITS.items()
         for text, line in _lines(sections, section)
     }
     if "table-limit" in phrases.settings:
-        limits["table_limit"] = _integer(path, phrases.settings["table-limit"], phrases.line)
+        text = phrases.settings["table-limit"]
+        limits["table_limit"] = _limit(path, "table-limit", text, phrases.line)
     files = _lines(sections, "weight-file")
     return MosesIni(
         path,
@@ -256,6 +260,18 @@ def _integer(path: Path, text: str, line: int) -> int:
     if not _INTEGER.fullmatch(text):
         raise InputError(f"{text!r} is no whole number", path=path, line=line)
     return int(text)
+
+
+def _limit(path: Path, name: str, text: str, line: int) -> int:
+    """Return a limit of the search."""
+    limit, none = _integer(path, text, line), _NONE.get(name)
+    least = 0 if name == "distortion-limit" else 1
+    if limit == none:
+        return limit if limit < 0 else NO_LIMIT
+    if limit < least:
+        also = "" if none is None else f", or {none} for none"
+        raise InputError(f"{name} must be {least} or more{also}, not {limit}", path=path, line=line)
+    return limit
 
 
 def _width(path: Path, feature: Feature) -> int | None:

@@ -8,8 +8,8 @@ from itertools import compress
 import numpy as np
 
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.models.weight_files import read_any_weights
 
 
 def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] = print) -> Weights:
@@ -27,7 +27,7 @@ def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] =
     InputError
         The file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
-    names, values = read_weights(path)
+    names, values = read_any_weights(path)
     named = names.names(range(len(names)))
     there = np.array([decoder.has_feature(name) for name in named], np.bool_)
     if there.any() and not there.all():
