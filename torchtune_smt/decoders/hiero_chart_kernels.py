@@ -15,6 +15,8 @@ from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
+from torchtune_smt.grammar.matching_kernels import place
+from torchtune_smt.grammar.room_kernels import longer
 
 # Rules of the glue grammar, as an edge's rule.
 GLUE_FIRST = -1  # S -> X
@@ -52,21 +54,6 @@ class Chart(NamedTuple):
 
 
 @inner
-def _child(nodes: Int32, symbols: Int32, begin: int, end: int, symbol: int) -> int:
-    """Return the child of a trie node along `symbol` (children lie sorted), or -1."""
-    while begin < end:
-        middle = (begin + end) >> 1
-        if symbols[middle] < symbol:
-            begin = middle + 1
-        elif symbols[middle] > symbol:
-            end = middle
-        else:
-            child: int = nodes[middle]
-            return child
-    return -1
-
-
-@inner
 def _extend_dots(
     i: int,
     j: int,
@@ -97,7 +84,8 @@ def _extend_dots(
                 if middle > i and x_cell[middle, j, 0] < x_cell[middle, j, 1]:
                     w = gap_child[v]
             elif middle == j - 1 and word >= 0:
-                w = _child(child_node, child_symbol, child_begin[v], child_begin[v + 1], word)
+                k = place(child_symbol, child_begin[v], child_begin[v + 1], word)
+                w = child_node[k] if k >= 0 else -1
             if w < 0:
                 continue
             dot[dots, 0], dot[dots, 1] = w, j
@@ -142,9 +130,7 @@ def _prune_cell(
     table: Records,
     nodes: Records,
     begin_state: int,
-    order: Int32,
-    rule_state: Int32,
-    rule_score: Float64,
+    rules: Rules,
     target_begin: Int32,
     target: Int32,
     lm_weight: float,
@@ -159,11 +145,8 @@ def _prune_cell(
     slots: Int64,
     stamp: int,
     ranked: Int32,
-    item: Int32,
-    best: Float64,
+    chart: Chart,
     items: int,
-    edge: Int32,
-    edge_score: Float64,
     edges: int,
 ) -> tuple[int, int]:
     """Fill one cell: pop the best candidates off one queue; return the new item and edge counts.
@@ -172,6 +155,8 @@ def _prune_cell(
     first. Every one has one parent, so none is queued twice: (r, 0, 0) is followed by r + 1,
     (r, a, 0) by a + 1, and every one by b + 1.
     """
+    order, rule_state, rule_score = rules.order, rules.state, rules.score
+    item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
     cands, heap, pops, parent = 0, 0, -1, -1
     mask = np.uint64(slots.shape[0] - 1)
     while True:
@@ -283,16 +268,6 @@ def _prune_cell(
 
 
 @kernel
-def _with_room(rows: Int32, needed: int) -> Int32:
-    """Return the rows in an array of at least `needed` rows: the same one if it is long enough."""
-    if needed <= rows.shape[0]:
-        return rows
-    result = np.empty((2 * needed, rows.shape[1]), rows.dtype)
-    result[: rows.shape[0]] = rows
-    return result
-
-
-@kernel
 def fill_chart(
     table: Records,
     nodes: Records,
@@ -336,6 +311,7 @@ def fill_chart(
     best = np.empty(room, np.float64)
     edge = np.empty((room + pop_limit, 4), np.int32)
     edge_score = np.empty((room + pop_limit, 2), np.float64)
+    chart = Chart(item, best, edge, edge_score, -1)
     items, edges = 0, 0
     # Items of a cell, best first: ranked[cell[..., 0]:cell[..., 1]]. S always begins at 0.
     ranked = np.empty(room, np.int32)
@@ -363,8 +339,8 @@ def fill_chart(
         dots = 1
         dot[0, 0], dot[0, 1], dot[0, 2], dot[0, 3] = 0, i, -1, -1
         for j in range(max(i, 0) + 1, min(n, i + span) + 1 if i >= 0 else n + 1):
-            dot = _with_room(dot, 3 * dots + 1)
-            cube = _with_room(cube, max(2 * dots + 1, n))
+            dot = longer(dot, 3 * dots + 1)
+            cube = longer(cube, max(2 * dots + 1, n))
             if i < 0:
                 cubes = _glue_cubes(j, span, x_cell, s_cell, cube)
             else:
@@ -398,9 +374,7 @@ def fill_chart(
                 table,
                 nodes,
                 begin_state,
-                rules.order,
-                rules.state,
-                rules.score,
+                rules,
                 target_begin,
                 target,
                 lm_weight,
@@ -415,11 +389,8 @@ def fill_chart(
                 slots,
                 stamp,
                 ranked,
-                item,
-                best,
+                chart,
                 items,
-                edge,
-                edge_score,
                 edges,
             )
             ranked[first:items] = first + np.argsort(-best[first:items], kind="mergesort")

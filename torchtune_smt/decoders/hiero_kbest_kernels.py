@@ -22,6 +22,7 @@ from torchtune_smt.decoders.hiero_chart_kernels import (
     RULE,
     Chart,
 )
+from torchtune_smt.grammar.room_kernels import longer
 
 RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
 
@@ -30,9 +31,6 @@ RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
 # still to be done with it.
 _FIRST, _COUNT, _ROOM, _QUEUE, _QUEUED, _QUEUE_ROOM, _CURRENT, _TASK = 0, 1, 2, 3, 4, 5, 6, 7
 _LIST, _SUCCEED_FIRST, _SUCCEED_SECOND, _EXHAUSTED = 0, 1, 2, 3
-
-# How `_search` ends: finished, or out of room in one of its arrays.
-_FINISHED, _DERIVATIONS_FULL, _POOL_FULL, _QUEUE_FULL, _STACK_FULL = 0, 1, 2, 3, 4
 
 
 class Derivations(NamedTuple):
@@ -55,35 +53,43 @@ class Derivations(NamedTuple):
     item: Int32
 
 
+class _Room(NamedTuple):
+    """Arrays of the search that may become too short: derivations, lists, queues, and the stack.
+
+    The stack holds pairs (item, rank) that somebody waits for.
+    """
+
+    derivation: Int32
+    score: Float64
+    code: UInt64
+    pool: Int32
+    queue_key: Float64
+    queue_value: Int32
+    stack: Int32
+
+
 @inner
 def _search(
-    chart_item: Int32,
-    best: Float64,
-    edge: Int32,
-    edge_score: Float64,
+    chart: Chart,
     target_begin: Int32,
     target: Int32,
     unique: bool,
-    derivation: Int32,
-    score: Float64,
-    code: UInt64,
-    pool: Int32,
-    queue_key: Float64,
-    queue_value: Int32,
+    room: _Room,
     item: Int32,
-    stack: Int32,
     used: Int64,
-) -> int:
-    """Go on with the search until it is finished or an array is full.
+) -> bool:
+    """Go on with the search until it is finished, or an array is full; return whether it is.
 
-    `used` counts what is used of the derivations, the pool, the queue and the stack. The stack
-    holds pairs (item, rank) that somebody waits for. An array that is full is found out before
-    anything is changed, so the search can go on with a longer one.
+    `used` counts what is used of the derivations, the pool, the queue and the stack. An array that
+    is full is found out before anything is changed, so the search can go on with a longer one.
     """
+    chart_item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
+    derivation, score, code, pool = room.derivation, room.score, room.code, room.pool
+    queue_key, queue_value, stack = room.queue_key, room.queue_value, room.stack
     multiplier = np.uint64(0x9E3779B97F4A7C15)
     while used[3] > 0:
         if used[3] + 2 > stack.shape[0]:
-            return _STACK_FULL
+            return False
         top = used[3] - 1
         v = stack[top, 0]
         if item[v, _COUNT] > stack[top, 1] or item[v, _TASK] == _EXHAUSTED:
@@ -98,11 +104,9 @@ def _search(
                 incoming += 1
                 e = edge[e, NEXT]
             if used[0] + incoming > derivation.shape[0]:
-                return _DERIVATIONS_FULL
-            if used[1] + 4 > pool.size:
-                return _POOL_FULL
-            if used[2] + incoming + 4 > queue_key.size:
-                return _QUEUE_FULL
+                return False
+            if used[1] + 4 > pool.size or used[2] + incoming + 4 > queue_key.size:
+                return False
             item[v, _FIRST], item[v, _ROOM] = used[1], 4
             item[v, _QUEUE], item[v, _QUEUE_ROOM] = used[2], incoming + 4
             used[1] += 4
@@ -144,7 +148,7 @@ def _search(
                 continue
             if item[v, _COUNT] == item[v, _ROOM]:
                 if used[1] + 2 * item[v, _ROOM] > pool.size:
-                    return _POOL_FULL
+                    return False
                 old, first = item[v, _FIRST], used[1]
                 for m in range(item[v, _COUNT]):
                     pool[first + m] = pool[old + m]
@@ -199,11 +203,11 @@ def _search(
                     break
                 if item[c, _COUNT] > rank:
                     if used[0] == derivation.shape[0]:
-                        return _DERIVATIONS_FULL
+                        return False
                     queued, room = item[v, _QUEUED], item[v, _QUEUE_ROOM]
                     if queued == room:
                         if used[2] + 2 * room > queue_key.size:
-                            return _QUEUE_FULL
+                            return False
                         old, first = item[v, _QUEUE], used[2]
                         for m in range(queued):
                             queue_key[first + m] = queue_key[old + m]
@@ -224,7 +228,7 @@ def _search(
                 item[v, _TASK] = _SUCCEED_SECOND
             else:
                 item[v, _CURRENT] = -1
-    return _FINISHED
+    return True
 
 
 @kernel
@@ -242,153 +246,32 @@ def best_derivations(
     target : int32
         Target sides: words (as hypotheses hold them) and gaps -1 and -2.
     """
-    room = 4096
-    derivation = np.empty((room, 3), np.int32)
-    score = np.empty(room, np.float64)
-    code = np.empty((room, 2), np.uint64)
-    pool = np.empty(4096, np.int32)
-    queue_key = np.empty(8192, np.float64)
-    queue_value = np.empty(8192, np.int32)
+    room = _Room(
+        np.empty((4096, 3), np.int32),
+        np.empty(4096),
+        np.empty((4096, 2), np.uint64),
+        np.empty(4096, np.int32),
+        np.empty(8192),
+        np.empty(8192, np.int32),
+        np.empty((256, 2), np.int32),
+    )
     item = np.zeros((chart.goal + 1, 8), np.int32)
     item[:, _FIRST] = -1
     item[:, _CURRENT] = -1
-    stack = np.empty((256, 2), np.int32)
-    stack[0, 0], stack[0, 1] = chart.goal, k - 1
+    room.stack[0, 0], room.stack[0, 1] = chart.goal, k - 1
     used = np.zeros(4, np.int64)
     used[3] = 1
-    while True:
-        full = _search(
-            chart.item,
-            chart.best,
-            chart.edge,
-            chart.edge_score,
-            target_begin,
-            target,
-            unique,
-            derivation,
-            score,
-            code,
-            pool,
-            queue_key,
-            queue_value,
-            item,
-            stack,
-            used,
+    while not _search(chart, target_begin, target, unique, room, item, used):
+        room = _Room(
+            longer(room.derivation, room.derivation.shape[0] + 1),
+            longer(room.score, room.score.size + 1),
+            longer(room.code, room.code.shape[0] + 1),
+            longer(room.pool, room.pool.size + 1),
+            longer(room.queue_key, room.queue_key.size + 1),
+            longer(room.queue_value, room.queue_value.size + 1),
+            longer(room.stack, room.stack.shape[0] + 1),
         )
-        if full == _FINISHED:
-            return Derivations(derivation, score, pool, item)
-        if full == _DERIVATIONS_FULL:
-            derivation = np.concatenate((derivation, np.empty_like(derivation)))
-            score = np.concatenate((score, np.empty_like(score)))
-            code = np.concatenate((code, np.empty_like(code)))
-        elif full == _POOL_FULL:
-            pool = np.concatenate((pool, np.empty_like(pool)))
-        elif full == _QUEUE_FULL:
-            queue_key = np.concatenate((queue_key, np.empty_like(queue_key)))
-            queue_value = np.concatenate((queue_value, np.empty_like(queue_value)))
-        else:
-            stack = np.concatenate((stack, np.empty_like(stack)))
-
-
-@inner
-def _measure(
-    edge: Int32,
-    derivation: Int32,
-    pool: Int32,
-    item: Int32,
-    goal: int,
-    target_begin: Int32,
-    target: Int32,
-    sparse_begin: Int64,
-    stack: Int32,
-) -> tuple[int, int]:
-    """Return a derivation's numbers of words and of sparse features fired."""
-    words, firings = 0, 0
-    stack[0, 0] = goal
-    depth = 1
-    while depth > 0:
-        depth -= 1
-        d = stack[depth, 0]
-        e = derivation[d, 0]
-        rule = edge[e, RULE]
-        if rule >= 0:
-            for q in range(target_begin[rule], target_begin[rule + 1]):
-                words += target[q] >= 0
-            firings += sparse_begin[rule + 1] - sparse_begin[rule]
-        for child in range(2):
-            c = edge[e, CHILD1 + child]
-            if c >= 0:
-                stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
-                depth += 1
-    return words, firings
-
-
-@inner
-def _write(
-    edge: Int32,
-    edge_score: Float64,
-    derivation: Int32,
-    pool: Int32,
-    item: Int32,
-    goal: int,
-    target_begin: Int32,
-    target: Int32,
-    dense: Float64,
-    sparse_begin: Int64,
-    sparse_feature: Int32,
-    lm_column: int,
-    glue_column: int,
-    stack: Int32,
-    tokens: Int32,
-    words: int,
-    row: Float64,
-    fired: Int32,
-) -> int:
-    """Write a derivation's words to `tokens` from `words` on, its features to `row` and `fired`.
-
-    Returns the number of sparse features fired. The stack holds pairs (derivation, next symbol).
-    """
-    row[:] = 0.0
-    firings = 0
-    stack[0, 0], stack[0, 1] = goal, -1
-    depth = 1
-    while depth > 0:
-        d, q = stack[depth - 1, 0], stack[depth - 1, 1]
-        e = derivation[d, 0]
-        rule = edge[e, RULE]
-        if q < 0:
-            q = target_begin[rule] if rule >= 0 else 0
-            row[lm_column] += edge_score[e, 1]
-            if rule == GLUE_NEXT:
-                row[glue_column] += 1.0
-            if rule >= 0:
-                for f in range(row.size):
-                    row[f] += dense[rule, f]
-                for s in range(sparse_begin[rule], sparse_begin[rule + 1]):
-                    fired[firings] = sparse_feature[s]
-                    firings += 1
-        child = -1
-        if rule < 0:
-            if q < 2 and edge[e, CHILD1 + q] >= 0:
-                child = q
-            q += 1
-        else:
-            while child < 0 and q < target_begin[rule + 1]:
-                if target[q] >= 0:
-                    tokens[words] = target[q]
-                    words += 1
-                else:
-                    child = -1 - target[q]
-                q += 1
-        if child < 0:
-            depth -= 1
-            continue
-        stack[depth - 1, 1] = q
-        c = edge[e, CHILD1 + child]
-        stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
-        stack[depth, 1] = -1
-        depth += 1
-    return firings
+    return Derivations(room.derivation, room.score, room.pool, item)
 
 
 @kernel
@@ -421,48 +304,64 @@ def read_off(
     pool, item = derivations.pool, derivations.item
     first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
     columns = dense.shape[1]
-    # Every level of a derivation covers fewer words than the one above, or is the glue rule's.
+    # Pairs (derivation, next symbol). Every level of a derivation covers fewer words than the one
+    # above, or is the glue rule's.
     stack = np.empty((3 * source_length + 8, 2), np.int32)
-    token_begin = np.zeros(k + 1, np.int64)
-    most, entries = 0, 0
-    for h in range(k):
-        words, firings = _measure(
-            edge, derivation, pool, item, pool[first + h], target_begin, target, sparse_begin, stack
-        )
-        token_begin[h + 1] = token_begin[h] + words
-        most = max(most, firings)
-        entries += columns + firings
-    tokens = np.empty(token_begin[k], np.int32)
-    row_begin = np.zeros(k + 1, np.int64)
-    feature = np.empty(entries, np.int32)
-    value = np.empty(entries, np.float64)
+    token_begin, row_begin = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
+    tokens, fired = np.empty(1024, np.int32), np.empty(64, np.int32)
+    feature, value = np.empty(1024, np.int32), np.empty(1024, np.float64)
     score = np.empty(k, np.float64)
     row = np.empty(columns, np.float64)
-    fired = np.empty(most, np.int32)
-    entries = 0
+    words, room, entries = 0, 0, 0
     for h in range(k):
         goal = pool[first + h]
         score[h] = derivations.score[goal]
-        firings = _write(
-            edge,
-            edge_score,
-            derivation,
-            pool,
-            item,
-            goal,
-            target_begin,
-            target,
-            dense,
-            sparse_begin,
-            sparse_feature,
-            lm_column,
-            glue_column,
-            stack,
-            tokens,
-            token_begin[h],
-            row,
-            fired,
-        )
+        row[:] = 0.0
+        firings = 0
+        stack[0, 0], stack[0, 1] = goal, -1
+        depth = 1
+        while depth > 0:
+            d, q = stack[depth - 1, 0], stack[depth - 1, 1]
+            e = derivation[d, 0]
+            rule = edge[e, RULE]
+            if q < 0:
+                q = target_begin[rule] if rule >= 0 else 0
+                row[lm_column] += edge_score[e, 1]
+                if rule == GLUE_NEXT:
+                    row[glue_column] += 1.0
+                if rule >= 0:
+                    room += target_begin[rule + 1] - target_begin[rule]
+                    tokens = longer(tokens, room)
+                    fired = longer(fired, firings + sparse_begin[rule + 1] - sparse_begin[rule])
+                    for f in range(columns):
+                        row[f] += dense[rule, f]
+                    for s in range(sparse_begin[rule], sparse_begin[rule + 1]):
+                        fired[firings] = sparse_feature[s]
+                        firings += 1
+            child = -1
+            if rule < 0:
+                if q < 2 and edge[e, CHILD1 + q] >= 0:
+                    child = q
+                q += 1
+            else:
+                while child < 0 and q < target_begin[rule + 1]:
+                    if target[q] >= 0:
+                        tokens[words] = target[q]
+                        words += 1
+                    else:
+                        child = -1 - target[q]
+                    q += 1
+            if child < 0:
+                depth -= 1
+                continue
+            stack[depth - 1, 1] = q
+            c = edge[e, CHILD1 + child]
+            stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
+            stack[depth, 1] = -1
+            depth += 1
+        token_begin[h + 1] = words
+        feature = longer(feature, entries + columns + firings)
+        value = longer(value, entries + columns + firings)
         for f in range(columns):
             if row[f] != 0.0:
                 feature[entries], value[entries] = f, row[f]
@@ -475,4 +374,5 @@ def read_off(
                 feature[entries], value[entries] = sparse_id[fired[s]], 1.0
                 entries += 1
         row_begin[h + 1] = entries
-    return token_begin, tokens, row_begin, feature[:entries].copy(), value[:entries].copy(), score
+    tokens, feature, value = tokens[:words].copy(), feature[:entries].copy(), value[:entries].copy()
+    return token_begin, tokens, row_begin, feature, value, score

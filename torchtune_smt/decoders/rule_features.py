@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.offsets import gather, offsets
+from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders import rule_features_kernels as kernels
 from torchtune_smt.features.template import RuleTemplate, escape
 from torchtune_smt.grammar.base import Grammar
 
@@ -30,11 +31,10 @@ class RuleFeatures:
         self.grammar = grammar
         self.templates = list(templates)
         self.features = features
-        # A rule's entry in the pool is its number of features, then the features; begin holds the
-        # place of the entry plus one, so that pages of zeros, which cost nothing, mean "not yet".
-        self._begin: Int64 = np.zeros(len(grammar) if templates else 0, np.int64)
-        self._pool: Int32 = np.empty(1024, np.int32)
-        self._used = 0
+        # The rows that there are, and each rule's number among them plus one, so that pages of
+        # zeros, which cost nothing, mean "not yet".
+        self._rows = SequenceTable(np.int32, 1024)
+        self._row_of: Int32 = np.zeros(len(grammar) if templates else 0, np.int32)
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
@@ -45,10 +45,10 @@ class RuleFeatures:
         """
         if not self.templates:
             return np.zeros(rules.size + 1, np.int64), np.empty(0, np.int32)
-        missing = rules[self._begin[rules] == 0]
+        missing = rules[self._row_of[rules] == 0]
         if missing.size:
             self._find(missing)
-        return kernels.gather(self._begin, self._pool, rules)
+        return gather(self._rows.begin, self._rows.symbols, self._row_of[rules] - np.int64(1))
 
     def of_word(self, word: str) -> Int32:
         """Return the features of the rule that passes a source word through."""
@@ -61,38 +61,23 @@ class RuleFeatures:
     def _find(self, rules: Int64) -> None:
         grammar = self.grammar
         names: list[str] = []
-        counts = np.empty(rules.size, np.int64)
-        for i, rule in enumerate(rules.tolist()):
-            side = grammar.rule_source[rule]
-            begin, end = grammar.source_begin[side], grammar.source_begin[side + 1]
-            source: list[str] = []
-            gaps = 0
-            for symbol in grammar.source_symbols[begin:end].tolist():
-                if symbol < 0:
-                    gaps += 1
-                    source.append(f"[{gaps}]")
-                else:
-                    source.append(_text(self._source_text, grammar.source_words, symbol))
-            begin, end = grammar.target_begin[rule], grammar.target_begin[rule + 1]
-            target = [
-                f"[{-symbol}]"
-                if symbol < 0
-                else _text(self._target_text, grammar.target_words, symbol)
-                for symbol in grammar.target_symbols[begin:end].tolist()
-            ]
-            found = self._names(source, target)
+        counts = []
+        for rule in rules.tolist():
+            source, target = grammar.sides(rule)
+            found = self._names(
+                [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
+                [_text(self._target_text, grammar.target_words, symbol) for symbol in target],
+            )
             names += found
-            counts[i] = len(found)
-        ids = self.features.intern(names)
-        needed = self._used + ids.size + rules.size
-        if needed > self._pool.size:
-            self._pool = np.resize(self._pool, max(needed, self._pool.size * 3 // 2))
-        self._used = kernels.store(self._begin, self._pool, self._used, rules, counts, ids)
+            counts.append(len(found))
+        begin = offsets(counts)
+        rows = self._rows.intern_spans(self.features.intern(names), begin[:-1], begin[1:])
+        self._row_of[rules] = rows + np.int32(1)
 
 
-def _text(known: dict[int, str], words: Vocabulary, word: int) -> str:
-    """Return a word as it stands in feature names, from a dictionary that fills up."""
-    text = known.get(word)
+def _text(known: dict[int, str], words: Vocabulary, symbol: int) -> str:
+    """Return a symbol as it stands in feature names, from a dictionary that fills up."""
+    text = known.get(symbol)
     if text is None:
-        text = known[word] = escape(words[word])
+        text = known[symbol] = f"[{-symbol}]" if symbol < 0 else escape(words[symbol])
     return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
-from torchtune_smt.grammar.matching_kernels import GAP
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.trie import Trie
 
@@ -152,16 +152,19 @@ class Grammar(ABC):
             rank = rule - self.source_rule_begin[self.rule_source[rule]]
             yield rule[rank < self.table_limit]
 
+    def sides(self, rule: int) -> tuple[list[int], list[int]]:
+        """Return the symbols of both sides of a rule, -1 and -2 for its first and second gap."""
+        side = self.rule_source[rule]
+        source = self.source_symbols[self.source_begin[side] : self.source_begin[side + 1]]
+        gaps = count(1)
+        numbered = [s if s >= 0 else -next(gaps) for s in source.tolist()]
+        target = self.target_symbols[self.target_begin[rule] : self.target_begin[rule + 1]]
+        return numbered, target.tolist()
+
     def rule_text(self, rule: int) -> tuple[list[str], list[str]]:
         """Return both sides of a rule as strings, the non-terminals as ``[1]`` and ``[2]``."""
-        side = self.rule_source[rule]
-        source: list[str] = []
-        gaps = 0
-        for symbol in self.source_symbols[self.source_begin[side] : self.source_begin[side + 1]]:
-            if symbol == GAP:
-                gaps += 1
-                source.append(f"[{gaps}]")
-            else:
-                source.append(self.source_words[symbol])
-        target = self.target_symbols[self.target_begin[rule] : self.target_begin[rule + 1]]
-        return source, [f"[{-s}]" if s < 0 else self.target_words[s] for s in target]
+        source, target = self.sides(rule)
+        return (
+            [self.source_words[s] if s >= 0 else f"[{-s}]" for s in source],
+            [self.target_words[s] if s >= 0 else f"[{-s}]" for s in target],
+        )

@@ -8,8 +8,10 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.offsets_kernels import places_of
+from torchtune_smt.core.rows_kernels import number_columns
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
-from torchtune_smt.grammar.matching_kernels import lower_bound
+from torchtune_smt.grammar.matching_kernels import lower_bound, place
 from torchtune_smt.grammar.room_kernels import longer
 
 LOWEST = -99.0
@@ -68,25 +70,6 @@ class Lexicon(NamedTuple):
     target_count: Int64
 
 
-@kernel
-def _slot(table: Int32, keys: Int32, key: int) -> int:
-    """Return the slot of `table` (places in `keys`, -1: free) where `key` is or belongs."""
-    mask = table.size - 1
-    slot = (key * 0x9E3779B1 >> 7) & mask
-    while table[slot] >= 0 and keys[table[slot]] != key:
-        slot = (slot + 1) & mask
-    return slot
-
-
-@kernel
-def _power_of_two(n: int) -> int:
-    """Return the smallest power of two that is at least `n`, and 16 at least."""
-    size = 16
-    while size < n:
-        size *= 2
-    return size
-
-
 @inner
 def log_share(part: float, whole: float) -> float:
     """Return log10 of a share; `LOWEST` where the counts of a file do not add up."""
@@ -143,18 +126,12 @@ def select(
     kept, kept_count = np.empty(256, np.int64), np.empty(256)
 
     # What the sentence to leave out has added to the counts of target sides.
-    own_target = np.empty(own_rule.size, np.int32)
-    own_target_low = np.zeros(own_rule.size, np.int64)
-    table = np.full(_power_of_two(2 * own_rule.size), -1, np.int32)
-    own_targets = 0
+    own_target = np.unique(counts.rule_target[own_rule])
+    own_target_low = np.zeros(own_target.size, np.int64)
     for k in range(own_rule.size):
-        target = counts.rule_target[own_rule[k]]
-        slot = _slot(table, own_target, target)
-        if table[slot] < 0:
-            table[slot] = own_targets
-            own_target[own_targets] = target
-            own_targets += 1
-        own_target_low[table[slot]] += own_low[k]
+        own_target_low[place(own_target, 0, own_target.size, counts.rule_target[own_rule[k]])] += (
+            own_low[k]
+        )
 
     found = 0
     for i in range(m):
@@ -218,9 +195,9 @@ def select(
                     dense[found, 0] = log_share(count, side_count)
                 if own_rule.size:
                     target = counts.rule_target[r]
-                    slot = _slot(table, own_target, target)
-                    if table[slot] >= 0:
-                        low = own_target_low[table[slot]]
+                    at = place(own_target, 0, own_target.size, target)
+                    if at >= 0:
+                        low = own_target_low[at]
                         rest = exact_count(
                             counts.target_low[target] - low,
                             counts.target_count[target] - low / UNIT,
@@ -263,35 +240,16 @@ def lexical_scores(
     n_target_words = lexicon.target_count.size - 1
     null = words.size
 
-    # Number the target words that occur; number 0 is NULL.
-    length = 0
-    for i in range(rule.size):
-        length += target_begin[rule[i] + 1] - target_begin[rule[i]]
-    local = np.empty(length, np.int32)  # for each target symbol: its word's number, -1 for gaps
-    table = np.full(1024, -1, np.int32)
-    target_words = np.empty(512, np.int32)
-    table[_slot(table, target_words, n_target_words)] = 0
-    target_words[0] = n_target_words
-    n_words = 1
-    at = 0
-    for i in range(rule.size):
-        for k in range(target_begin[rule[i]], target_begin[rule[i] + 1]):
-            e = target_symbols[k]
-            local[at] = -1
-            if e >= 0:
-                slot = _slot(table, target_words, e)
-                if table[slot] < 0:
-                    if n_words == target_words.size:
-                        target_words = longer(target_words, 2 * n_words)
-                        table = np.full(2 * table.size, -1, np.int32)
-                        for w in range(n_words):
-                            table[_slot(table, target_words, target_words[w])] = w
-                        slot = _slot(table, target_words, e)
-                    target_words[n_words] = e
-                    table[slot] = n_words
-                    n_words += 1
-                local[at] = table[slot]
-            at += 1
+    # Number the target words that occur, ascending, and NULL behind them; gaps are negative.
+    begin, places = places_of(target_begin, rule)
+    distinct, column = number_columns(target_symbols[places])
+    order = np.argsort(distinct)
+    gaps = lower_bound(distinct[order], 0, distinct.size, 0)
+    target_words = np.append(distinct[order][gaps:], n_target_words)
+    n_words = target_words.size
+    number = np.empty(distinct.size, np.int64)
+    number[order] = np.arange(distinct.size) - gaps
+    local = number[column]
 
     # Links between the words of the sentence and these.
     links = np.zeros((n_words, null + 1), np.int64)
@@ -303,23 +261,19 @@ def lexical_scores(
         word = words[f] if f < null else n_source_words
         source_count[f] = lexicon.source_count[word]
         first, last = lexicon.begin[word], lexicon.begin[word + 1]
-        if last - first <= 8 * n_words:
+        if last - first <= n_words:
             for k in range(first, last):
-                slot = _slot(table, target_words, lexicon.target[k])
-                if table[slot] >= 0:
-                    links[table[slot], f] = lexicon.links[k]
+                w = place(target_words, 0, n_words, lexicon.target[k])
+                if w >= 0:
+                    links[w, f] = lexicon.links[k]
         else:
             for w in range(n_words):
-                k = lower_bound(lexicon.target, first, last, target_words[w])
-                if k < last and lexicon.target[k] == target_words[w]:
+                k = place(lexicon.target, first, last, target_words[w])
+                if k >= 0:
                     links[w, f] = lexicon.links[k]
     for k in range(own_link.shape[0]):
-        f = null
-        if own_link[k, 0] != n_source_words:
-            f = lower_bound(words, 0, null, own_link[k, 0])
-            if f == null or words[f] != own_link[k, 0]:
-                f = -1
-        w = table[_slot(table, target_words, own_link[k, 1])]
+        f = null if own_link[k, 0] == n_source_words else place(words, 0, null, own_link[k, 0])
+        w = place(target_words, 0, n_words, own_link[k, 1])
         if f >= 0:
             source_count[f] -= 1
         if w >= 0:
@@ -337,7 +291,6 @@ def lexical_scores(
     side = -1
     local_source = np.empty(64, np.int32)
     n = 0
-    at = 0
     for i in range(rule.size):
         r = rule[i]
         if rule_source[r] != side:
@@ -348,9 +301,8 @@ def lexical_scores(
                     local_source = longer(local_source, n + 1)
                     local_source[n] = lower_bound(words, 0, null, source_symbols[k])
                     n += 1
-        end = at + target_begin[r + 1] - target_begin[r]
         total = 0.0
-        for k in range(at, end):
+        for k in range(begin[i], begin[i + 1]):
             w = local[k]
             if w >= 0:
                 best = of_target[w, null]
@@ -361,10 +313,9 @@ def lexical_scores(
         total = 0.0
         for j in range(n):
             f = local_source[j]
-            best = of_source[0, f]
-            for k in range(at, end):
+            best = of_source[n_words - 1, f]
+            for k in range(begin[i], begin[i + 1]):
                 if local[k] >= 0:
                     best = max(best, of_source[local[k], f])
             total += best
         dense[i, 3] = total
-        at = end

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
-from torchtune_smt.grammar.room_kernels import longer, more_rows
+from torchtune_smt.grammar.room_kernels import longer
 
 UNIT = 1 << 48
 """A count of 1 in the integers that counts are kept in.
@@ -76,7 +76,7 @@ def find_phrases(
                 end = high + 1
                 while end - begin <= max_length:
                     if count == phrases.shape[0]:
-                        phrases = more_rows(phrases)
+                        phrases = longer(phrases, count + 1)
                     phrases[count, 0] = s
                     phrases[count, 1] = e
                     phrases[count, 2] = begin
@@ -132,7 +132,7 @@ def find_rules(
                     continue
                 if left + 1 <= max_symbols:
                     if count == rules.shape[0]:
-                        rules = more_rows(rules)
+                        rules = longer(rules, count + 1)
                     rules[count, 0] = q
                     rules[count, 1] = -1
                     count += 1
@@ -149,7 +149,7 @@ def find_rules(
                             if left_links == phrases[r, 4]:
                                 continue
                             if count == rules.shape[0]:
-                                rules = more_rows(rules)
+                                rules = longer(rules, count + 1)
                             rules[count, 0] = q
                             rules[count, 1] = r
                             count += 1

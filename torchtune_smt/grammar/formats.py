@@ -132,23 +132,20 @@ def _build(
     layout = _LAYOUTS[format]
     lines, tokens = count_lines(text)
     # Memory that is not written to is not taken.
-    source_begin, target_begin, value_begin = (np.empty(lines + 1, np.int64) for _ in range(3))
-    source, target, value_name = (np.empty(tokens, np.int32) for _ in range(3))
-    source_spans = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
-    target_spans = np.empty(tokens, np.int64), np.empty(tokens, np.int64)
+    side_begin, value_begin = np.empty((2, lines + 1), np.int64), np.empty(lines + 1, np.int64)
+    symbol, value_name = np.empty((2, tokens), np.int32), np.empty(tokens, np.int32)
+    word, n_words = np.empty((2, 2, tokens), np.int64), np.empty(2, np.int64)
     value, slow = np.empty(tokens), np.empty((tokens, 3), np.int64)
     names = np.empty((kernels.MAX_NAMES, 2), np.int64)
-    code, line, at, n_names, n_slow, n_source, n_target, n_values = kernels.parse(
+    code, line, at, n_names, n_slow, n_values = kernels.parse(
         text,
         np.array(layout.roles, np.int32),
         layout.moses,
         POWERS,
-        source_begin,
-        source,
-        *source_spans,
-        target_begin,
-        target,
-        *target_spans,
+        side_begin,
+        symbol,
+        word,
+        n_words,
         value_begin,
         value_name,
         value,
@@ -177,20 +174,17 @@ def _build(
     if len(set(dense_names)) < len(dense_names):
         raise InputError("nameless values would get a name that also occurs in the file", path=path)
 
-    source, target = source[: source_begin[-1]], target[: target_begin[-1]]
+    source, target = symbol[0, : side_begin[0, -1]], symbol[1, : side_begin[1, -1]]
     source_words, target_words = Vocabulary(), Vocabulary()
-    for words, symbols, (begin, end), n in (
-        (source_words, source, source_spans, n_source),
-        (target_words, target, target_spans, n_target),
-    ):
-        kernels.put_words(symbols, words.intern_spans(text, begin[:n], end[:n]))
+    for side, words, symbols in ((0, source_words, source), (1, target_words, target)):
+        symbols[symbols == 0] = words.intern_spans(text, *word[side, :, : n_words[side]])
     try:
         return FileGrammar(
             source_words,
             target_words,
-            source_begin,
+            side_begin[0],
             source,
-            target_begin,
+            side_begin[1],
             target,
             dense_names,
             dense,

@@ -103,20 +103,16 @@ def parse(
     roles: Int32,
     moses: bool,
     powers: Float64,
-    source_begin: Int64,
-    source: Int32,
-    source_word_begin: Int64,
-    source_word_end: Int64,
-    target_begin: Int64,
-    target: Int32,
-    target_word_begin: Int64,
-    target_word_end: Int64,
+    side_begin: Int64,
+    symbol: Int32,
+    word: Int64,
+    n_words: Int64,
     value_begin: Int64,
     value_name: Int32,
     value: Float64,
     slow: Int64,
     names: Int64,
-) -> tuple[int, int, int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int]:
     r"""Parse a rule table.
 
     Parameters
@@ -129,11 +125,14 @@ def parse(
         Non-terminals are ``[X][X]``, sides end with ``[X]``, the alignment pairs non-terminals.
     powers : float64 [23]
         1, 10, ... 1e22.
-    source_begin, target_begin, value_begin : int64 [lines + 1], out
-    source, target : int32, out
-        Symbols; 0 in place of each word.
-    source_word_begin, source_word_end, target_word_begin, target_word_end : int64, out
-        Spans in `text` of these words.
+    side_begin : int64 [2, lines + 1], out
+    symbol : int32 [2, symbols], out
+        Of source and target sides; 0 in place of each word.
+    word : int64 [2, 2, words], out
+        Begins and ends in `text` of these words.
+    n_words : int64 [2], out
+        Their number.
+    value_begin : int64 [lines + 1], out
     value_name : int32, out
         Row of `names`, or -1 - i for the i-th nameless value of a line.
     value : float64, out
@@ -146,22 +145,22 @@ def parse(
     -------
     code, line, at : int
         `FINE`, or what is wrong, in which line (from 0), and where in `text`.
-    n_names, n_slow, n_source_words, n_target_words, n_values : int
+    n_names, n_slow, n_values : int
     """
     line = 0
-    n_source, n_source_words, n_target, n_target_words = 0, 0, 0, 0
+    n_symbols = np.zeros(2, np.int64)
+    n_words[:] = 0
     n_values, n_slow, n_names = 0, 0, 0
     expected = np.zeros(64, np.int32)  # the name at each place of the line before
     gap = np.zeros(2, np.int64)  # numbers (cdec) or places (Moses) of the source's gaps
-    target_gap = np.zeros(2, np.int64)  # where in `target`
+    target_gap = np.zeros(2, np.int64)  # where in `symbol[1]`
     target_place = np.zeros(2, np.int64)  # Moses: places of the target's gaps
     gaps, target_gaps = 0, 0
     field, place, nameless = 0, 0, 0
     labels = 0  # Moses: the [X] that end the sides
     ended = False
     pairs = np.full(2, -1, np.int64)
-    source_begin[0] = 0
-    target_begin[0] = 0
+    side_begin[:, 0] = 0
     value_begin[0] = 0
     code = FINE
     i = 0
@@ -181,7 +180,7 @@ def parse(
             if moses and labels < 2:
                 code = NO_LABEL
                 break
-            length = n_source - source_begin[line]
+            length = n_symbols[0] - side_begin[0, line]
             if length == 0:
                 code = EMPTY_SOURCE
                 break
@@ -196,10 +195,9 @@ def parse(
                     code = UNPAIRED_GAPS
                     break
                 for k in range(2):
-                    target[target_gap[pairs[k]]] = -1 - k
+                    symbol[1, target_gap[pairs[k]]] = -1 - k
             line += 1
-            source_begin[line] = n_source
-            target_begin[line] = n_target
+            side_begin[:, line] = n_symbols
             value_begin[line] = n_values
             gaps, target_gaps, field, place, nameless, labels = 0, 0, 0, 0, 0, 0
             pairs[:] = -1
@@ -285,29 +283,20 @@ def parse(
             if number == -1:
                 code = OTHER_CATEGORY
                 break
-            if role == SOURCE:
-                if number == WORD:
-                    source[n_source] = 0
-                    source_word_begin[n_source_words] = begin
-                    source_word_end[n_source_words] = end
-                    n_source_words += 1
-                elif gaps == 2:
+            side, mark = role - SOURCE, 0
+            if number == WORD:
+                word[side, 0, n_words[side]], word[side, 1, n_words[side]] = begin, end
+                n_words[side] += 1
+            elif role == SOURCE:
+                if gaps == 2:
                     code = TOO_MANY_GAPS
                     break
-                elif gaps == 1 and gap[0] == number:
+                if gaps == 1 and gap[0] == number:
                     code = REPEATED_GAP
                     break
-                else:
-                    source[n_source] = -1
-                    gap[gaps] = number
-                    gaps += 1
-                n_source += 1
-            elif number == WORD:
-                target[n_target] = 0
-                target_word_begin[n_target_words] = begin
-                target_word_end[n_target_words] = end
-                n_target_words += 1
-                n_target += 1
+                gap[gaps] = number
+                gaps += 1
+                mark = -1
             elif target_gaps == gaps:
                 code = UNBALANCED_GAPS if moses else UNKNOWN_GAP
                 break
@@ -321,14 +310,15 @@ def parse(
                     if which < 0:
                         code = UNKNOWN_GAP
                         break
-                    if target_gaps == 1 and target[target_gap[0]] == -1 - which:
+                    if target_gaps == 1 and symbol[1, target_gap[0]] == -1 - which:
                         code = REPEATED_GAP
                         break
-                target[n_target] = -1 - which
-                target_gap[target_gaps] = n_target
+                target_gap[target_gaps] = n_symbols[1]
                 target_place[target_gaps] = place
                 target_gaps += 1
-                n_target += 1
+                mark = -1 - which
+            symbol[side, n_symbols[side]] = mark
+            n_symbols[side] += 1
         elif role == ALIGNMENT:
             if moses:
                 split = -1
@@ -350,17 +340,7 @@ def parse(
             code = BAD_LABEL
             break
         place += 1
-    return code, line, begin, n_names, n_slow, n_source_words, n_target_words, n_values
-
-
-@kernel
-def put_words(symbols: Int32, words: Int32) -> None:
-    """Replace each 0 among the symbols by the next of the words."""
-    at = 0
-    for i in range(symbols.size):
-        if symbols[i] == 0:
-            symbols[i] = words[at]
-            at += 1
+    return code, line, begin, n_names, n_slow, n_values
 
 
 @kernel

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64
-from torchtune_smt.core.compiled import kernel
+from torchtune_smt.core.arrays import Int32, Int64, Integers
+from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.grammar.room_kernels import longer
 
 GAP = -1
 """The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
 
 
-@kernel
-def lower_bound(array: Int32, begin: int, end: int, wanted: int) -> int:
+@inner
+def lower_bound(array: Integers, begin: int, end: int, wanted: int) -> int:
     """Return the first place in ``array[begin:end]`` (ascending) that is not below `wanted`."""
     while begin < end:
         middle = (begin + end) >> 1
@@ -22,6 +22,13 @@ def lower_bound(array: Int32, begin: int, end: int, wanted: int) -> int:
         else:
             end = middle
     return begin
+
+
+@inner
+def place(array: Integers, begin: int, end: int, wanted: int) -> int:
+    """Return the place of `wanted` in ``array[begin:end]`` (ascending), or -1."""
+    at = lower_bound(array, begin, end, wanted)
+    return at if at < end and array[at] == wanted else -1
 
 
 @kernel
@@ -53,9 +60,9 @@ def match(
         Children of the i-th of them are numbers ``begin[i]..begin[i + 1] - 1`` of this list.
     """
     n = source.size
-    place = np.empty(n, np.int32)  # which of the words stands there, or -1
+    number = np.empty(n, np.int32)  # which of the words stands there, or -1
     for i in range(n):
-        place[i] = lower_bound(words, 0, words.size, source[i]) if source[i] >= 0 else -1
+        number[i] = place(words, 0, words.size, source[i])
     spans = np.zeros(words.size, np.int64)  # of the child along each word, then where they go
     target = np.empty(words.size, np.int32)
 
@@ -113,14 +120,14 @@ def match(
                 if not in_gap:
                     stop = min(stop, e + 1)
                 for p in range(e, stop):
-                    if place[p] >= 0:
-                        spans[place[p]] += 1
+                    if number[p] >= 0:
+                        spans[number[p]] += 1
             needed = items
             for w in range(words.size):
                 target[w] = -1
                 if spans[w] > 0:
-                    child = lower_bound(symbol, first, last, words[w])
-                    if child < last and symbol[child] == words[w]:
+                    child = place(symbol, first, last, words[w])
+                    if child >= 0:
                         node[count] = child
                         target[w] = count
                         count += 1
@@ -137,11 +144,11 @@ def match(
                     if not in_gap:
                         stop = min(stop, e + 1)
                     for p in range(e, stop):
-                        if place[p] >= 0 and target[place[p]] >= 0:
-                            at = spans[place[p]]
+                        if number[p] >= 0 and target[number[p]] >= 0:
+                            at = spans[number[p]]
                             item_start[at] = s
                             item_end[at] = p + 1
-                            spans[place[p]] = at + 1
+                            spans[number[p]] = at + 1
             items = needed
             for w in range(words.size):
                 spans[w] = 0

@@ -93,69 +93,52 @@ def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int
     sources, targets = arrays["counts_source_low"].size, arrays["counts_target_low"].size
     entries, sentences = arrays["lexicon_target"].size, arrays["own_begin"].size - 1
     own_rules, own_links = arrays["own_rule"].size, arrays["own_link"].shape[0]
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "trie_symbol": ("i4", (nodes,)),
-        "trie_child_begin": ("i4", (nodes + 1,)),
-        "node_source": ("i4", (nodes,)),
-        "source_begin": ("i8", (sources + 1,)),
-        "source_symbols": ("i4", (arrays["source_symbols"].size,)),
-        "rule_source": ("i4", (rules,)),
-        "target_begin": ("i8", (rules + 1,)),
-        "target_symbols": ("i4", (arrays["target_symbols"].size,)),
-        "counts_rule_begin": ("i8", (sources + 1,)),
-        "counts_rule_target": ("i4", (rules,)),
-        "counts_rule_low": ("i8", (rules,)),
-        "counts_rule_count": ("f8", (rules,)),
-        "counts_source_low": ("i8", (sources,)),
-        "counts_source_count": ("f8", (sources,)),
-        "counts_target_low": ("i8", (targets,)),
-        "counts_target_count": ("f8", (targets,)),
-        "counts_log_p": ("f8", (rules, 2)),
-        "lexicon_begin": ("i8", (source_words + 2,)),
-        "lexicon_target": ("i4", (entries,)),
-        "lexicon_links": ("i8", (entries,)),
-        "lexicon_source_count": ("i8", (source_words + 1,)),
-        "lexicon_target_count": ("i8", (target_words + 1,)),
-        "own_begin": ("i8", (sentences + 1,)),
-        "own_rule": ("i4", (own_rules,)),
-        "own_low": ("i8", (own_rules,)),
-        "own_link_begin": ("i8", (sentences + 1,)),
-        "own_link": ("i4", (own_links, 2)),
+    # Each array's type and shape, and what it ends with if it has offsets, or the range of its ids.
+    known: dict[str, tuple[str, tuple[int, ...], Any]] = {
+        "trie_symbol": ("i4", (nodes,), (-1, source_words)),
+        "trie_child_begin": ("i4", (nodes + 1,), None),
+        "node_source": ("i4", (nodes,), (-1, sources)),
+        "source_begin": ("i8", (sources + 1,), arrays["source_symbols"].size),
+        "source_symbols": ("i4", (arrays["source_symbols"].size,), (-1, source_words)),
+        "rule_source": ("i4", (rules,), None),
+        "target_begin": ("i8", (rules + 1,), arrays["target_symbols"].size),
+        "target_symbols": ("i4", (arrays["target_symbols"].size,), (-2, target_words)),
+        "counts_rule_begin": ("i8", (sources + 1,), rules),
+        "counts_rule_target": ("i4", (rules,), (0, targets)),
+        "counts_rule_low": ("i8", (rules,), None),
+        "counts_rule_count": ("f8", (rules,), None),
+        "counts_source_low": ("i8", (sources,), None),
+        "counts_source_count": ("f8", (sources,), None),
+        "counts_target_low": ("i8", (targets,), None),
+        "counts_target_count": ("f8", (targets,), None),
+        "counts_log_p": ("f8", (rules, 2), None),
+        "lexicon_begin": ("i8", (source_words + 2,), entries),
+        "lexicon_target": ("i4", (entries,), (0, target_words + 1)),
+        "lexicon_links": ("i8", (entries,), None),
+        "lexicon_source_count": ("i8", (source_words + 1,), None),
+        "lexicon_target_count": ("i8", (target_words + 1,), None),
+        "own_begin": ("i8", (sentences + 1,), own_rules),
+        "own_rule": ("i4", (own_rules,), (0, rules)),
+        "own_low": ("i8", (own_rules,), None),
+        "own_link_begin": ("i8", (sentences + 1,), own_links),
+        "own_link": ("i4", (own_links, 2), (0, (source_words + 1, target_words + 1))),
     }
-    if arrays.keys() != shapes.keys():
+    if arrays.keys() != known.keys():
         raise ValueError
-    for name, (kind, shape) in shapes.items():
-        if arrays[name].dtype != np.dtype(kind) or arrays[name].shape != shape:
-            raise ValueError
-    begins = {
-        "source_begin": arrays["source_symbols"].size,
-        "target_begin": arrays["target_symbols"].size,
-        "counts_rule_begin": rules,
-        "lexicon_begin": entries,
-        "own_begin": own_rules,
-        "own_link_begin": own_links,
-    }
-    for name, end in begins.items():
-        if not are_offsets(arrays[name], end):
-            raise ValueError
-    ranges = {
-        "node_source": (-1, sources),
-        "source_symbols": (-1, source_words),
-        "target_symbols": (-2, target_words),
-        "counts_rule_target": (0, targets),
-        "lexicon_target": (0, target_words + 1),
-        "own_rule": (0, rules),
-    }
-    pieces = [(arrays[name], *limits) for name, limits in ranges.items()]
-    # The root has no symbol.
-    pieces += [(arrays["trie_symbol"][1:], -1, source_words)]
-    pieces += [(arrays["own_link"][:, 0], 0, source_words + 1)]
-    pieces += [(arrays["own_link"][:, 1], 0, target_words + 1)]
-    for ids, first, end in pieces:
-        if ids.size and not first <= ids.min() <= ids.max() < end:
-            raise ValueError
-    for name in ("rule_count", "source_count", "target_count", "log_p"):
-        if not np.isfinite(arrays[f"counts_{name}"]).all():
+    for name, (kind, shape, limits) in known.items():
+        array = arrays[name]
+        sound = array.dtype == np.dtype(kind) and array.shape == shape
+        if kind == "f8":
+            sound = sound and np.isfinite(array).all()
+        elif isinstance(limits, int):
+            sound = sound and are_offsets(array, limits)
+        elif sound and limits is not None:
+            # The root of the trie has no symbol.
+            ids, (first, end) = array[name == "trie_symbol" :], limits
+            sound = not ids.size or bool(
+                np.all(ids.min(axis=0) >= first) and np.all(ids.max(axis=0) < end)
+            )
+        if not sound:
             raise ValueError
     if not kernels.is_trie(
         arrays["trie_symbol"],

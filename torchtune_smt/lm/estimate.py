@@ -15,6 +15,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import runs
 from torchtune_smt.core.text import is_word
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm.ngrams import BEGIN, END, MAX_ORDER, UNKNOWN, Ngrams
@@ -173,22 +174,20 @@ def _count(tokens: Int64, offset: Int64, n_words: int, order: int) -> list[_Orde
         at = np.flatnonzero(offset >= n - 1)
         keys = ending[at - 1] * n_words + tokens[at]
         sort = np.argsort(keys)
-        keys = keys[sort]
-        is_first: Bool = np.ones(keys.size, np.bool_)
-        is_first[1:] = keys[1:] != keys[:-1]
-        first = np.flatnonzero(is_first)
-        prefix, word = np.divmod(keys[first], n_words)
+        distinct, begin = runs(keys[sort])
+        prefix, word = np.divmod(distinct, n_words)
+        frequency = np.diff(begin)
         orders.append(
             _Order(
                 word=word,
                 prefix=prefix,
-                suffix=ending[at[sort[first]]],
-                frequency=np.diff(first, append=keys.size),
+                suffix=ending[at[sort[begin[:-1]]]],
+                frequency=frequency,
                 after_begin=orders[-1].after_begin[prefix],
             )
         )
         longer: Int64 = np.full(tokens.size, -1, np.int64)
-        longer[at[sort]] = np.cumsum(is_first) - 1
+        longer[at[sort]] = np.repeat(np.arange(distinct.size), frequency)
         ending = longer
     return orders
 
