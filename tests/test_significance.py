@@ -24,8 +24,14 @@ from torchtune_smt.evaluation.significance import (
     runs_test,
 )
 from torchtune_smt.evaluation.significance_kernels import resampled_sums, shuffled_sums
-from torchtune_smt.metrics.corpus import METRICS, corpus_scores
-from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor, bleu_scores
+from torchtune_smt.metrics.corpus import (
+    METRICS,
+    CorpusScore,
+    StatisticsExtractor,
+    bleu_scores,
+    reference_streams,
+    sacrebleu_metric,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "bench"))
 import significance as simulation
@@ -50,11 +56,20 @@ def make_rows(
     return np.stack([extractor.extract(o).rows for o in outputs], axis=1), extractor.score_sums
 
 
+def corpus_score(
+    metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> CorpusScore:
+    """Return sacrebleu's own."""
+    peer = sacrebleu_metric(metric)
+    found = peer.corpus_score(hypotheses, reference_streams(references))
+    return CorpusScore(found.name, found.score, str(peer.get_signature()))
+
+
 def difference(
     metric: str, outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]], first: int
 ) -> float:
     """Return the difference of the mean scores of the other runs and the first ones, of texts."""
-    scores = [corpus_scores(o, references, [metric])[metric].score for o in outputs]
+    scores = [corpus_score(metric, o, references).score for o in outputs]
     return float(np.mean(scores[first:]) - np.mean(scores[:first]))
 
 
@@ -118,7 +133,7 @@ def test_bootstrap_equals_resampled_texts(metric: str, runs: int) -> None:
         their_references = [references[i] for i in chosen]
         found = difference(metric, texts, their_references, first)
         count += abs(found - observed) >= abs(observed) - 1e-9
-        drawn.append(corpus_scores(texts[0], their_references, [metric])[metric].score)
+        drawn.append(corpus_score(metric, texts[0], their_references).score)
     p = bootstrap_test(rows[:, :first], rows[:, first:], score, samples, seed)
     assert p == (count / (samples + 1), samples, False)
     assert 1 < count < samples
@@ -291,8 +306,8 @@ def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
     for better, alike in (found[:2], found[2:4], found[4:]):
         assert better.p_value < 0.01 < 0.05 < alike.p_value
         assert better.p_runs is None
-    assert found[0].score == corpus_scores(given["better"][0], systems[1])["bleu"].score
-    assert found[0].baseline_score == corpus_scores(given["base"][0], systems[1])["bleu"].score
+    assert found[0].score == corpus_score("bleu", given["better"][0], systems[1]).score
+    assert found[0].baseline_score == corpus_score("bleu", given["base"][0], systems[1]).score
     number = "500 samples" if test == "bootstrap" else "500 trials"
     assert found[0].test == f"{test}, {number}, seed 3"
     assert str(found[0]).startswith("better against base: BLEU ")
@@ -307,7 +322,7 @@ def test_comparisons(systems, test):  # type: ignore[no-untyped-def]
 def test_runs_are_averaged(systems):  # type: ignore[no-untyped-def]
     found = Evaluation(*systems, metrics=["bleu"]).compare(samples=500)
     scores = {
-        name: [corpus_scores(run, systems[1], ["bleu"])["bleu"].score for run in runs]
+        name: [corpus_score("bleu", run, systems[1]).score for run in runs]
         for name, runs in systems[0].items()
     }
     assert [c.score for c in found] == [np.mean(scores["better"]), np.mean(scores["alike"])]
@@ -326,7 +341,7 @@ def test_scores_and_their_deviations(systems):  # type: ignore[no-untyped-def]
     assert list(found) == list(systems[0])
     for name, runs in systems[0].items():
         for metric, described in zip(("bleu", "ter"), found[name], strict=True):
-            scores = [corpus_scores(run, systems[1], [metric])[metric] for run in runs]
+            scores = [corpus_score(metric, run, systems[1]) for run in runs]
             values = [score.score for score in scores]
             assert described.runs == tuple(values)
             assert described.score.score == np.mean(values)

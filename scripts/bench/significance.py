@@ -30,8 +30,7 @@ from torchtune_smt.evaluation.significance import (
     randomization_test,
     runs_test,
 )
-from torchtune_smt.metrics.corpus import METRICS
-from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
+from torchtune_smt.metrics.corpus import METRICS, StatisticsExtractor
 
 LEVELS = (0.01, 0.05, 0.1)
 Test = Callable[[Float64, int, int], float]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core import offsets_kernels as kernels
+from torchtune_smt.core import rows_kernels as kernels
 from torchtune_smt.core.arrays import Int64
 
 T = TypeVar("T", bound=np.generic)
@@ -41,8 +41,7 @@ def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
     places : int64 [items]
         ``items[places]`` are the pieces' items.
     """
-    result: tuple[Int64, Int64] = kernels.places_of(begin, chosen)
-    return result
+    return kernels.places_of(begin, chosen)
 
 
 def gather(begin: Int64, items: NDArray[T], chosen: Int64) -> tuple[Int64, NDArray[T]]:

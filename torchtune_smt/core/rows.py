@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtune_smt.core import rows_kernels as kernels
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, Integers
 from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of
 from torchtune_smt.core.vocabulary import Vocabulary
 
@@ -93,6 +93,13 @@ class Rows:
         begin, places = places_of(self.begin, numbers)
         return Rows(begin, self.feature[places], self.value[places])
 
+    def where(self, kept: Bool) -> Rows:
+        """Return the rows with some of their entries (bool [non-zeros])."""
+        if kept.all():
+            return self
+        before = offsets(kept.view(np.int8))
+        return Rows(before[self.begin], self.feature[kept], self.value[kept])
+
     def check(self, dimension: int | None = None) -> None:
         """Raise ValueError unless this is a matrix as `Rows` describes it.
 
@@ -166,11 +173,7 @@ class Rows:
             The new id of each feature; -1 leaves it out.
         """
         new = ids[self.feature].astype(np.int32, copy=False)
-        if new.size and new.min() < 0:
-            kept = new >= 0
-            before = offsets(kept.view(np.int8))
-            return Rows(before[self.begin], new[kept], self.value[kept]).sorted()
-        return Rows(self.begin, new, self.value).sorted()
+        return Rows(self.begin, new, self.value).where(new >= 0).sorted()
 
     def projected(self, group: Int64, groups: int) -> Rows:
         """Return the rows over groups of features, whose values are added up.
@@ -198,7 +201,7 @@ class Rows:
         rows : Rows
             Their ids are places in `feature`.
         """
-        distinct, column = kernels.number_columns(self.feature)
+        distinct, column = kernels.number_distinct(self.feature)
         order = np.argsort(distinct)
         rank = np.empty(order.size, np.int32)
         rank[order] = np.arange(order.size, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Kernels of sparse rows."""
+"""Kernels of sparse rows, and of consecutive pieces of any array."""
 
 from __future__ import annotations
 
@@ -116,6 +116,20 @@ def difference(
 
 
 @kernel
+def places_of(begin: Int64, chosen: Int64) -> tuple[Int64, Int64]:
+    """Return the offsets of pieces `chosen` behind each other, and where their items come from."""
+    out_begin = np.zeros(chosen.size + 1, np.int64)
+    for j in range(chosen.size):
+        out_begin[j + 1] = out_begin[j] + begin[chosen[j] + 1] - begin[chosen[j]]
+    places = np.empty(out_begin[-1], np.int64)
+    for j in range(chosen.size):
+        shift = begin[chosen[j]] - out_begin[j]
+        for p in range(out_begin[j], out_begin[j + 1]):
+            places[p] = p + shift
+    return out_begin, places
+
+
+@kernel
 def differences(
     begin: Int64, feature: Int32, value: Float64, pairs: Int64
 ) -> tuple[Int64, Int32, Float64]:
@@ -137,21 +151,21 @@ def differences(
 
 
 @kernel
-def number_columns(feature: Int32) -> tuple[Int64, Int64]:
-    """Renumber feature ids in the order of first sight: return (distinct ids, number of each id).
+def number_distinct(ids: Int32 | Int64) -> tuple[Int64, Int64]:
+    """Number ids in the order of first sight: return (distinct ids, number of each id).
 
     A hash table finds the distinct ones, so that only these need sorting.
     """
     room = 16
-    while room < 2 * feature.size:
+    while room < 2 * ids.size:
         room *= 2
     mask = room - 1
     slots = np.full(room, -1, np.int64)
-    distinct = np.empty(feature.size, np.int64)
-    column = np.empty(feature.size, np.int64)
+    distinct = np.empty(ids.size, np.int64)
+    number = np.empty(ids.size, np.int64)
     count = 0
-    for p in range(feature.size):
-        id = np.int64(feature[p])
+    for p in range(ids.size):
+        id = np.int64(ids[p])
         slot = ((id * 0x9E3779B1) >> 15) & mask
         while slots[slot] >= 0 and distinct[slots[slot]] != id:
             slot = (slot + 1) & mask
@@ -159,8 +173,8 @@ def number_columns(feature: Int32) -> tuple[Int64, Int64]:
             slots[slot] = count
             distinct[count] = id
             count += 1
-        column[p] = slots[slot]
-    return distinct[:count], column
+        number[p] = slots[slot]
+    return distinct[:count], number
 
 
 @kernel

@@ -6,7 +6,6 @@ have weight 0. Comments at the top may say what the weights belong to (`torchtun
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from itertools import takewhile
@@ -14,8 +13,9 @@ from itertools import takewhile
 import numpy as np
 
 from torchtune_smt.core import weights_io_kernels as kernels
-from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.text_kernels import count_lines
@@ -118,8 +118,12 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]:
     text = read_text(path)
     check_utf8(text, path)
     letters = np.frombuffer(text, np.uint8)
-    spans, problem, line = kernels.split_weights(letters, min(count_lines(letters)))
-    values = _numbers(path, text, spans)
+    spans, problem, line = kernels.split_weights(letters, min(count_lines(letters)), POWERS)
+    # Python's float rounds correctly, so that what was written is read back exactly.
+    bounds = zip(spans[:, 2].tolist(), spans[:, 3].tolist(), strict=True)
+    values: Float64 = np.array([float(text[begin:end]) for begin, end in bounds], np.float64)
+    for i in np.flatnonzero(~np.isfinite(values))[:1]:
+        problem, line = kernels.NO_NUMBER, int(spans[i, 4])
     if problem:
         raise InputError(_PROBLEMS[problem], path=path, line=line)
     names = Vocabulary()
@@ -146,24 +150,3 @@ def read_origin(path: str | os.PathLike[str]) -> Origin | None:
     check_plain(path)
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), iterate_lines(path))
     return Origin.parse([line[1:].strip() for line in top], path)
-
-
-def _numbers(path: str | os.PathLike[str], text: bytearray, spans: Int64) -> Float64:
-    """Return the numbers that stand in the value spans (columns 2 and 3)."""
-    # Python's float rounds correctly, so that what was written is read back exactly.
-    bounds = zip(spans[:, 2].tolist(), spans[:, 3].tolist(), strict=True)
-    try:
-        values: Float64 = np.array([float(text[begin:end]) for begin, end in bounds], np.float64)
-        bad = np.flatnonzero(~np.isfinite(values))
-    except ValueError:
-        bad = np.array([i for i, span in enumerate(spans) if not _is_number(text, span)])
-    if bad.size:
-        raise InputError(_PROBLEMS[kernels.NO_NUMBER], path=path, line=int(spans[bad[0], 4]))
-    return values
-
-
-def _is_number(text: bytearray, span: Int64) -> bool:
-    try:
-        return math.isfinite(float(text[span[2] : span[3]]))
-    except ValueError:
-        return False

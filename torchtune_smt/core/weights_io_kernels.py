@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int64, UInt8
+from torchtune_smt.core.arrays import Float64, Int64, UInt8
 from torchtune_smt.core.compiled import kernel
+from torchtune_smt.core.numerals_kernels import NONE, number
 
 NEWLINE, TAB, BLANK, HASH, EQUALS = 10, 9, 32, 35, 61
 NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
 
 
 @kernel
-def is_number_letter(letter: int) -> bool:
-    """Say whether a byte may stand in a decimal number: 0-9, +, -, ., e, E."""
-    return (48 <= letter <= 57) or letter in (43, 45, 46, 69, 101)
-
-
-@kernel
-def split_weights(text: UInt8, room: int) -> tuple[Int64, int, int]:
+def split_weights(text: UInt8, room: int, powers: Float64) -> tuple[Int64, int, int]:
     r"""Return where names and values lie.
 
     The last blank, tab or ``=`` of a line separates them. Lines that are blank or begin with
@@ -30,6 +25,8 @@ def split_weights(text: UInt8, room: int) -> tuple[Int64, int, int]:
         Ends with ``\n``.
     room : int
         No fewer than there are lines with words.
+    powers : float64 [23]
+        Those of `number`.
 
     Returns
     -------
@@ -69,9 +66,8 @@ def split_weights(text: UInt8, room: int) -> tuple[Int64, int, int]:
             return spans[:found], NO_NAME, line
         if value == end:
             return spans[:found], NO_VALUE, line
-        for p in range(value, end):
-            if not is_number_letter(text[p]):
-                return spans[:found], NO_NUMBER, line
+        if number(text, value, end, powers)[0] == NONE:
+            return spans[:found], NO_NUMBER, line
         spans[found, 0], spans[found, 1] = begin, name_end
         spans[found, 2], spans[found, 3] = value, end
         spans[found, 4] = line

@@ -15,9 +15,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from torchtune_smt.core.errors import InputError
@@ -29,22 +30,6 @@ Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class RemoteFile:
-    """A file below a corpus's address.
-
-    Parameters
-    ----------
-    path
-        Its path; ``.gz`` is unpacked.
-    sha256
-        Of its unpacked content, where it is known: another content is an error.
-    """
-
-    path: str
-    sha256: str | None = None
-
-
-@dataclass(frozen=True)
 class Part:
     """One part of a corpus (train, dev, ...).
 
@@ -53,14 +38,14 @@ class Part:
     name
         What its files are called.
     pieces
-        Parallel files, the source before its references; a part can be made of several pieces,
-        one after the other.
+        Paths of parallel files below the corpus's address, the source before its references;
+        ``.gz`` is unpacked. A part can be made of several pieces, one after the other.
     sha256
         Of each prepared file (not packed), where they are known: another content is an error.
     """
 
     name: str
-    pieces: tuple[tuple[RemoteFile, ...], ...]
+    pieces: tuple[tuple[str, ...], ...]
     sha256: tuple[str, ...] = ()
 
 
@@ -111,70 +96,57 @@ _MULTI30K_PARTS: Final = (
     ("test", "test_2016_flickr"),
 )
 _MULTI30K_SHA256: Final = {
-    "train.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
-    "train.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
-    "dev.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-    "dev.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
-    "devtest.de": "02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6",
-    "devtest.en": "c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f",
-    "test.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
-    "test.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+    "train": (
+        "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+        "4f7b25e9bbfc6be6ef66ea2cedd35e2c11c6fa1831979a054fba52e8d5b27c9d",
+    ),
+    "dev": (
+        "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+        "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    ),
+    "devtest": (
+        "02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6",
+        "c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f",
+    ),
+    "test": (
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+    ),
 }
-_MULTI30K_TITLE: Final = "Multi30k, task 1: image captions, German-English, 29,000 training pairs"
-_MULTI30K_HOMEPAGE: Final = "https://github.com/multi30k/dataset"
-_MULTI30K_LICENCE: Final = (
-    "for research, under the terms of Flickr30k; Elliott et al. 2016, Multi30K: Multilingual "
-    "English-German Image Descriptions"
-)
 
 
-def _multi30k() -> PublicCorpus:
-    """Multi30k as its authors tokenised it: the text of most published results."""
-
-    def file(part: str, remote: str, language: str) -> RemoteFile:
-        path = f"{remote}.lc.norm.tok.{language}"
-        return RemoteFile(path, _MULTI30K_SHA256[f"{part}.{language}"])
-
-    as_it_is = Preprocessor(lowercase=False, normalize=False, tokenize=False)
+def _multi30k(
+    kind: str,
+    folder: str,
+    address: str,
+    path: str,
+    texts: Sequence[Preprocessor],
+    sha256: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> PublicCorpus:
+    """Return Multi30k, whose files are called ``path.format(part, language)``."""
     return PublicCorpus(
-        title=f"{_MULTI30K_TITLE}, tokenised by its authors",
-        homepage=_MULTI30K_HOMEPAGE,
-        licence=_MULTI30K_LICENCE,
-        folder="multi30k-de-en",
-        # The commit that added these files; train.en was edited later.
-        base_url="https://raw.githubusercontent.com/multi30k/dataset/"
-        "7bee46bc74186b4b6254603143610f730d40bf66/data/task1/tok",
+        title=f"Multi30k, task 1: image captions, German-English, 29,000 training pairs, {kind}",
+        homepage="https://github.com/multi30k/dataset",
+        licence="for research, under the terms of Flickr30k; Elliott et al. 2016, Multi30K: "
+        "Multilingual English-German Image Descriptions",
+        folder=folder,
+        base_url=f"https://raw.githubusercontent.com/multi30k/dataset/{address}",
         source_language="de",
         target_language="en",
         parts=tuple(
-            Part(part, ((file(part, remote, "de"), file(part, remote, "en")),))
+            Part(
+                part,
+                (tuple(path.format(remote, language) for language in ("de", "en")),),
+                sha256.get(part, ()),
+            )
             for part, remote in _MULTI30K_PARTS
         ),
-        source_text=as_it_is,
-        target_text=as_it_is,
+        source_text=texts[0],
+        target_text=texts[1],
     )
 
 
-def _multi30k_raw() -> PublicCorpus:
-    """Multi30k from its raw text, prepared here by the same steps."""
-    return PublicCorpus(
-        title=f"{_MULTI30K_TITLE}, from the raw text",
-        homepage=_MULTI30K_HOMEPAGE,
-        licence=_MULTI30K_LICENCE,
-        folder="multi30k-raw-de-en",
-        base_url="https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw",
-        source_language="de",
-        target_language="en",
-        parts=tuple(
-            Part(part, ((RemoteFile(f"{remote}.de.gz"), RemoteFile(f"{remote}.en.gz")),))
-            for part, remote in _MULTI30K_PARTS
-        ),
-        source_text=Preprocessor("de", escape=True),
-        target_text=Preprocessor("en", escape=True),
-    )
-
-
-# Of the prepared text: the addresses are those of the newest version.
+# The addresses are those of the newest version.
 _FISHER_SHA256: Final = {
     "train": (
         "bcc1932118e6c7d41a90ad5e391f7dd674a4e079662f0b1c11055a2b28e1629b",
@@ -214,17 +186,8 @@ def _fisher() -> PublicCorpus:
 
     def part(name: str, *remotes: str, references: int) -> Part:
         ends = [f"en.{i}" for i in range(references)] if references > 1 else ["en"]
-        return Part(
-            name,
-            tuple(
-                (
-                    RemoteFile(f"oracle/{remote}.es"),
-                    *(RemoteFile(f"ldc/{remote}.{end}") for end in ends),
-                )
-                for remote in remotes
-            ),
-            _FISHER_SHA256[name],
-        )
+        pieces = ((f"oracle/{r}.es", *(f"ldc/{r}.{end}" for end in ends)) for r in remotes)
+        return Part(name, tuple(pieces), _FISHER_SHA256[name])
 
     return PublicCorpus(
         title="Fisher and CALLHOME: telephone speech, Spanish-English, four references",
@@ -248,8 +211,24 @@ def _fisher() -> PublicCorpus:
 
 
 CORPORA: Final = {
-    "multi30k": _multi30k(),
-    "multi30k-raw": _multi30k_raw(),
+    # As its authors tokenised it: the text of most published results.
+    "multi30k": _multi30k(
+        "tokenised by its authors",
+        "multi30k-de-en",
+        # The commit that added these files; train.en was edited later.
+        "7bee46bc74186b4b6254603143610f730d40bf66/data/task1/tok",
+        "{}.lc.norm.tok.{}",
+        [Preprocessor(lowercase=False, normalize=False, tokenize=False)] * 2,
+        _MULTI30K_SHA256,
+    ),
+    # Prepared here by the same steps.
+    "multi30k-raw": _multi30k(
+        "from the raw text",
+        "multi30k-raw-de-en",
+        "master/data/task1/raw",
+        "{}.{}.gz",
+        [Preprocessor(language, escape=True) for language in ("de", "en")],
+    ),
     "fisher": _fisher(),
 }
 
@@ -259,7 +238,7 @@ def addresses(corpus: PublicCorpus) -> Iterator[str]:
     for part in corpus.parts:
         for piece in part.pieces:
             for file in piece:
-                yield _address(corpus.base_url, file)
+                yield f"{corpus.base_url}/{file}"
 
 
 def fetch(
@@ -285,7 +264,7 @@ def fetch(
     base_url
         Another address (http, https or file) that has the same files.
     check
-        Compare the contents, fetched or prepared, with the known sha256.
+        Compare the prepared files with the known sha256.
     timeout
         Seconds without an answer after which a file counts as unreachable.
     log
@@ -306,18 +285,12 @@ def fetch(
     for part in corpus.parts:
         whole = Corpus([], [], [])
         for piece in part.pieces:
-            urls = [_address(base_url or corpus.base_url, file) for file in piece]
+            urls = [f"{(base_url or corpus.base_url).rstrip('/')}/{file}" for file in piece]
             files = []
-            for url, file in zip(urls, piece, strict=True):
+            for url in urls:
                 content = _download(url, timeout)
-                digest = hashlib.sha256(content).hexdigest()
-                if check and file.sha256 is not None and digest != file.sha256:
-                    raise InputError(
-                        f"has the sha256 {digest} and should have {file.sha256}; fetch it again, "
-                        "or take it as it is without the check",
-                        path=url,
-                    )
                 files.append(list(lines_of(io.BytesIO(content), url)))
+                digest = hashlib.sha256(content).hexdigest()
                 log(f"{url}: {len(files[-1])} lines, sha256 {digest}")
             text = read_corpus(
                 urls[0],
@@ -350,10 +323,6 @@ def _check_prepared(part: Part, text: Corpus, outputs: Sequence[Path]) -> None:
                 "fetched for it is another version; take it as it is without the check",
                 path=path,
             )
-
-
-def _address(base_url: str, file: RemoteFile) -> str:
-    return f"{base_url.rstrip('/')}/{file.path}"
 
 
 def _download(url: str, timeout: float) -> bytes:

@@ -129,7 +129,6 @@ class KBestFiles(Decoder):
         self._kept = self._read_features if self.keep is None else Vocabulary()
         self.features = self._kept
         self._read_dense: list[str] = list(self.dense or ())
-        self._bound: Vocabulary | None = None
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
         sets = ((train, train_scores), (dev, dev_scores), (test, test_scores))
@@ -197,8 +196,8 @@ class KBestFiles(Decoder):
             places = replace(stored.lists, entry=None).entries()
             stored = replace(stored, lists=replace(stored.lists, entry=places))
         self.sets[name] = stored
-        self.features = self._numbered()
-        return stored
+        self._number()
+        return self.sets[name]
 
     def sources(self, name: str) -> list[ListSource]:
         """Return the sentences of a set, those that have a list; ``index`` counts from 0."""
@@ -402,29 +401,20 @@ class KBestFiles(Decoder):
         stored.skipped["lists of one hypothesis, of no use in tuning"] += int(short.size)
 
     def _checked(self, sources: Sequence[Source]) -> list[ListSource]:
-        """Return sentences that have lists, and make these ready."""
+        """Return sentences that have lists."""
         for source in sources:
             if not isinstance(source, ListSource) or source.set not in self.sets:
                 raise ValueError(
                     f"sentence {source.index} has no stored list; take the sentences from `sources`"
                 )
-        self._bind()
         return cast(list[ListSource], sources)
 
-    def _numbered(self) -> Vocabulary:
-        """Return the features that are kept, the dense ones first."""
-        n = len(self.dense_names)
-        if self._kept.names(range(n)) == self.dense_names:
-            return self._kept
-        features = Vocabulary(self.dense_names)
-        FeatureMap(self._kept, features).add()
-        return features
-
-    def _bind(self) -> None:
-        """Give the features of all lists their ids in `features`."""
-        if self._bound is self.features and self._weight.size == len(self.features):
-            return
-        self._bound = self.features
+    def _number(self) -> None:
+        """Give the features of all lists, the dense ones first, their ids in `features`."""
+        self.features = self._kept
+        if self._kept.names(range(len(self.dense_names))) != self.dense_names:
+            self.features = Vocabulary(self.dense_names)
+            FeatureMap(self._kept, self.features).add()
         self._weight = np.zeros(len(self.features))
         self._mark = np.zeros(len(self.features), np.bool_)
         for name, stored in self.sets.items():

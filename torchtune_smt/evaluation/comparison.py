@@ -11,8 +11,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.evaluation import significance
 from torchtune_smt.evaluation.significance import PValue
-from torchtune_smt.metrics.corpus import CorpusScore, check_lengths
-from torchtune_smt.metrics.corpus_statistics import StatisticsExtractor
+from torchtune_smt.metrics.corpus import CorpusScore, StatisticsExtractor, check_lengths
 
 Test = Literal["bootstrap", "randomization"]
 SAMPLES: Final = 10_000
@@ -115,7 +114,7 @@ class Evaluation:
     references : sequence of sequence of str
         ``references[i]``: those of sentence i.
     metrics, tokenize, lowercase
-        As for `torchtune_smt.metrics.corpus.corpus_scores`.
+        As for `torchtune_smt.metrics.corpus.StatisticsExtractor`.
 
     Raises
     ------

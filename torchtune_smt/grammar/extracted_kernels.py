@@ -8,8 +8,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.core.offsets_kernels import places_of
-from torchtune_smt.core.rows_kernels import number_columns
+from torchtune_smt.core.rows_kernels import number_distinct, places_of
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 from torchtune_smt.grammar.matching_kernels import lower_bound, place
 from torchtune_smt.grammar.room_kernels import longer
@@ -242,7 +241,7 @@ def lexical_scores(
 
     # Number the target words that occur, ascending, and NULL behind them; gaps are negative.
     begin, places = places_of(target_begin, rule)
-    distinct, column = number_columns(target_symbols[places])
+    distinct, column = number_distinct(target_symbols[places])
     order = np.argsort(distinct)
     gaps = lower_bound(distinct[order], 0, distinct.size, 0)
     target_words = np.append(distinct[order][gaps:], n_target_words)

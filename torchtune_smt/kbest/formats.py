@@ -25,10 +25,11 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.stored_lists import StoredLists, listed
 
 Format = Literal["cdec", "moses"]
 OnError = Literal["error", "skip"]
+Sizes = tuple[int, int, int, int]
 
 PIECE: Final = 1 << 22
 """Bytes that are parsed at a time."""
@@ -153,28 +154,11 @@ def read_lists(
         raise InputError("is empty; k-best lists are expected", path=path)
     if format is None:
         format = _detect(data)
-    text: UInt8 = np.frombuffer(data, np.uint8)
     moses = format == "moses"
-    assembler = ListAssembler(
-        text, path, words, features, on_error, "Label= 0.5" if moses else "name=0.5"
-    )
-    labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
-    seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
-    n_labels, line = -1, 1
-    assembler.label_names = labels
-    for start, stop in _pieces(text):
-        lines, tokens = count_lines(text[start:stop])
-        piece = Piece.empty(lines, tokens)
-        broken = assembler.blank_invalid(start, stop)
-        sizes, n_labels = kernels.parse_lines(
-            text, start, stop, moses, POWERS, labels, n_labels, seen, piece
-        )
-        if n_labels >= 0 and not assembler.dense_names:
-            assembler.set_dense(_dense_names(text, labels[:n_labels]))
-        assembler.read_long(piece, sizes[-1])
-        piece.fault[broken] = kernels.NOT_UTF8
-        assembler.add(piece, sizes, np.arange(line, line + lines))
-        line += lines
+    example = "Label= 0.5" if moses else "name=0.5"
+    assembler = ListAssembler(data, path, words, features, on_error, example)
+    for piece, sizes, lines in assembler.parsed(kernels.MOSES if moses else kernels.CDEC):
+        assembler.add(piece, sizes, lines + 1)
     lists = assembler.lists()
     names = assembler.dense_names if dense is None else list(dense)
     if not moses and dense is None:
@@ -217,8 +201,8 @@ class ListAssembler:
 
     Parameters
     ----------
-    text : uint8
-        The file.
+    text : bytearray
+        Lines of the file.
     path : path
         What errors call it.
     words, features : Vocabulary, optional
@@ -229,7 +213,7 @@ class ListAssembler:
 
     def __init__(
         self,
-        text: UInt8,
+        text: bytearray,
         path: Path,
         words: Vocabulary | None,
         features: Vocabulary | None,
@@ -241,9 +225,9 @@ class ListAssembler:
         self.words = Vocabulary() if words is None else words
         self.features = Vocabulary() if features is None else features
         self.dense_names: list[str] = []
-        self.label_names: Int64 = np.empty((0, 4), np.int64)
         self.skipped: Counter[str] = Counter()
-        self._text = text
+        self._text: UInt8 = np.frombuffer(text, np.uint8)
+        self._labels: Int64 = np.empty((kernels.MAX_LABELS, 4), np.int64)
         self._path = path
         self._strict = on_error == "error"
         self._example = example
@@ -251,49 +235,42 @@ class ListAssembler:
         self._last = -1  # the largest sentence number so far
         self._parts: list[KBestLists] = []
 
-    def blank_invalid(self, start: int, stop: int) -> list[int]:
-        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece."""
-        data = self._text[start:stop].tobytes()
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError:
-            lines = data.split(b"\n")[:-1]
-            broken = [slot for slot, line in enumerate(lines) if not _is_utf8(line)]
-            begins = np.cumsum([start] + [len(line) + 1 for line in lines])
-            for slot in broken:
-                self._text[begins[slot] : begins[slot + 1] - 1] = ord(" ")
-            return broken
-        return []
+    def parsed(self, form: int, width: int = 0) -> Iterator[tuple[Piece, Sizes, Int64]]:
+        """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0.
 
-    def read_long(self, piece: Piece, n_long: int) -> None:
-        """Read the numbers that the parser left alone; mark lines where one is not finite."""
-        for slot, index, begin, end in piece.long[:n_long].tolist():
-            number = float(self._text[begin:end].tobytes())
-            if not math.isfinite(number):
-                piece.fault[slot] = kernels.NO_TOTAL if index < 0 else kernels.NO_NUMBER
-                piece.place[slot] = begin
-            elif index < 0:
-                piece.total[slot] = number
-            else:
-                piece.value[index] = number
+        Parameters
+        ----------
+        form, width : int
+            See `kernels.parse_lines`.
+        """
+        seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
+        n_labels, line = -1, 0
+        for start, stop in _pieces(self._text):
+            lines, tokens = count_lines(self._text[start:stop])
+            piece = Piece.empty(lines, tokens)
+            broken = self._blank_invalid(start, stop)
+            sizes, n_labels = kernels.parse_lines(
+                self._text, start, stop, form, width, POWERS, self._labels, n_labels, seen, piece
+            )
+            if n_labels >= 0 and not self.dense_names:
+                self.set_dense(_dense_names(self._text, self._labels[:n_labels]))
+            self._read_long(piece, sizes[-1])
+            piece.fault[broken] = kernels.NOT_UTF8
+            yield piece, sizes, np.arange(line, line + lines)
+            line += lines
 
     def set_dense(self, names: list[str]) -> None:
         """Say what the dense columns are called."""
         self.dense_names = names
         self._dense = self.features.intern(names)
 
-    def add(
-        self,
-        piece: Piece,
-        sizes: tuple[int, int, int, int, int],
-        line: Int64,
-    ) -> Int64:
+    def add(self, piece: Piece, sizes: Sizes, line: Int64) -> Int64:
         """Add a piece; return the slots that were kept.
 
         Parameters
         ----------
-        sizes : five int
-            How much of `piece` is used: lines, words, values, names, long numbers.
+        sizes : four int
+            How much of `piece` is used: words, values, names, long numbers.
         line : int64 [lines]
             Their numbers in the file, from 1.
 
@@ -302,29 +279,30 @@ class ListAssembler:
         InputError
             There is a fault, and it is not to be skipped.
         """
-        lines, n_words, n_values, n_names, _ = sizes
+        n_words, n_values, n_names, _ = sizes
+        lines = line.size
         names = self.features.intern_spans(
             self._text, piece.name_begin[:n_names], piece.name_end[:n_names]
         )
         row_begin: Int64 = np.empty(lines + 1, np.int64)
         feature: Int32 = np.empty(n_values, np.int32)
         value: Float64 = np.empty(n_values)
-        kernels.tidy_rows(lines, piece, self._dense, names, row_begin, feature, value)
-        kept = self._check(piece, lines, line)
+        kernels.tidy_rows(piece, self._dense, names, row_begin, feature, value)
+        kept = self.check(piece, line)
         tokens = self.words.intern_spans(
             self._text, piece.word_begin[:n_words], piece.word_end[:n_words]
         )
         used = int(row_begin[-1])
-        sentence, begin = runs(piece.sentence[:lines])
+        sentence, begin = runs(piece.sentence)
         part = KBestLists(
             index=sentence,
             begin=begin,
             # Copies: the piece has room for more.
             rows=Rows(row_begin, feature[:used].copy(), value[:used].copy()),
             features=self.features,
-            score=piece.total[:lines].copy(),
+            score=piece.total,
             entry=line,
-            token_begin=piece.token_begin[: lines + 1].copy(),
+            token_begin=piece.token_begin,
             tokens=tokens,
             words=self.words,
         )
@@ -332,31 +310,11 @@ class ListAssembler:
             self._parts.append(part if kept.size == lines else part.chosen(kept))
         return kept
 
-    def lists(self) -> KBestLists:
-        """Return all that was added.
-
-        Raises
-        ------
-        InputError
-            Nothing is left.
-        """
-        if not self._parts:
-            raise InputError(
-                f"no hypothesis is left ({_counts(self.skipped)}); check the format",
-                path=self._path,
-            )
-        lists = KBestLists.joined(self._parts).by_sentence()
-        self._check_names(lists)
-        missing = int(lists.index[-1]) + 1 - len(lists)
-        if missing:
-            self.skipped["sentences without a list"] += missing
-        return lists
-
-    def _check(self, piece: Piece, lines: int, line: Int64) -> Int64:
-        """Return the slots without a fault; raise, or count, the others."""
-        fault = piece.fault[:lines]
+    def check(self, piece: Piece, line: Int64) -> Int64:
+        """Return the slots without a fault; raise, or count, the others; see `add`."""
+        fault = piece.fault
         good = fault == kernels.FINE
-        numbers = np.where(good, piece.sentence[:lines], -1)
+        numbers = np.where(good, piece.sentence, -1)
         before = np.maximum.accumulate(np.concatenate([[self._last], numbers]))
         disorder = good & (numbers < before[:-1])
         fault[disorder] = kernels.OUT_OF_ORDER
@@ -384,6 +342,50 @@ class ListAssembler:
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         return np.flatnonzero(fault == kernels.FINE)
 
+    def lists(self) -> KBestLists:
+        """Return all that was added.
+
+        Raises
+        ------
+        InputError
+            Nothing is left.
+        """
+        if not self._parts:
+            raise InputError(
+                f"no hypothesis is left ({listed(self.skipped) or 'no lines'}); check the format",
+                path=self._path,
+            )
+        lists = KBestLists.joined(self._parts).by_sentence()
+        self._check_names(lists)
+        missing = int(lists.index[-1]) + 1 - len(lists)
+        if missing:
+            self.skipped["sentences without a list"] += missing
+        return lists
+
+    def _blank_invalid(self, start: int, stop: int) -> list[int]:
+        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece."""
+        data = self._text[start:stop].tobytes()
+        if _is_utf8(data):
+            return []
+        lines = data.split(b"\n")[:-1]
+        broken = [slot for slot, line in enumerate(lines) if not _is_utf8(line)]
+        begins = np.cumsum([start] + [len(line) + 1 for line in lines])
+        for slot in broken:
+            self._text[begins[slot] : begins[slot + 1] - 1] = ord(" ")
+        return broken
+
+    def _read_long(self, piece: Piece, n_long: int) -> None:
+        """Read the numbers that the parser left alone; mark lines where one is not finite."""
+        for slot, index, begin, end in piece.long[:n_long].tolist():
+            number = float(self._text[begin:end].tobytes())
+            if not math.isfinite(number):
+                piece.fault[slot] = kernels.NO_TOTAL if index < 0 else kernels.NO_NUMBER
+                piece.place[slot] = begin
+            elif index < 0:
+                piece.total[slot] = number
+            else:
+                piece.value[index] = number
+
     def _check_names(self, lists: KBestLists) -> None:
         """Refuse names that a weights file could not hold: it would fail after all the tuning."""
         arrays = self.features.to_arrays()
@@ -405,7 +407,7 @@ class ListAssembler:
             return self.features[place]
         if fault in (kernels.TWICE, kernels.LACKS_DENSE):
             row = place if place >= 0 else -1 - place
-            begin, end = self.label_names[row, :2]
+            begin, end = self._labels[row, :2]
             return _decoded(self._text[begin:end])
         rest = _decoded(self._text[place : place + 1000].tobytes().split(b"\n", 1)[0])
         return next(iter(split_words(rest)), "the end of the line")
@@ -459,7 +461,3 @@ def _is_utf8(letters: bytes) -> bool:
 
 def _decoded(letters: bytes | UInt8) -> str:
     return bytes(letters).decode("utf-8", "replace")
-
-
-def _counts(skipped: Counter[str]) -> str:
-    return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items())) or "no lines"

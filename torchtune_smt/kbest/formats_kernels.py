@@ -32,6 +32,9 @@ from torchtune_smt.core.rows_kernels import sort_row
     NO_STATISTICS,
 ) = range(17)
 
+# How lines are written; see `parse_lines`.
+CDEC, MOSES, VALUES = range(3)
+
 MAX_LABELS = 1000
 
 _SPACE, _TAB, _NEWLINE, _BAR, _EQUALS, _UNDERSCORE = 32, 9, 10, 124, 61, 95
@@ -181,22 +184,26 @@ def parse_lines(
     text: UInt8,
     start: int,
     stop: int,
-    moses: bool,
+    form: int,
+    width: int,
     powers: Float64,
     labels: Int64,
     n_labels: int,
     seen: Int64,
     piece: Piece,
-) -> tuple[tuple[int, int, int, int, int], int]:
-    r"""Parse lines ``sentence ||| words ||| features ||| total [||| ...]``.
+) -> tuple[tuple[int, int, int, int], int]:
+    r"""Parse the lines of a form.
 
     Parameters
     ----------
     text : uint8
     start, stop : int
         The lines to parse; the last one ends with ``\n``.
-    moses : bool
-        Features are ``Label= v v Label= v``; else ``name=v name=v``.
+    form : int
+        `MOSES` and `CDEC`: ``sentence ||| words ||| features ||| total [||| ...]``, with features
+        ``Label= v v Label= v`` or ``name=v name=v``. `VALUES`: `width` numbers and any number of
+        ``name=v``; sentences, words and totals are then 0 and none.
+    width : int
     labels, seen
         See `_close_label`; the first line without a fault decides which dense labels there are.
     n_labels : int
@@ -206,8 +213,8 @@ def parse_lines(
 
     Returns
     -------
-    sizes : five int
-        Lines, words, values, names and long numbers in `piece`.
+    sizes : four int
+        Words, values, names and long numbers in `piece`.
     n_labels : int
     """
     line, n_words, n_values, n_names, n_long = 0, 0, 0, 0, 0
@@ -217,7 +224,7 @@ def parse_lines(
     piece.token_begin[0] = 0
     piece.row_begin[0] = 0
     while i < stop:
-        field, place = 0, 0
+        field, place = 2 if form == VALUES else 0, 0
         sentence, total = 0, 0.0
         known = n_labels >= 0
         line_labels = max(n_labels, 0)
@@ -232,9 +239,12 @@ def parse_lines(
                 continue
             if c == _NEWLINE:
                 at = i
-                if field < 3 or (place == 0 and field == 3):
+                if form == VALUES:
+                    if place < width:
+                        code = TOO_FEW_VALUES
+                elif field < 3 or (place == 0 and field == 3):
                     code = MISSING_FIELD
-                elif moses:
+                elif form == MOSES:
                     if not known:
                         n_labels = line_labels
                     elif met < n_labels:
@@ -251,79 +261,56 @@ def parse_lines(
                 i += 1
                 c = text[i]
             at = begin
-            if (
-                text[begin] == _BAR
+            bar = (
+                form != VALUES
+                and text[begin] == _BAR
                 and i == begin + 3
                 and text[begin + 1] == text[begin + 2] == _BAR
-            ):
+            )
+            is_label = form == MOSES and field == 2 and begin < split == i - 1
+            if label >= 0 and (bar or is_label):
+                at = label
+                code, line_labels, row = _close_label(
+                    text, label, label_end, first, n_values, line, labels, line_labels, known,
+                    guess, seen, piece.column, n_names,
+                )  # fmt: skip
+                if code != FINE:
+                    if code == TWICE:
+                        at = -1 - row
+                    break
+                if row >= 0:
+                    met += 1
+                    guess = row + 1
+                else:
+                    piece.name_begin[n_names], piece.name_end[n_names] = label, label_end
+                    n_names += 1
+                label = -1
+            if bar:
                 if place == 0 and field != 2:
                     code = EMPTY_HYPOTHESIS if field == 1 else MISSING_FIELD
                     break
-                if field == 2 and label >= 0:
-                    at = label
-                    code, line_labels, row = _close_label(
-                        text, label, label_end, first, n_values, line, labels, line_labels, known,
-                        guess, seen, piece.column, n_names,
-                    )  # fmt: skip
-                    if code != FINE:
-                        if code == TWICE:
-                            at = -1 - row
-                        break
-                    if row >= 0:
-                        met += 1
-                    else:
-                        piece.name_begin[n_names], piece.name_end[n_names] = label, label_end
-                        n_names += 1
                 field += 1
                 place = 0
                 if field > 3:
                     while text[i] != _NEWLINE:
                         i += 1
                 continue
-            if field == 1:
+            if is_label:
+                label, label_end, first = begin, split, n_values
+            elif field == 1:
                 piece.word_begin[n_words], piece.word_end[n_words] = begin, i
                 n_words += 1
             elif field == 2:
                 number_begin = begin
-                if moses:
-                    if split == i - 1:
-                        if split == begin:
-                            code = NO_NAME
-                            break
-                        if label >= 0:
-                            at = label
-                            code, line_labels, row = _close_label(
-                                text, label, label_end, first, n_values, line, labels, line_labels,
-                                known, guess, seen, piece.column, n_names,
-                            )  # fmt: skip
-                            if code != FINE:
-                                if code == TWICE:
-                                    at = -1 - row
-                                break
-                            if row >= 0:
-                                met += 1
-                                guess = row + 1
-                            else:
-                                piece.name_begin[n_names], piece.name_end[n_names] = (
-                                    label,
-                                    label_end,
-                                )
-                                n_names += 1
-                        label, label_end, first = begin, split, n_values
-                        place += 1
-                        continue
-                    if label < 0:
-                        code = NO_LABEL
+                if form == MOSES:
+                    if label < 0 or split == i - 1:
+                        code = NO_NAME if split == i - 1 else NO_LABEL
                         break
+                elif form == VALUES and place < width:
+                    piece.column[n_values] = place
                 else:
-                    if split < 0:
-                        code = NO_LABEL
-                        break
-                    if split == begin:
-                        code = NO_NAME
-                        break
-                    if split == i - 1:
-                        code = NO_VALUE
+                    if split <= begin or split == i - 1:
+                        code = NO_LABEL if split < 0 else NO_NAME if split == begin else NO_VALUE
                         break
                     piece.column[n_values] = -1 - n_names
                     piece.name_begin[n_names], piece.name_end[n_names] = begin, split
@@ -373,121 +360,11 @@ def parse_lines(
         line += 1
         piece.token_begin[line] = n_words
         piece.row_begin[line] = n_values
-    return (line, n_words, n_values, n_names, n_long), n_labels
-
-
-@inner
-def parse_values(
-    text: UInt8,
-    start: int,
-    stop: int,
-    width: int,
-    powers: Float64,
-    line: int,
-    n_values: int,
-    n_names: int,
-    n_long: int,
-    piece: Piece,
-) -> tuple[int, int, int, int]:
-    r"""Parse lines of `width` numbers and any number of ``name=v``.
-
-    Parameters
-    ----------
-    text : uint8
-    start, stop : int
-        The lines to parse; the last one ends with ``\n``.
-    line, n_values, n_names, n_long : int
-        How much `piece` holds already.
-    piece : Piece
-        Written to, but for sentences, totals and words.
-
-    Returns
-    -------
-    line, n_values, n_names, n_long : int
-    """
-    i = start
-    piece.row_begin[line] = n_values
-    while i < stop:
-        value0, name0, long0 = n_values, n_names, n_long
-        code, at = FINE, i
-        place = 0
-        while True:
-            c = text[i]
-            if c == _SPACE or c == _TAB:
-                i += 1
-                continue
-            if c == _NEWLINE:
-                if place < width:
-                    code, at = TOO_FEW_VALUES, i
-                break
-            begin, split = i, -1
-            while c != _SPACE and c != _NEWLINE and c != _TAB:
-                if c == _EQUALS:
-                    split = i
-                i += 1
-                c = text[i]
-            at = begin
-            number_begin = begin
-            piece.column[n_values] = place
-            if place >= width:
-                if split <= begin:
-                    code = NO_LABEL if split < 0 else NO_NAME
-                    break
-                piece.column[n_values] = -1 - n_names
-                piece.name_begin[n_names], piece.name_end[n_names] = begin, split
-                n_names += 1
-                number_begin = split + 1
-            kind, value = number(text, number_begin, i, powers)
-            if kind == NONE:
-                code = NO_VALUE
-                if number_begin < i:
-                    code, at = NO_NUMBER, number_begin
-                break
-            if kind == LONG:
-                piece.long[n_long, 0], piece.long[n_long, 1] = line, n_values
-                piece.long[n_long, 2], piece.long[n_long, 3] = number_begin, i
-                n_long += 1
-            piece.value[n_values] = value
-            n_values += 1
-            place += 1
-        if code != FINE:
-            n_values, n_names, n_long = value0, name0, long0
-            while text[i] != _NEWLINE:
-                i += 1
-        i += 1
-        piece.fault[line] = code
-        piece.place[line] = at
-        line += 1
-        piece.row_begin[line] = n_values
-    return line, n_values, n_names, n_long
-
-
-@inner
-def parse_blocks(
-    text: UInt8, begin: Int64, end: Int64, width: int, powers: Float64, piece: Piece
-) -> tuple[int, int, int, int, int]:
-    """Parse several runs of lines as `parse_values` does.
-
-    Parameters
-    ----------
-    begin, end : int64 [runs]
-
-    Returns
-    -------
-    sizes : five int
-        Lines, words, values, names and long numbers in `piece`.
-    """
-    lines, n_values, n_names, n_long = 0, 0, 0, 0
-    for k in range(begin.size):
-        lines, n_values, n_names, n_long = parse_values(
-            text, begin[k], end[k], width, powers, lines, n_values, n_names, n_long, piece
-        )
-    return lines, 0, n_values, n_names, n_long
+    return (n_words, n_values, n_names, n_long), n_labels
 
 
 @inner
 def tidy_rows(
-    lines: int,
     piece: Piece,
     dense: Int32,
     names: Int32,
@@ -510,7 +387,7 @@ def tidy_rows(
     """
     n = 0
     out_begin[0] = 0
-    for line in range(lines):
+    for line in range(piece.fault.size):
         first = n
         for p in range(piece.row_begin[line], piece.row_begin[line + 1]):
             c = piece.column[p]

@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64, UInt8
+from torchtune_smt.core.arrays import Bool, Int32
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.text import split_words, whole_number
-from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import not_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
-from torchtune_smt.kbest.formats import PIECE, ListAssembler, OnError
+from torchtune_smt.kbest.formats import ListAssembler, OnError
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.stored_lists import StoredLists
 
@@ -39,8 +37,6 @@ class _Block(NamedTuple):
         The rest of the head.
     line : int
         Number of the head in the file, from 1.
-    begin, end : int
-        Bytes of the lines between head and foot.
     """
 
     sentence: int
@@ -48,8 +44,6 @@ class _Block(NamedTuple):
     width: int
     names: list[str]
     line: int
-    begin: int
-    end: int
 
 
 def read_tuning_files(
@@ -97,27 +91,29 @@ def read_tuning_files(
                 path=scores_path,
                 line=block.line,
             )
+    line = np.concatenate([np.arange(b.size) + b.line + 1 for b in blocks])
+    score_line = np.concatenate([np.arange(b.size) + b.line + 1 for b in score_blocks])
+    sentence = np.repeat([b.sentence for b in blocks], [b.size for b in blocks])
+    statistics: Int32 = np.empty((line.size, 10), np.int32)
+    lost: Bool = np.zeros(line.size, np.bool_)
+    scores = ListAssembler(score_text, scores_path, None, None, on_error, "1")
+    for piece, _, lines in scores.parsed(kernels.VALUES, _STATISTICS):
+        piece.sentence[:] = sentence[lines]
+        statistics[lines] = _statistics(piece)
+        lost[lines] = piece.fault != kernels.FINE
+        scores.check(piece, score_line[lines])
     example = "name=0.5 after the dense values"
     assembler = ListAssembler(text, features_path, None, features, on_error, example)
     assembler.set_dense(names)
-    scores = ListAssembler(score_text, scores_path, None, None, on_error, "1")
-    scores.set_dense([str(i) for i in range(_STATISTICS)])
-    statistics: list[Int32] = []
-    for first, last in _groups(blocks):
-        piece, sizes, line = _parse(text, assembler, blocks[first:last])
-        other, other_sizes, other_line = _parse(score_text, scores, score_blocks[first:last])
-        numbers = _statistics(other, other_sizes[0])
-        if on_error == "skip":
-            # What one file lacks is left out of the other.
-            lost = other.fault[: other_sizes[0]] != kernels.FINE
-            fault = piece.fault[: sizes[0]]
-            fault[lost & (fault == kernels.FINE)] = kernels.NO_STATISTICS
-        else:
-            scores.add(other, other_sizes, other_line)
-        statistics.append(numbers[assembler.add(piece, sizes, line)])
+    kept = [np.empty(0, np.int64)]
+    for piece, sizes, lines in assembler.parsed(kernels.VALUES, len(names)):
+        piece.sentence[:] = sentence[lines]
+        # What one file lacks is left out of the other.
+        piece.fault[lost[lines] & (piece.fault == kernels.FINE)] = kernels.NO_STATISTICS
+        kept.append(lines[assembler.add(piece, sizes, line[lines])])
     lists = replace(
         assembler.lists(),
-        statistics=np.concatenate(statistics),
+        statistics=statistics[np.concatenate(kept)],
         score=None,
         token_begin=None,
         tokens=None,
@@ -126,17 +122,20 @@ def read_tuning_files(
     return StoredLists(lists, names if dense is None else list(dense), True, assembler.skipped)
 
 
-def _read_blocks(path: Path, kind: str) -> tuple[UInt8, list[_Block]]:
-    """Return the text of a file and its blocks."""
+def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:
+    """Return the lines of a file without heads and feet, and its blocks."""
     data = read_text(path, refused={kind.encode() + b"_BIN": _binary(kind)})
-    blocks = list(_blocks(data, path, kind))
+    blocks, spans = [], []
+    for block, begin, end in _blocks(data, path, kind):
+        blocks.append(block)
+        spans.append(memoryview(data)[begin:end])
     if not blocks:
         raise InputError(
             f"has no line {kind}_TXT_BEGIN_0; it must be {kind.lower()}.dat, as Moses's extractor "
             "writes it (text, not binary)",
             path=path,
         )
-    return np.frombuffer(data, np.uint8), blocks
+    return bytearray().join(spans), blocks
 
 
 def _binary(kind: str) -> str:
@@ -147,8 +146,11 @@ def _binary(kind: str) -> str:
     )
 
 
-def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
-    """Yield the blocks; raise InputError where heads, feet and lines do not fit together."""
+def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[tuple[_Block, int, int]]:
+    """Yield the blocks, and where the lines of each begin and end.
+
+    InputError is raised where heads, feet and lines do not fit together.
+    """
     head: bytes | None = None
     line, at, begin = 1, 0, 0
     head_line = 0
@@ -176,7 +178,7 @@ def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
                     path=path,
                     line=line,
                 )
-            yield _block(head, head_line, line, begin, match.start(), path, kind)
+            yield _block(head, head_line, line, path, kind), begin, match.start()
             head = None
         begin = match.end()
     if head is not None:
@@ -192,9 +194,7 @@ def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[_Block]:
         )
 
 
-def _block(
-    head: bytes, head_line: int, line: int, begin: int, end: int, path: Path, kind: str
-) -> _Block:
+def _block(head: bytes, head_line: int, line: int, path: Path, kind: str) -> _Block:
     try:
         words = split_words(head.decode("utf-8"))
     except UnicodeDecodeError:
@@ -215,7 +215,7 @@ def _block(
             path=path,
             line=head_line,
         )
-    return _Block(sentence, size, width, names, head_line, begin, end)
+    return _Block(sentence, size, width, names, head_line)
 
 
 def _check_pair(
@@ -239,47 +239,15 @@ def _check_pair(
         )
 
 
-def _groups(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of runs of blocks that are parsed at a time."""
-    first = 0
-    for last, block in enumerate(blocks, start=1):
-        if last == len(blocks) or block.end - blocks[first].begin >= PIECE:
-            yield first, last
-            first = last
-
-
-def _parse(
-    text: UInt8, assembler: ListAssembler, blocks: list[_Block]
-) -> tuple[Piece, tuple[int, int, int, int, int], Int64]:
-    """Return a parsed run of blocks, how much it holds, and its lines' numbers."""
-    begin: Int64 = np.array([block.begin for block in blocks], np.int64)
-    end: Int64 = np.array([block.end for block in blocks], np.int64)
-    size = np.array([block.size for block in blocks], np.int64)
-    _, tokens = count_lines(text[begin[0] : end[-1]])
-    piece = Piece.empty(int(size.sum()), tokens)
-    first_line = blocks[0].line + 1
-    broken = assembler.blank_invalid(int(begin[0]), int(end[-1]))
-    sizes = kernels.parse_blocks(text, begin, end, blocks[0].width, POWERS, piece)
-    assembler.read_long(piece, sizes[-1])
-    before = np.cumsum(size) - size
-    shift = np.array([block.line + 1 for block in blocks], np.int64) - before
-    numbers: Int64 = np.arange(size.sum()) + np.repeat(shift, size)
-    piece.fault[np.isin(numbers, first_line + np.array(broken, np.int64))] = kernels.NOT_UTF8
-    piece.sentence[:] = np.repeat([block.sentence for block in blocks], size)
-    piece.total[:] = 0.0
-    piece.token_begin[:] = 0
-    return piece, sizes, numbers
-
-
-def _statistics(piece: Piece, lines: int) -> Int32:
+def _statistics(piece: Piece) -> Int32:
     """Return int32 [lines, 10]: m_1..m_4, l_1..l_4, c, r; lines that have none get a fault."""
-    piece.fault[:lines][np.diff(piece.row_begin[: lines + 1]) > _STATISTICS] = kernels.NO_STATISTICS
-    good = piece.fault[:lines] == kernels.FINE
-    numbers = np.zeros((lines, _STATISTICS))
-    at = piece.row_begin[:lines][good]
+    piece.fault[np.diff(piece.row_begin) > _STATISTICS] = kernels.NO_STATISTICS
+    good = piece.fault == kernels.FINE
+    numbers = np.zeros((good.size, _STATISTICS))
+    at = piece.row_begin[:-1][good]
     numbers[good] = piece.value[at[:, None] + np.arange(_STATISTICS)]
     whole = (numbers >= 0) & (numbers < 1 << 30) & (numbers == np.floor(numbers))
-    piece.fault[:lines][good & ~whole.all(axis=1)] = kernels.NO_STATISTICS
+    piece.fault[good & ~whole.all(axis=1)] = kernels.NO_STATISTICS
     numbers[~whole] = 0
     m, length, r = numbers[:, 0:8:2], numbers[:, 1:8:2], numbers[:, 8:]
     return np.concatenate([m, length, length[:, :1], r], axis=1).astype(np.int32)

@@ -14,7 +14,6 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
 from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
-from torchtune_smt.kbest import segment_kernels as kernels
 from torchtune_smt.kbest.lists import KBestLists
 
 # The first type that holds all numbers exactly is taken, or else float64.
@@ -63,19 +62,18 @@ class Segment:
         hashes : uint64 [n]
         """
         rows = lists.rows
-        dense, length, feature, value = kernels.split_rows(
-            rows.begin, rows.feature, rows.value, n_dense
-        )
+        dense = rows.dense(n_dense)
+        sparse = rows.where((rows.feature >= n_dense) & (rows.value != 0))
         statistics = np.empty((hashes.size, 0)) if lists.statistics is None else lists.statistics
         columns = {
             "hash": hashes,
             "gain": np.empty(0) if lists.gain is None else lists.gain,
-            "length": length,
+            "length": np.diff(sparse.begin),
             "statistics": statistics,
             **{_dense(f): dense[:, f] for f in range(n_dense)},
         }
-        sparse_begin = offsets(length)[lists.begin]
-        return cls(lists.index, lists.begin, sparse_begin, _records(columns), feature, value)
+        begin, hypotheses = sparse.begin[lists.begin], _records(columns)
+        return cls(lists.index, lists.begin, begin, hypotheses, sparse.feature, sparse.value)
 
     @classmethod
     def joined(cls, parts: Sequence[Segment]) -> Segment:
@@ -202,26 +200,20 @@ class Segment:
     def _check(self) -> None:
         """Raise ValueError unless the arrays are of the types they should be, and fit together."""
         _check_types(self._arrays(), self.hypotheses.dtype)
-        if not are_offsets(self.list_begin, len(self)) or not are_offsets(
-            self.sparse_begin, self.feature.size
-        ):
-            raise ValueError
-        lists = self.sentence.size
+        lists, length = self.sentence.size, self.hypotheses["length"]
         if (
-            self.list_begin.size != lists + 1
-            or self.sparse_begin.size != lists + 1
+            not are_offsets(self.list_begin, len(self))
+            or not are_offsets(self.sparse_begin, self.feature.size)
+            or not lists + 1 == self.list_begin.size == self.sparse_begin.size
             or self.feature.size != self.value.size
             or (lists and self.sentence[0] < 0)
             or (self.sentence[1:] <= self.sentence[:-1]).any()
+            # In float64, no sum of so few numbers of 32 bits wraps around.
+            or (length < 0).any()
+            or length.sum(dtype=np.float64) != self.feature.size
+            or not np.array_equal(offsets(length)[self.list_begin], self.sparse_begin)
+            or self.feature.min(initial=self.n_dense) < self.n_dense
         ):
-            raise ValueError
-        length = self.hypotheses["length"]
-        # In float64, no sum of so few numbers of 32 bits wraps around.
-        if (length < 0).any() or length.sum(dtype=np.float64) != self.feature.size:
-            raise ValueError
-        if not np.array_equal(offsets(length)[self.list_begin], self.sparse_begin):
-            raise ValueError
-        if self.feature.size and self.feature.min() < self.n_dense:
             raise ValueError
         numbers = [self.value, *(self.hypotheses[n] for n in self.hypotheses.dtype.names or ())]
         if not all(np.isfinite(column).all() for column in numbers):

@@ -14,6 +14,7 @@ from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows_kernels import number_distinct
 from torchtune_smt.kbest import segment_kernels as kernels
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment
@@ -148,9 +149,10 @@ class ListStore:
         ):
             known = [segment.hashes(sentence) for segment in self._segments]
             known += self._open_hashes.setdefault(sentence, [])
-            new[first:last] = kernels.mark_new(
-                np.concatenate([np.empty(0, np.uint64), *known]), hashes[first:last]
-            )
+            both = np.concatenate([*known, hashes[first:last]]).view(np.int64)
+            # Their numbers rise where there was none like them before.
+            number = np.maximum.accumulate(number_distinct(both)[1])
+            new[first:last] = np.diff(number, prepend=-1)[both.size - (last - first) :] > 0
             self._open_hashes[sentence].append(hashes[first:last][new[first:last]])
         numbers = np.flatnonzero(new)
         if numbers.size:

@@ -40,7 +40,7 @@ class StoredLists:
         """Return a line for the log: how much there is, and what was left out, and why."""
         text = f"{self.lists.n_hypotheses:,} hypotheses of {len(self.lists):,} sentences"
         if self.skipped:
-            text += "; " + ", ".join(f"{n:,} {what}" for what, n in sorted(self.skipped.items()))
+            text += f"; {listed(self.skipped)}"
         return text
 
     def with_features(self, chosen: Bool, features: Vocabulary) -> StoredLists:
@@ -74,6 +74,11 @@ class StoredLists:
         )
         # Nothing is left of a count of 0.
         return replace(self, lists=lists, skipped=self.skipped + copies)
+
+
+def listed(skipped: Counter[str]) -> str:
+    """Return counts for a message."""
+    return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items()))
 
 
 def merged(parts: Sequence[StoredLists]) -> StoredLists:

@@ -1,4 +1,4 @@
-"""Sentence-level gains, one file each, and corpus scores."""
+"""Sentence-level gains, and corpus scores."""
 
 from torchtune_smt.metrics.base import (
     BoundMetric,
@@ -7,13 +7,16 @@ from torchtune_smt.metrics.base import (
     bind_metric,
     with_gains,
 )
-from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences, SentenceBleu
+from torchtune_smt.metrics.bleu import BleuReferences, SentenceBleu
 from torchtune_smt.metrics.external import ExternalScores
-from torchtune_smt.metrics.liang import LiangBleu
-from torchtune_smt.metrics.moses import MosesBleu
-from torchtune_smt.metrics.nakov import NakovBleu
-from torchtune_smt.metrics.phrasal import PhrasalBleu
-from torchtune_smt.metrics.sentence_bleu import SacreBleu
+from torchtune_smt.metrics.variants import (
+    BleuPlusOne,
+    LiangBleu,
+    MosesBleu,
+    NakovBleu,
+    PhrasalBleu,
+    SacreBleu,
+)
 
 __all__ = [
     "BleuPlusOne",

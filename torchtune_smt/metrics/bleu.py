@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -96,7 +96,7 @@ class BleuReferences:
                 f"no references for sentence {kbest.index} (counted from 0): there are "
                 f"{len(self)}; give as many references as sentences"
             )
-        result: Counts = kernels.match_statistics(
+        return kernels.match_statistics(
             kbest.index,
             self._root_begin,
             self._roots,
@@ -106,7 +106,6 @@ class BleuReferences:
             self._lengths,
             *kbest.strings(),
         )
-        return result
 
 
 class SentenceBleu(ABC):
@@ -124,36 +123,19 @@ class SentenceBleu(ABC):
 
 
 class BoundBleu:
-    """A `SentenceBleu` for one set of references."""
+    """A `SentenceBleu` for one set of references; a sentence's gains may get a factor (int64)."""
 
-    def __init__(self, metric: SentenceBleu, references: BleuReferences) -> None:
+    def __init__(
+        self,
+        metric: SentenceBleu,
+        references: BleuReferences,
+        factors: NDArray[np.int64] | None = None,
+    ) -> None:
         self._metric = metric
         self._references = references
+        self._factors = factors
 
     def gains(self, kbest: KBest) -> Float64:
         """Return the gain (float64 [k]) of each hypothesis."""
-        return self._metric.score(self._references.statistics(kbest))
-
-
-@dataclass(frozen=True)
-class BleuPlusOne(SentenceBleu):
-    """BLEU+1: sentence-level BLEU-4 with one added to matches and counts of orders 2 to 4.
-
-    p_1 = m_1 / l_1, p_n = (m_n + 1) / (l_n + 1) for n = 2..4, brevity penalty
-    min(1, exp(1 - r/c)); 0 where m_1 = 0. Gains are in 0..1 and equal sacrebleu's add-k
-    smoothing with k = 1. Lin and Och (2004); used by Green et al. (2013).
-
-    Parameters
-    ----------
-    short_references : bool
-        Count only the orders up to r where r < 4, as dtrain's ``stupid_bleu`` does.
-    """
-
-    short_references: bool = False
-
-    def score(self, statistics: Counts) -> Float64:
-        """Return BLEU+1 (float64 [k], 0..1) of each row of statistics."""
-        gains: Float64 = kernels.smoothed_bleu(
-            statistics, 0.0, 1.0, 0.0, self.short_references, False
-        )
-        return gains
+        gains = self._metric.score(self._references.statistics(kbest))
+        return gains if self._factors is None else gains * self._factors[kbest.index]

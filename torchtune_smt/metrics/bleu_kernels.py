@@ -61,33 +61,28 @@ def build_trie(
     for j in range(first, last):
         occurrences[:count] = 0
         for i in range(begin[j], begin[j + 1]):
-            slot = root_slot(roots, nodes, tokens[i])
-            node = roots[slot]
-            if node < 0:
-                node = count
-                count += 1
-                nodes[node, WORD] = tokens[i]
-                nodes[node, SIBLING] = -1
-                nodes[node, CHILD] = -1
-                nodes[node, LIMIT] = 0
-                roots[slot] = node
-            occurrences[node] += 1
-            nodes[node, LIMIT] = max(nodes[node, LIMIT], occurrences[node])
-            for k in range(i + 1, min(i + ORDER, begin[j + 1])):
-                child = nodes[node, CHILD]
-                while child >= 0 and nodes[child, WORD] != tokens[k]:
-                    child = nodes[child, SIBLING]
-                if child < 0:
-                    child = count
+            parent, slot = -1, -1
+            for k in range(i, min(i + ORDER, begin[j + 1])):
+                if parent < 0:
+                    slot = root_slot(roots, nodes, tokens[k])
+                    node = roots[slot]
+                else:
+                    node = nodes[parent, CHILD]
+                    while node >= 0 and nodes[node, WORD] != tokens[k]:
+                        node = nodes[node, SIBLING]
+                if node < 0:
+                    node = count
                     count += 1
-                    nodes[child, WORD] = tokens[k]
-                    nodes[child, SIBLING] = nodes[node, CHILD]
-                    nodes[child, CHILD] = -1
-                    nodes[child, LIMIT] = 0
-                    nodes[node, CHILD] = child
-                node = child
+                    nodes[node, WORD], nodes[node, SIBLING] = tokens[k], -1
+                    nodes[node, CHILD], nodes[node, LIMIT] = -1, 0
+                    if parent < 0:
+                        roots[slot] = node
+                    else:
+                        nodes[node, SIBLING] = nodes[parent, CHILD]
+                        nodes[parent, CHILD] = node
                 occurrences[node] += 1
                 nodes[node, LIMIT] = max(nodes[node, LIMIT], occurrences[node])
+                parent = node
     return count
 
 

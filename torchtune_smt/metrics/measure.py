@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics.base import Metric, References, with_gains
-from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
+from torchtune_smt.metrics.bleu import BleuReferences
+from torchtune_smt.metrics.variants import BleuPlusOne
 
 
 def measured(lists: KBestLists, references: References, metric: Metric | None = None) -> KBestLists:

@@ -9,8 +9,9 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.samplers import base_kernels as kernels
+from torchtune_smt.samplers import kernels
 
 
 class PairSampler(Protocol):
@@ -32,6 +33,11 @@ class PairSampler(Protocol):
         int64 [p, 2]
             Numbers of hypotheses (better, worse). No pair has equal gains or equal strings;
             without words, all hypotheses are different ones.
+
+        Raises
+        ------
+        ValueError
+            The list has no gains, or one of them is not finite.
         """
         ...
 
@@ -56,21 +62,22 @@ def string_numbers(kbest: KBest) -> Int64:
     """Return a number for each hypothesis (int64 [k]), the same for the same words."""
     if kbest.tokens is None or kbest.token_begin is None:
         return np.arange(len(kbest))
-    numbers: Int64 = kernels.number_strings(kbest.token_begin, kbest.tokens)
-    return numbers
+    begin, tokens = kbest.token_begin, kbest.tokens
+    # Room for all: it never grows.
+    table = SequenceTable(np.int32, max(len(kbest), tokens.size // 4 + 1))
+    return table.intern_spans(tokens, begin[:-1], begin[1:]).astype(np.int64)
 
 
 def ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:
     """Return pairs by the places of their hypotheses; see `kernels.ranked_pairs`."""
     gain = kbest.finite_gains()
-    result: Int64 = kernels.ranked_pairs(
+    return kernels.ranked_pairs(
         gain,
         string_numbers(kbest),
         np.argsort(-gain, kind="stable"),
         partners,
         float(threshold),
     )
-    return result
 
 
 def check_threshold(threshold: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.samplers import pro_kernels as kernels
+from torchtune_smt.samplers import kernels
 from torchtune_smt.samplers.base import check_threshold, string_numbers
 
 
@@ -52,15 +52,9 @@ class ProSampler:
         check_threshold(self.threshold)
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
-        """Return the sampled pairs; see `PairSampler.sample`.
-
-        Raises
-        ------
-        ValueError
-            The list has no gains, or one of them is not finite.
-        """
+        """Return the sampled pairs; see `PairSampler.sample`."""
         gain = kbest.finite_gains()
-        result: Int64 = kernels.pro_pairs(
+        return kernels.pro_pairs(
             gain,
             string_numbers(kbest),
             np.array(seed, np.int64),
@@ -69,4 +63,3 @@ class ProSampler:
             self.pairs,
             self.distinct,
         )
-        return result

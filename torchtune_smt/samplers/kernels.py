@@ -1,4 +1,4 @@
-"""Kernels of PRO's sampler."""
+"""Kernels that choose pairs of hypotheses."""
 
 from __future__ import annotations
 
@@ -57,45 +57,15 @@ def unordered_pair(number: int) -> tuple[np.int64, np.int64]:
 
 
 @kernel
-def goes_first(difference: Float64, entry: Int64, a: int, b: int) -> bool:
-    """Say whether entry `a` goes before `b` does: it differs less, or as much but came later."""
-    if difference[a] != difference[b]:
-        return bool(difference[a] < difference[b])
-    return bool(entry[a, 2] > entry[b, 2])
+def keep_largest(size: Float64, pair: Int64, n: int, most: int) -> int:
+    """Sort `n` pairs by size, the largest first, and keep so many; return how many there are.
 
-
-@kernel
-def swap(difference: Float64, entry: Int64, a: int, b: int) -> None:
-    """Exchange two entries of the heap."""
-    difference[a], difference[b] = difference[b], difference[a]
-    for column in range(3):
-        entry[a, column], entry[b, column] = entry[b, column], entry[a, column]
-
-
-@kernel
-def sift_up(difference: Float64, entry: Int64, place: int) -> None:
-    """Move the last entry of a heap, at `place`, up to where it belongs."""
-    while place > 0:
-        parent = (place - 1) // 2
-        if not goes_first(difference, entry, place, parent):
-            return
-        swap(difference, entry, place, parent)
-        place = parent
-
-
-@kernel
-def sift_down(difference: Float64, entry: Int64, size: int) -> None:
-    """Move the top entry of a heap of `size` entries down to where it belongs."""
-    place = 0
-    while True:
-        first = place
-        for child in range(2 * place + 1, min(2 * place + 3, size)):
-            if goes_first(difference, entry, child, first):
-                first = child
-        if first == place:
-            return
-        swap(difference, entry, place, first)
-        place = first
+    Equal ones stay in their order.
+    """
+    order = np.argsort(-size[:n], kind="mergesort")[:most]
+    size[: order.size] = size[order]
+    pair[: order.size] = pair[order]
+    return order.size
 
 
 @kernel
@@ -118,34 +88,69 @@ def pro_pairs(
         total = k * (k - 1) // 2
         candidates = min(candidates, total)
         numbers = distinct_numbers(key, total, candidates)
-    # A heap of (better, worse, when drawn), on its top the one that goes when a better one comes.
-    room = min(candidates, count)
-    entry = np.empty((room, 3), np.int64)
-    difference = np.empty(room)
-    kept = 0
+    most = min(candidates, count)
+    pair = np.empty((2 * most, 2), np.int64)
+    size = np.empty(2 * most)
+    n, floor = 0, 0.0
     for t in range(candidates):
         if distinct:
             i, j = unordered_pair(numbers[t])
         else:
             bits = draw(key, t)
             i, j = below(bits, k), below(bits >> np.uint64(32), k)
-        size = abs(gain[i] - gain[j])
-        if size == 0.0 or size < threshold or (kept == room and size <= difference[0]):
+        size[n] = abs(gain[i] - gain[j])
+        if size[n] <= floor or size[n] < threshold or string[i] == string[j]:
             continue
-        if string[i] == string[j]:
-            continue
-        place = 0 if kept == room else kept
         if gain[i] < gain[j]:
             i, j = j, i
-        entry[place, 0], entry[place, 1], entry[place, 2] = i, j, t
-        difference[place] = size
-        if kept == room:
-            sift_down(difference, entry, room)
-        else:
-            sift_up(difference, entry, kept)
-            kept += 1
-    # What goes first comes last.
-    for last in range(kept - 1, 0, -1):
-        swap(difference, entry, 0, last)
-        sift_down(difference, entry, last)
-    return entry[:kept, :2].copy()
+        pair[n, 0], pair[n, 1] = i, j
+        n += 1
+        if n == size.size:
+            n = keep_largest(size, pair, n, most)
+            floor = size[n - 1]
+    n = keep_largest(size, pair, n, most)
+    return pair[:n].copy()
+
+
+@kernel
+def ranked_pairs(
+    gain: Float64,
+    string: Int64,
+    order: Int64,
+    partners: Int64,
+    threshold: float,
+) -> Int64:
+    """Return pairs (better, worse) of hypotheses in the order of their gains.
+
+    Parameters
+    ----------
+    gain : float64 [k]
+    string : int64 [k]
+        The same number for the same words.
+    order : int64 [k]
+        The hypotheses in descending order of gain.
+    partners : int64 [k]
+        The hypothesis at place p of `order` meets those at ``partners[p]`` and after.
+    threshold : float
+        Gains that differ by less make no pair, nor do equal ones.
+
+    Returns
+    -------
+    int64 [p, 2]
+        By the place of the better, then by that of the worse.
+    """
+    k = gain.size
+    pairs = np.empty((np.sum(k - partners), 2), np.int64)
+    count = 0
+    for place in range(k):
+        i = order[place]
+        for other in range(partners[place], k):
+            j = order[other]
+            size = gain[i] - gain[j]
+            if size == 0.0 or size < threshold:
+                continue
+            if string[i] == string[j]:
+                continue
+            pairs[count, 0], pairs[count, 1] = i, j
+            count += 1
+    return pairs[:count].copy()
