@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
@@ -22,6 +23,9 @@ from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.models.base import Model
 
 Prepared = TypeVar("Prepared")
+Hypotheses = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
+"""Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
+``score``."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
-    ) -> KBest:
+    ) -> Hypotheses:
         """Decode one sentence; runs in threads, and changes nothing that they share.
 
         Parameters
@@ -176,19 +180,24 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         read = snapshot.read(self.features, ids)
         bounds = np.cumsum([n_dense, *[s.sparse_id.size for s in sentences]])[:-1]
         dense_weight, *sparse_weights = np.split(read, bounds)
+        jobs = (sentences, prepared, sparse_weights)
+        shared = ([dense_weight] * len(sentences), [size] * len(sentences))
         run = map if self._pool is None else self._pool.map
-        return KBestLists.of(
-            list(
-                run(
-                    self._translate,
-                    sentences,
-                    prepared,
-                    sparse_weights,
-                    [dense_weight] * len(sentences),
-                    [size] * len(sentences),
+        lists = []
+        for rules, found in zip(sentences, run(self._translate, *jobs, *shared), strict=True):
+            token_begin, tokens, row_begin, feature, value, score = found
+            lists.append(
+                KBest(
+                    index=rules.index,
+                    rows=Rows(row_begin, feature, value),
+                    features=self.features,
+                    score=score,
+                    token_begin=token_begin,
+                    tokens=tokens,
+                    words=self.words,
                 )
             )
-        )
+        return KBestLists.of(lists)
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the sparse features of all rules that match some sentences."""

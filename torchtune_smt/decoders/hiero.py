@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
-
-from torchtune_smt.core.arrays import Float64, Int32
-from torchtune_smt.core.rows import Rows
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, SentenceRules
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
-from torchtune_smt.decoders.hiero_rule_kernels import local_rules, score_rules
+from torchtune_smt.decoders.hiero_rule_kernels import Targets, local_rules, score_rules
 from torchtune_smt.features.template import RuleTemplate
-from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.models.base import Model
 
 LANGUAGE_MODEL = "LanguageModel"
@@ -27,16 +22,7 @@ GLUE = "Glue"
 WORD_VALUE = -math.log10(math.e)
 
 
-class _Targets(NamedTuple):
-    """Target sides and dense features of a sentence's rules."""
-
-    begin: Int32
-    target: Int32
-    target_lm: Int32
-    dense: Float64
-
-
-class HieroDecoder(GrammarDecoder[_Targets]):
+class HieroDecoder(GrammarDecoder[Targets]):
     """CKY parsing with a synchronous grammar and an n-gram model (Chiang 2007), lazy k-best lists.
 
     Dense features are the grammar's, and, as in cdec, ``LanguageModel`` (log10),
@@ -104,27 +90,25 @@ class HieroDecoder(GrammarDecoder[_Targets]):
             max_span=max_span,
         )
 
-    def _prepare(self, rules: SentenceRules) -> _Targets:
-        return _Targets(
-            *local_rules(
-                self.grammar.target_begin,
-                self.grammar.target_symbols,
-                rules.grammar.rule,
-                rules.grammar.dense,
-                rules.copies,
-                rules.lm_words,
-                WORD_VALUE,
-            )
+    def _prepare(self, rules: SentenceRules) -> Targets:
+        return local_rules(
+            self.grammar.target_begin,
+            self.grammar.target_symbols,
+            rules.grammar.rule,
+            rules.grammar.dense,
+            rules.copies,
+            rules.lm_words,
+            WORD_VALUE,
         )
 
     def _translate(
         self,
         rules: SentenceRules,
-        prepared: _Targets,
+        prepared: Targets,
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
-    ) -> KBest:
+    ) -> Hypotheses:
         # Every sentence gets a translation: words that no rule covers are passed through, and
         # whatever does not parse is glued.
         columns = len(self.dense_names)
@@ -136,13 +120,11 @@ class HieroDecoder(GrammarDecoder[_Targets]):
             table,
             nodes,
             rules.grammar.rule_begin,
-            prepared.dense,
+            prepared,
             dense_weight,
             rules.sparse_begin,
             rules.sparse_feature,
             sparse_weight,
-            prepared.begin,
-            prepared.target_lm,
             lm_weight,
         )
         chart = fill_chart(
@@ -151,10 +133,7 @@ class HieroDecoder(GrammarDecoder[_Targets]):
             model.begin_state,
             model.end_word,
             rules.words,
-            rules.grammar.child_begin,
-            rules.grammar.child_symbol,
-            rules.grammar.child_node,
-            rules.grammar.rule_begin,
+            rules.grammar,
             scored,
             prepared.begin,
             prepared.target_lm,
@@ -163,26 +142,14 @@ class HieroDecoder(GrammarDecoder[_Targets]):
             lm_weight,
             float(dense_weight[columns - 1]),
         )
-        derivations = best_derivations(chart, prepared.begin, prepared.target, k, self.unique)
-        token_begin, tokens, row_begin, feature, value, score = read_off(
+        return read_off(
             chart,
-            derivations,
+            best_derivations(chart, prepared.begin, prepared.target, k, self.unique),
             rules.words.size,
-            prepared.begin,
-            prepared.target,
-            prepared.dense,
+            prepared,
             rules.sparse_begin,
             rules.sparse_feature,
-            rules.sparse_id.astype(np.int64),
+            rules.sparse_id,
             lm_column,
             columns - 1,
-        )
-        return KBest(
-            index=rules.index,
-            rows=Rows(row_begin, feature, value),
-            features=self.features,
-            score=score,
-            token_begin=token_begin,
-            tokens=tokens,
-            words=self.words,
         )

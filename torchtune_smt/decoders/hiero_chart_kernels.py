@@ -13,9 +13,9 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
-from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
+from torchtune_smt.decoders.hiero_lm_kernels import FULL, LEFT, RIGHT, add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
-from torchtune_smt.grammar.matching_kernels import place
+from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 from torchtune_smt.grammar.room_kernels import longer
 
 # Rules of the glue grammar, as an edge's rule.
@@ -24,7 +24,7 @@ GLUE_NEXT = -2  # S -> S X
 GOAL = -3  # the sentence between <s> and </s>
 
 # Columns of `Chart.item` and of `Chart.edge`.
-LEFT, FULL, RIGHT, EDGE = 0, 1, 2, 3
+EDGE = 3  # behind LEFT, FULL and RIGHT
 RULE, CHILD1, CHILD2, NEXT = 0, 1, 2, 3
 
 
@@ -191,32 +191,14 @@ def _prune_cell(
                     else:
                         z = x if symbol == -1 else y
                         left, full, right, p = add_string(
-                            table,
-                            nodes,
-                            left,
-                            full,
-                            right,
-                            p,
-                            item[z, LEFT],
-                            item[z, FULL],
-                            item[z, RIGHT],
+                            table, nodes, left, full, right, p, item, z
                         )
             else:
                 # Sentences begin here, so S is scored behind <s> from the start.
                 own = 0.0 if r == GLUE_FIRST else glue_weight
                 before = begin_state if r == GLUE_FIRST else item[x, RIGHT]
                 z = x if r == GLUE_FIRST else y
-                left, full, right, p = add_string(
-                    table,
-                    nodes,
-                    0,
-                    1,
-                    before,
-                    0.0,
-                    item[z, LEFT],
-                    item[z, FULL],
-                    item[z, RIGHT],
-                )
+                left, full, right, p = add_string(table, nodes, 0, 1, before, 0.0, item, z)
             own += lm_weight * p
             total = own
             if x >= 0:
@@ -274,10 +256,7 @@ def fill_chart(
     begin_state: int,
     end_word: int,
     source: Int32,
-    child_begin: Int32,
-    child_symbol: Int32,
-    child_node: Int32,
-    rule_begin: Int32,
+    grammar: SentenceGrammar,
     rules: Rules,
     target_begin: Int32,
     target: Int32,
@@ -294,13 +273,14 @@ def fill_chart(
         `LmTables`; `begin_state` is the state after <s>, `end_word` is </s>.
     source : int32 [n]
         Words of the grammar, -1 where unknown.
-    child_begin, child_symbol, child_node, rule_begin
-        The sentence's trie, as in `SentenceGrammar`.
+    grammar : SentenceGrammar
     rules : Rules
         Scored; the last n are the pass-through rules of the source's words.
     target_begin, target
         Their target sides, in words of the language model.
     """
+    child_begin, child_symbol = grammar.child_begin, grammar.child_symbol
+    child_node, rule_begin = grammar.child_node, grammar.rule_begin
     n = source.size
     span = min(max_span, n)
     cells = n

@@ -22,6 +22,7 @@ from torchtune_smt.decoders.hiero_chart_kernels import (
     RULE,
     Chart,
 )
+from torchtune_smt.decoders.hiero_rule_kernels import Targets
 from torchtune_smt.grammar.room_kernels import longer
 
 RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
@@ -275,16 +276,42 @@ def best_derivations(
 
 
 @kernel
+def write_row(
+    row: Float64,
+    fired: Int32,
+    feature_id: Int32,
+    feature: Int32,
+    value: Float64,
+    entries: int,
+) -> int:
+    """Write dense features that are not 0 and sparse ones that fired, each once.
+
+    They stand behind the first `entries` of `feature` and `value`; returns the new number of these.
+    `fired` holds positions in `feature_id`, and is sorted.
+    """
+    for f in range(row.size):
+        if row[f] != 0.0:
+            feature[entries], value[entries] = f, row[f]
+            entries += 1
+    fired.sort()
+    for s in range(fired.size):
+        if s > 0 and fired[s] == fired[s - 1]:
+            value[entries - 1] += 1.0
+        else:
+            feature[entries], value[entries] = feature_id[fired[s]], 1.0
+            entries += 1
+    return entries
+
+
+@kernel
 def read_off(
     chart: Chart,
     derivations: Derivations,
     source_length: int,
-    target_begin: Int32,
-    target: Int32,
-    dense: Float64,
+    targets: Targets,
     sparse_begin: Int64,
     sparse_feature: Int32,
-    sparse_id: Int64,
+    sparse_id: Int32,
     lm_column: int,
     glue_column: int,
 ) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
@@ -292,16 +319,17 @@ def read_off(
 
     Parameters
     ----------
-    dense : float64 [rules, dense features]
-        Column f is feature f; columns `lm_column` and `glue_column` are added up here.
+    targets : Targets
+        Column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
     sparse_begin, sparse_feature
         Sparse features of the rules (CSR): positions in `sparse_id`, one for each time that a
         feature fires.
-    sparse_id : int64
+    sparse_id : int32
         Ids of the features, ascending, all of them behind the dense ones.
     """
     edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
     pool, item = derivations.pool, derivations.item
+    target_begin, target, dense = targets.begin, targets.target, targets.dense
     first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
     columns = dense.shape[1]
     # Pairs (derivation, next symbol). Every level of a derivation covers fewer words than the one
@@ -362,17 +390,7 @@ def read_off(
         token_begin[h + 1] = words
         feature = longer(feature, entries + columns + firings)
         value = longer(value, entries + columns + firings)
-        for f in range(columns):
-            if row[f] != 0.0:
-                feature[entries], value[entries] = f, row[f]
-                entries += 1
-        fired[:firings].sort()
-        for s in range(firings):
-            if s > 0 and fired[s] == fired[s - 1]:
-                value[entries - 1] += 1.0
-            else:
-                feature[entries], value[entries] = sparse_id[fired[s]], 1.0
-                entries += 1
+        entries = write_row(row, fired[:firings], sparse_id, feature, value, entries)
         row_begin[h + 1] = entries
     tokens, feature, value = tokens[:words].copy(), feature[:entries].copy(), value[:entries].copy()
     return token_begin, tokens, row_begin, feature, value, score

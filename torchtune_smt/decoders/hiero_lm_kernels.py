@@ -16,9 +16,11 @@ never be told apart by words around them: recombination on this triple is exact.
 
 from __future__ import annotations
 
-from torchtune_smt.core.arrays import Records
+from torchtune_smt.core.arrays import Int32, Records
 from torchtune_smt.core.compiled import inner
 from torchtune_smt.lm.kernels import match
+
+LEFT, FULL, RIGHT = 0, 1, 2  # columns of an array of strings
 
 
 @inner
@@ -46,15 +48,16 @@ def add_string(
     full: int,
     right: int,
     score: float,
-    next_left: int,
-    next_full: int,
-    next_right: int,
+    strings: Int32,
+    which: int,
 ) -> tuple[int, int, int, float]:
-    """Append a string to a string; `score` takes the change of the second one's score.
+    """Append row `which` of `strings` to a string; `score` takes the change of its own score.
 
     The first words of the second string are scored again in the context of the first, until
     that context no longer reaches across the seam.
     """
+    next_left, next_full = strings[which, LEFT], strings[which, FULL]
+    next_right = strings[which, RIGHT]
     if right == 0:
         # Nothing before the seam matters to what stands behind it.
         if full == 0 and left == 0:

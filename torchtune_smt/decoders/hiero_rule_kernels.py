@@ -30,6 +30,25 @@ class Rules(NamedTuple):
     score: Float64
 
 
+class Targets(NamedTuple):
+    """Target sides and dense features of a sentence's rules.
+
+    Attributes
+    ----------
+    begin : int32 [rules + 1]
+    target, target_lm : int32
+        Symbols, as target words and as words of the language model; gaps are -1 and -2 in both.
+    dense : float64 [rules, F + 5]
+        Behind those of the grammar the columns LanguageModel (0 here), LanguageModel_OOV,
+        WordPenalty, PassThrough, Glue.
+    """
+
+    begin: Int32
+    target: Int32
+    target_lm: Int32
+    dense: Float64
+
+
 @kernel
 def local_rules(
     target_begin: Int64,
@@ -39,7 +58,7 @@ def local_rules(
     copies: Int32,
     lm_words: Int32,
     word_value: float,
-) -> tuple[Int32, Int32, Int32, Float64]:
+) -> Targets:
     """Return the target sides and dense features of a sentence's rules.
 
     Parameters
@@ -56,14 +75,6 @@ def local_rules(
         The language model's word of each target word.
     word_value : float
         Value of the word penalty for one word.
-
-    Returns
-    -------
-    begin : int32 [r + n + 1]
-    target, target_lm : int32
-        Symbols, as target words and as words of the language model; gaps are -1 and -2 in both.
-    dense : float64 [r + n, F + 5]
-        With the columns LanguageModel (0 here), LanguageModel_OOV, WordPenalty, PassThrough, Glue.
     """
     r, n, columns = rule.size, copies.size, dense.shape[1]
     begin = np.zeros(r + n + 1, np.int32)
@@ -91,7 +102,7 @@ def local_rules(
                 if target_lm[k] == 0:
                     values[i, columns + 1] += 1.0
                 values[i, columns + 2] += word_value
-    return begin, target, target_lm, values
+    return Targets(begin, target, target_lm, values)
 
 
 @kernel
@@ -99,13 +110,11 @@ def score_rules(
     table: Records,
     nodes: Records,
     rule_begin: Int32,
-    dense: Float64,
+    targets: Targets,
     dense_weight: Float64,
     sparse_begin: Int64,
     sparse_feature: Int32,
     sparse_weight: Float64,
-    target_begin: Int32,
-    target: Int32,
     lm_weight: float,
 ) -> Rules:
     """Score the rules of one sentence under the current weights.
@@ -115,6 +124,7 @@ def score_rules(
     Rules are ordered by their score plus that of their words in the language model, each run
     of words taken by itself.
     """
+    target_begin, target, dense = targets.begin, targets.target_lm, targets.dense
     n, columns = dense.shape
     state = np.empty((n, 4), np.int32)
     score = np.empty((n, 2), np.float64)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.rows import Rows
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, SentenceRules
+from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
 from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations
 from torchtune_smt.decoders.phrase_option_kernels import (
     LOG_10,
@@ -23,7 +22,6 @@ from torchtune_smt.decoders.phrase_option_kernels import (
 from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
 from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.grammar.reordering import ORIENTATIONS
-from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.models.base import Model
 
 DISTORTION = "Distortion0_0"
@@ -144,12 +142,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
     def _prepare(self, rules: SentenceRules) -> Options:
         options = lay_out(
             rules.words,
-            rules.grammar.child_begin,
-            rules.grammar.child_symbol,
-            rules.grammar.child_node,
-            rules.grammar.rule_begin,
-            rules.grammar.rule,
-            rules.grammar.dense,
+            rules.grammar,
             self.grammar.target_begin,
             self.grammar.target_symbols,
             rules.copies,
@@ -175,7 +168,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
-    ) -> KBest:
+    ) -> Hypotheses:
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
         # whatever the distortion limit, the next phrase may begin at the first word that is not
         # translated.
@@ -191,8 +184,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         scored = score_options(
             table,
             nodes,
-            rules.grammar.rule_begin,
-            rules.grammar.rule,
+            rules.grammar,
             *self._alone[rules.model],
             options,
             own_weight,
@@ -233,7 +225,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             self.stack_size,
         )
         derivations = best_derivations(chart, options.begin, options.symbol, k, self.unique)
-        token_begin, tokens, row_begin, feature, value, score = read_off(
+        return read_off(
             chart,
             span,
             derivations,
@@ -244,13 +236,4 @@ class PhraseDecoder(GrammarDecoder[Options]):
             rules.sparse_feature,
             rules.sparse_id,
             1,
-        )
-        return KBest(
-            index=rules.index,
-            rows=Rows(row_begin, feature, value),
-            features=self.features,
-            score=score,
-            token_begin=token_begin,
-            tokens=tokens,
-            words=self.words,
         )

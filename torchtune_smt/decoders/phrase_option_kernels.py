@@ -14,10 +14,11 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.hiero_chart_kernels import CHILD1, RULE, Chart
-from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations
+from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, write_row
 from torchtune_smt.decoders.hiero_lm_kernels import add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
-from torchtune_smt.grammar.matching_kernels import lower_bound
+from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
+from torchtune_smt.grammar.room_kernels import longer
 
 LOG_10 = np.log(10.0)
 
@@ -106,12 +107,7 @@ def _classes(rows: Int64) -> Int32:
 @kernel
 def lay_out(
     source: Int32,
-    child_begin: Int32,
-    child_symbol: Int32,
-    child_node: Int32,
-    rule_begin: Int32,
-    rule: Int64,
-    values: Float64,
+    grammar: SentenceGrammar,
     target_begin: Int64,
     target_symbols: Int32,
     copies: Int32,
@@ -127,8 +123,8 @@ def lay_out(
     ----------
     source : int32 [n]
         Words of the table, -1 where unknown.
-    child_begin, child_symbol, child_node, rule_begin, rule, values
-        The sentence's phrases, as `SentenceGrammar` has them; `values` are the first columns.
+    grammar : SentenceGrammar
+        The sentence's phrases, whose features are the first columns.
     target_begin, target_symbols
         Target sides of the whole table.
     copies : int32 [n]
@@ -138,6 +134,7 @@ def lay_out(
     columns : int
         Number of dense features.
     """
+    child_begin, rule_begin, rule = grammar.child_begin, grammar.rule_begin, grammar.rule
     n, r = source.size, rule.size
     # Phrases of the table that match a span.
     longest = 1
@@ -148,10 +145,10 @@ def lay_out(
         for j in range(i, n):
             if source[j] < 0:
                 break
-            at = lower_bound(child_symbol, child_begin[v], child_begin[v + 1], source[j])
-            if at == child_begin[v + 1] or child_symbol[at] != source[j]:
+            at = place(grammar.child_symbol, child_begin[v], child_begin[v + 1], source[j])
+            if at < 0:
                 break
-            v = child_node[at]
+            v = grammar.child_node[at]
             length = j - i + 1
             if length > width:
                 more = np.full((n, 2 * width + 1), -1, np.int32)
@@ -187,8 +184,8 @@ def lay_out(
             symbol[begin[k] + 1 + m] = word
             lm_word[lm_begin[k] + m] = lm_words[word]
         if k < r:
-            for f in range(values.shape[1]):
-                dense[k, f] = values[k, f]
+            for f in range(grammar.dense.shape[1]):
+                dense[k, f] = grammar.dense[k, f]
         else:
             dense[k, where.unknown_word] = -100.0
         dense[k, where.word_penalty] = lm_begin[k] - lm_begin[k + 1]
@@ -236,8 +233,7 @@ def score_alone(
 def score_options(
     table: Records,
     nodes: Records,
-    rule_begin: Int32,
-    rule: Int64,
+    grammar: SentenceGrammar,
     known: Int32,
     known_score: Float64,
     options: Options,
@@ -267,6 +263,7 @@ def score_options(
         The first `table_limit` in the order of a node are the best, best first, by their score with
         that of their words in the language model; others are not sorted.
     """
+    rule_begin, rule = grammar.rule_begin, grammar.rule
     n, columns = options.dense.shape
     state = np.empty((n, 4), np.int32)
     score = np.empty((n, 2), np.float64)
@@ -394,32 +391,17 @@ def read_off(
     n, columns = options.option.shape[0], dense.shape[1]
     c = (rows - 1) // 2
     path = np.empty(n + 1, np.int32)
-    token_begin = np.zeros(k + 1, np.int64)
-    most, entries = 0, 0
-    for h in range(k):
-        steps = _path(edge, derivation, pool, item, pool[first + h], path)
-        words, firings = 0, 0
-        for step in range(steps):
-            r = edge[path[step], RULE]
-            if r >= 0:
-                words += begin[r + 1] - begin[r] - 1
-                firings += row_begin[(r + 1) * rows] - row_begin[r * rows]
-        token_begin[h + 1] = token_begin[h] + words
-        most = max(most, firings)
-        entries += columns + firings
-    tokens = np.empty(token_begin[k], np.int32)
-    entry_begin = np.zeros(k + 1, np.int64)
-    id_ = np.empty(entries, np.int32)
-    value = np.empty(entries, np.float64)
+    token_begin, entry_begin = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
+    tokens, fired = np.empty(1024, np.int32), np.empty(64, np.int32)
+    id_, value = np.empty(1024, np.int32), np.empty(1024, np.float64)
     score = np.empty(k, np.float64)
     row = np.empty(columns, np.float64)
-    fired = np.empty(most, np.int32)
     entries, words = 0, 0
     for h in range(k):
         score[h] = derivations.score[pool[first + h]]
         steps = _path(edge, derivation, pool, item, pool[first + h], path)
         row[:] = 0.0
-        firings = 0
+        firings, room = 0, 0
         end, before = -1, -1
         for step in range(steps - 1, -1, -1):
             e = path[step]
@@ -427,6 +409,9 @@ def read_off(
             row[where.language_model] += LOG_10 * chart.edge_score[e, 1]
             if r < 0:
                 continue
+            tokens = longer(tokens, words + begin[r + 1] - begin[r])
+            room += row_begin[(r + 1) * rows] - row_begin[r * rows]
+            fired = longer(fired, room)
             for q in range(begin[r] + 1, begin[r + 1]):
                 tokens[words] = options.symbol[q]
                 words += 1
@@ -452,16 +437,10 @@ def read_off(
                     at = before * rows + 1 + c + span[e, 3]
                     firings = _add_row(feature, row_begin[at], row_begin[at + 1], fired, firings)
             before = r
-        for f in range(columns):
-            if row[f] != 0.0:
-                id_[entries], value[entries] = f, row[f]
-                entries += 1
-        fired[:firings].sort()
-        for s in range(firings):
-            if s > 0 and fired[s] == fired[s - 1]:
-                value[entries - 1] += 1.0
-            else:
-                id_[entries], value[entries] = feature_id[fired[s]], 1.0
-                entries += 1
+        token_begin[h + 1] = words
+        id_ = longer(id_, entries + columns + firings)
+        value = longer(value, entries + columns + firings)
+        entries = write_row(row, fired[:firings], feature_id, id_, value, entries)
         entry_begin[h + 1] = entries
-    return token_begin, tokens, entry_begin, id_[:entries].copy(), value[:entries].copy(), score
+    tokens, id_, value = tokens[:words].copy(), id_[:entries].copy(), value[:entries].copy()
+    return token_begin, tokens, entry_begin, id_, value, score

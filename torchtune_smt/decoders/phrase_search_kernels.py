@@ -29,6 +29,7 @@ from torchtune_smt.decoders.hiero_chart_kernels import (
 )
 from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
+from torchtune_smt.grammar.room_kernels import longer
 
 WIDEST = 63
 """The largest distortion limit; a larger one, or none, counts as this."""
@@ -70,6 +71,14 @@ class Reordering(NamedTuple):
     forward_class: Int32
 
 
+class _Hypotheses(NamedTuple):
+    """What is kept of hypotheses: their columns, what they cover, and the estimate of the rest."""
+
+    column: Int32
+    mask: UInt64
+    future: Float64
+
+
 @inlined
 def _bits(length: int) -> np.uint64:
     """Return a mask of as many ones."""
@@ -105,47 +114,35 @@ def _orientation(kind: int, monotone: bool, swap: bool, right: bool) -> int:
 
 @inner
 def _towards_before(
-    kind: int,
-    hierarchical: bool,
-    block: Int32,
-    top: int,
-    start: int,
-    end: int,
-    first: int,
-    last: int,
+    kind: int, hierarchical: bool, block: Int32, hyp: Int32, h: int, first: int, last: int
 ) -> int:
     """Return the orientation of a phrase towards what was translated just before it.
 
     Parameters
     ----------
-    block, top
-        Blocks, and the one on top of the hypothesis' stack.
-    start, end
-        First and last word of the hypothesis' last phrase; ``start`` may be `_NO_SWAP`.
+    block
+        Blocks, for the one on top of the hypothesis' stack.
+    hyp, h
+        The hypothesis, whose `_START` may be `_NO_SWAP`.
     first, last
-        Those of the phrase.
+        First and last word of the phrase.
     """
+    start, end = hyp[h, _START], hyp[h, _END]
     if hierarchical:
-        start, end = block[top, 1], block[top, 2]
+        start, end = block[hyp[h, _BLOCK], 1], block[hyp[h, _BLOCK], 2]
     return _orientation(kind, first == end + 1, last + 1 == start, first > end)
 
 
 @inner
 def _towards_behind(
-    kind: int,
-    hierarchical: bool,
-    gap: int,
-    mask: np.uint64,
-    start: int,
-    end: int,
-    first: int,
-    last: int,
+    kind: int, hierarchical: bool, hyp: Int32, hyp_mask: UInt64, h: int, first: int, last: int
 ) -> int:
     """Return the orientation of the last phrase of a hypothesis towards what comes behind it.
 
     The hierarchical one is that of Moses: what lies right behind the phrase in the source and is
     not covered yet belongs to the block that comes next, if that begins on this side.
     """
+    start, end, gap, mask = hyp[h, _START], hyp[h, _END], hyp[h, _GAP], hyp_mask[h]
     monotone, swap = first == end + 1, last + 1 == start
     if hierarchical:
         monotone |= first > end and not _covered(gap, mask, end + 1)
@@ -265,14 +262,8 @@ def _fill_stack(
     nodes: Records,
     end_word: int,
     complete: bool,
-    order: Int32,
-    rule_state: Int32,
-    rule_score: Float64,
-    kind: int,
-    hierarchical: bool,
-    backward: Float64,
-    forward: Float64,
-    forward_class: Int32,
+    rules: Rules,
+    reordering: Reordering,
     lm_weight: float,
     pop_limit: int,
     cube: Int32,
@@ -286,14 +277,9 @@ def _fill_stack(
     slots: Int64,
     stamp: int,
     ranked: Int32,
-    hyp: Int32,
-    hyp_mask: UInt64,
-    hyp_future: Float64,
-    item: Int32,
-    best: Float64,
+    hyps: _Hypotheses,
+    chart: Chart,
     items: int,
-    edge: Int32,
-    edge_score: Float64,
     edge_span: Int32,
     edges: int,
     block: Int32,
@@ -307,6 +293,11 @@ def _fill_stack(
     the next option. A candidate is queued with the score that its words have by themselves, and,
     when it comes to the top, once more with that which they have where they stand.
     """
+    order, rule_state, rule_score = rules.order, rules.state, rules.score
+    kind, hierarchical = reordering.kind, reordering.hierarchical
+    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.future
+    item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
+    backward, forward = reordering.backward, reordering.forward
     backwards, forwards = backward.shape[1] > 0, forward.shape[1] > 0
     cands, heap, pops, parent = 0, 0, -1, -1
     mask = np.uint64(slots.shape[0] - 1)
@@ -328,30 +319,12 @@ def _fill_stack(
                         continue
             h, r = ranked[a], order[b]
             own = rule_score[r, 0] + cube_score[u, 0]
-            before, behind = 0, 0
+            before, behind, first, last = 0, 0, cube[u, _FROM], cube[u, _TO]
             if backwards:
-                before = _towards_before(
-                    kind,
-                    hierarchical,
-                    block,
-                    hyp[h, _BLOCK],
-                    hyp[h, _START],
-                    hyp[h, _END],
-                    cube[u, _FROM],
-                    cube[u, _TO],
-                )
+                before = _towards_before(kind, hierarchical, block, hyp, h, first, last)
                 own += backward[r, before]
             if forwards and hyp[h, _LAST] >= 0:
-                behind = _towards_behind(
-                    kind,
-                    hierarchical,
-                    hyp[h, _GAP],
-                    hyp_mask[h],
-                    hyp[h, _START],
-                    hyp[h, _END],
-                    cube[u, _FROM],
-                    cube[u, _TO],
-                )
+                behind = _towards_behind(kind, hierarchical, hyp, hyp_mask, h, first, last)
                 own += forward[hyp[h, _LAST], behind]
             total = best[h] + own + lm_weight * rule_score[r, 1] + cube_score[u, 1]
             cand[cands, 0], cand[cands, 1], cand[cands, 2] = u, a, b
@@ -373,17 +346,8 @@ def _fill_stack(
                 parent = c
                 break
             h, r = ranked[cand[c, 1]], order[cand[c, 2]]
-            _, _, right, p = add_string(
-                table,
-                nodes,
-                0,
-                1,
-                hyp[h, _STATE],
-                rule_score[r, 1],
-                rule_state[r, 0],
-                rule_state[r, 1],
-                rule_state[r, 2],
-            )
+            right, p = hyp[h, _STATE], rule_score[r, 1]
+            _, _, right, p = add_string(table, nodes, 0, 1, right, p, rule_state, r)
             if complete:
                 _, _, right, p = add_word(table, nodes, 0, 1, right, p, end_word)
                 right = 0
@@ -411,7 +375,7 @@ def _fill_stack(
             if hierarchical and backwards:
                 top, blocks = _push_block(block, blocks, block_slots, hyp[h, _BLOCK], first, last)
             if forwards:
-                cls = forward_class[r]
+                cls = reordering.forward_class[r]
             if (forwards or (backwards and not hierarchical)) and not _covered(
                 gap, after, first - 1
             ):
@@ -463,9 +427,7 @@ def _group_stack(
     end: int,
     stack_size: int,
     best: Float64,
-    hyp: Int32,
-    hyp_mask: UInt64,
-    hyp_future: Float64,
+    hyps: _Hypotheses,
     ranked: Int32,
     sorted_: Int32,
     member: Int32,
@@ -481,6 +443,7 @@ def _group_stack(
     Writes the groups behind the others, and to `ranked` their hypotheses, best first; returns the
     number of groups.
     """
+    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.future
     count = end - begin
     # They were made best first, but for those that recombination has made better.
     for i in range(count):
@@ -620,6 +583,7 @@ def search(
     edge_score = np.empty((room, 2), np.float64)
     edge_span = np.empty((room, 4), np.int32)
     ranked = np.empty(room, np.int32)
+    hyps, chart = _Hypotheses(hyp, hyp_mask, hyp_future), Chart(item, best, edge, edge_score, -1)
     sorted_ = np.empty(pop_limit, np.int32)
     member = np.empty(pop_limit, np.int32)
     group = np.empty((room, 4), np.int32)
@@ -666,11 +630,8 @@ def search(
         for length in range(1, min(longest, t) + 1):
             first, last = group_begin[t - length], group_begin[t - length + 1]
             needed = cubes + (last - first) * (distortion_limit + 1)
-            if needed > cube.shape[0]:
-                more = needed + cube.shape[0]
-                cube = np.concatenate((cube[:cubes], np.empty((more, 7), np.int32)))
-                cube_mask = np.concatenate((cube_mask[:cubes], np.empty(more, np.uint64)))
-                cube_score = np.concatenate((cube_score[:cubes], np.empty((more, 2), np.float64)))
+            cube, cube_mask = longer(cube, needed), longer(cube_mask, needed)
+            cube_score = longer(cube_score, needed)
             cubes = _find_cubes(
                 group,
                 group_mask,
@@ -701,14 +662,8 @@ def search(
             nodes,
             end_word,
             t == n,
-            rules.order,
-            rules.state,
-            rules.score,
-            reordering.kind,
-            reordering.hierarchical,
-            reordering.backward,
-            reordering.forward,
-            reordering.forward_class,
+            rules,
+            reordering,
             lm_weight,
             pop_limit,
             cube,
@@ -722,14 +677,9 @@ def search(
             slots,
             stamp,
             ranked,
-            hyp,
-            hyp_mask,
-            hyp_future,
-            item,
-            best,
+            hyps,
+            chart,
             items,
-            edge,
-            edge_score,
             edge_span,
             edges,
             block,
@@ -742,9 +692,7 @@ def search(
             items,
             stack_size,
             best,
-            hyp,
-            hyp_mask,
-            hyp_future,
+            hyps,
             ranked,
             sorted_,
             member,

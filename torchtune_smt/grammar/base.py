@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
@@ -13,38 +12,9 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
+from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.grammar.trie import Trie
-
-
-@dataclass(frozen=True)
-class SentenceGrammar:
-    """The rules that can match one sentence, in a trie over their source sides.
-
-    Node 0 is the root. Every other node has rules, or leads to one that has.
-
-    Attributes
-    ----------
-    child_begin : int32 [nodes + 1]
-    child_symbol : int32 [edges]
-    child_node : int32 [edges]
-        Edge i of node n, ``child_begin[n] <= i < child_begin[n + 1]``, leads along the symbol
-        ``child_symbol[i]`` (a source word id, or -1 for the non-terminal; ascending within a
-        node) to the node ``child_node[i]``.
-    rule_begin : int32 [nodes + 1]
-    rule : int64 [rules]
-        ``rule[rule_begin[n]:rule_begin[n + 1]]`` are the ids in the grammar of the rules whose
-        source side ends in node n, best first.
-    dense : float64 [rules, features]
-        Their values of the features `Grammar.dense_names`.
-    """
-
-    child_begin: Int32
-    child_symbol: Int32
-    child_node: Int32
-    rule_begin: Int32
-    rule: Int64
-    dense: Float64
 
 
 class Grammar(ABC):

@@ -154,13 +154,13 @@ def _build(
     )
     value, value_name = value[:n_values], value_name[:n_values]
     # The first error of the file is reported, be it one of form or of a number.
-    _read_slow_values(text, slow[:n_slow], value, path, value_begin[: line + 1])
+    read_slow_values(text, slow[:n_slow], value, path, value_begin[: line + 1], line + 1)
     if code != kernels.FINE:
-        message = _PROBLEMS[code].format(fields=layout.fields, token=_token(text, at))
+        message = _PROBLEMS[code].format(fields=layout.fields, token=token_at(text, at))
         raise InputError(message, path=path, line=line + 1)
 
     if layout.moses:
-        _take_logs(value, value_begin, path)
+        value = np.log10(checked_probabilities(value, value_begin, path))
     elif format == "joshua":
         value[value_name < 0] *= -1.0
     n_nameless = -int(min(value_name.min(initial=0), 0))
@@ -245,40 +245,36 @@ def _detect(data: bytearray, path: Path) -> Format:
     )
 
 
-def _token(text: UInt8, at: int) -> str:
+def token_at(text: UInt8, at: int) -> str:
     """Return the token of the text that begins at `at`; nothing at the end of a line."""
     line = bytes(text[at : at + 1000]).split(b"\n", 1)[0]
     return "".join(split_words(line.decode(errors="replace"))[:1])
 
 
-def _line_of(value: int, value_begin: Int64) -> int:
-    """Return the line, from 1, of a value."""
-    return int(np.searchsorted(value_begin, value, side="right"))
-
-
-def _read_slow_values(
-    text: UInt8, slow: Int64, value: Float64, path: Path, value_begin: Int64
+def read_slow_values(
+    text: UInt8, slow: Int64, value: Float64, path: Path, value_begin: Int64, lines: int
 ) -> None:
-    """Read the values that the kernel left alone: many digits, or no numbers at all."""
+    """Read the values of the first lines that a kernel left alone: many digits, or no numbers."""
     for index, begin, end in slow.tolist():
+        line = int(np.searchsorted(value_begin, index, side="right"))
+        if line > lines:
+            return
         token = bytes(text[begin:end]).decode()
         number = finite_number(token)
         if number is None:
             raise InputError(
-                f"the feature value {token!r} is no finite number",
-                path=path,
-                line=_line_of(index, value_begin),
+                f"the feature value {token!r} is no finite number", path=path, line=line
             )
         value[index] = number
 
 
-def _take_logs(value: Float64, value_begin: Int64, path: Path) -> None:
-    """Replace probabilities by log10; 0 becomes e^-100, as in Moses."""
+def checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Float64:
+    """Return probabilities of a table of Moses's, at least e^-100, as there."""
     bad = np.flatnonzero(value < 0.0)
     if bad.size:
         raise InputError(
             f"{value[bad[0]]} is no probability: Moses's tables hold no negative numbers",
             path=path,
-            line=_line_of(int(bad[0]), value_begin),
+            line=int(np.searchsorted(value_begin, bad[0], side="right")),
         )
-    np.log10(np.maximum(value, math.exp(-100.0)), out=value)
+    return np.maximum(value, math.exp(-100.0))

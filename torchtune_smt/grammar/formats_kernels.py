@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.core import numerals_kernels as numerals
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
-from torchtune_smt.core.compiled import kernel
+from torchtune_smt.core.compiled import inner, kernel
 
 # What a field of a line holds.
 LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
@@ -40,8 +40,8 @@ _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
 _ZERO, _NINE, _MINUS = 48, 57, 45
 
 
-@kernel
-def _digits(text: UInt8, begin: int, end: int) -> int:
+@inner
+def digits(text: UInt8, begin: int, end: int) -> int:
     """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
     if begin == end or end - begin > 9:
         return -1
@@ -66,9 +66,9 @@ def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
         if text[i] == _COMMA:
             comma = i
     if comma < 0:
-        number = _digits(text, begin + 1, end - 1)
+        number = digits(text, begin + 1, end - 1)
         return number if on_target and number >= 0 else WORD
-    number = _digits(text, comma + 1, end - 1)
+    number = digits(text, comma + 1, end - 1)
     if number < 0 or comma == begin + 1:
         return WORD
     return number if comma == begin + 2 and text[begin + 1] == _X else -1
@@ -328,7 +328,7 @@ def parse(
                         break
                 s, t = -1, -1
                 if split >= 0:
-                    s, t = _digits(text, begin, split), _digits(text, split + 1, end)
+                    s, t = digits(text, begin, split), digits(text, split + 1, end)
                 if s < 0 or t < 0:
                     code = BAD_ALIGNMENT
                     break

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64, Integers
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.grammar.room_kernels import longer
 
 GAP = -1
 """The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""
+
+
+class SentenceGrammar(NamedTuple):
+    """The rules that can match one sentence, in a trie over their source sides.
+
+    Node 0 is the root. Every other node has rules, or leads to one that has.
+
+    Attributes
+    ----------
+    child_begin : int32 [nodes + 1]
+    child_symbol : int32 [edges]
+    child_node : int32 [edges]
+        Edge i of node n, ``child_begin[n] <= i < child_begin[n + 1]``, leads along the symbol
+        ``child_symbol[i]`` (a source word id, or -1 for the non-terminal; ascending within a
+        node) to the node ``child_node[i]``.
+    rule_begin : int32 [nodes + 1]
+    rule : int64 [rules]
+        ``rule[rule_begin[n]:rule_begin[n + 1]]`` are the ids in the grammar of the rules whose
+        source side ends in node n, best first.
+    dense : float64 [rules, features]
+        Their values of the features `Grammar.dense_names`.
+    """
+
+    child_begin: Int32
+    child_symbol: Int32
+    child_node: Int32
+    rule_begin: Int32
+    rule: Int64
+    dense: Float64
 
 
 @inner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +13,12 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.sequences import SequenceTable
-from torchtune_smt.core.text import finite_number, split_words
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import check_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import formats_kernels as fields
 from torchtune_smt.grammar import phrase_formats_kernels as kernels
+from torchtune_smt.grammar.formats import checked_probabilities, read_slow_values, token_at
 from torchtune_smt.grammar.phrase_table import PhraseTable
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -114,7 +113,7 @@ def read_phrase_table(
     source_words, target_words = Vocabulary(), Vocabulary()
     table = _read(path, _ROLES, source_words, target_words, scores)
     names = [f"{name}_{i}" for i in range(table.values.shape[1])]
-    columns = [_logarithms(table.values, path)]
+    columns = [_logarithms(table, path)]
     if rule_counts:
         columns.append(_rule_counts(table, path))
         names += [RULE_COUNT, UNIQUE_RULE]
@@ -189,8 +188,8 @@ def _read(
     if wanted is None:
         wanted = int(counted[0]) if read else 0
     wrong = np.flatnonzero(counted != wanted)
-    _read_slow_values(text, slow[:n_slow], value, path, value_begin[: read + 1],
-                      int(wrong[0]) if wrong.size else read)  # fmt: skip
+    sound = int(wrong[0]) if wrong.size else read
+    read_slow_values(text, slow[:n_slow], value, path, value_begin[: read + 1], sound)
     if wrong.size:
         expected = "as the first line has" if n_values is None else "as its settings say"
         raise InputError(
@@ -200,7 +199,7 @@ def _read(
         )
     if code != fields.FINE:
         needed = _PHRASES if fields.TARGET in roles else "source ||| probabilities"
-        message = _PROBLEMS[code].format(fields=needed, token=_token(data, at))
+        message = _PROBLEMS[code].format(fields=needed, token=token_at(text, at))
         raise InputError(message, path=path, line=line + 1)
     if wanted == 0:
         raise InputError("has no scores between the second and the third |||", path=path, line=1)
@@ -251,39 +250,11 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _token(data: bytearray, at: int) -> str:
-    """Return the token of the text that begins at `at`."""
-    line = bytes(data[at : at + 1000]).split(b"\n", 1)[0]
-    return "".join(split_words(line.decode(errors="replace"))[:1])
-
-
-def _read_slow_values(
-    text: np.ndarray, slow: Int64, value: Float64, path: Path, value_begin: Int64, lines: int
-) -> None:
-    """Read the values of the first lines that the kernel left alone."""
-    for index, begin, end in slow.tolist():
-        line = int(np.searchsorted(value_begin, index, side="right"))
-        if line > lines:
-            return
-        token = bytes(text[begin:end]).decode()
-        number = finite_number(token)
-        if number is None:
-            raise InputError(f"{token!r} is no finite number", path=path, line=line)
-        value[index] = number
-
-
-def _logarithms(values: Float64, path: Path) -> Float64:
+def _logarithms(table: _Table, path: Path) -> Float64:
     """Return natural logarithms of probabilities, at least -100."""
-    bad = np.argwhere(values < 0.0)
-    if bad.size:
-        line, column = bad[0]
-        raise InputError(
-            f"{values[line, column]} is no probability: Moses's tables hold no negative numbers",
-            path=path,
-            line=int(line) + 1,
-        )
-    logarithms: Float64 = np.log(np.maximum(values, math.exp(-100.0)))
-    return logarithms
+    lines, columns = table.values.shape
+    begin = np.arange(lines) * columns
+    return np.log(checked_probabilities(table.values.ravel(), begin, path)).reshape(lines, columns)
 
 
 def _rule_counts(table: _Table, path: Path) -> Float64:
@@ -344,4 +315,4 @@ def _reordering_of(
             unused,
             path,
         )
-    return _logarithms(other.values, reordering)[row]
+    return _logarithms(other, reordering)[row]

@@ -15,25 +15,13 @@ from torchtune_smt.grammar.formats_kernels import (
     SOURCE,
     TARGET,
     VALUES,
+    digits,
 )
 
 COUNTS = 6
 """One more kind of field."""
 
-_SPACE, _TAB, _NEWLINE, _BAR, _MINUS, _ZERO, _NINE = 32, 9, 10, 124, 45, 48, 57
-
-
-@inner
-def _place(text: UInt8, begin: int, end: int, length: int) -> int:
-    """Return the number ``text[begin:end]``, -1 where that is none below `length`."""
-    if begin == end or end - begin > 9:
-        return -1
-    value = 0
-    for i in range(begin, end):
-        if text[i] < _ZERO or text[i] > _NINE:
-            return -1
-        value = 10 * value + (int(text[i]) - _ZERO)
-    return value if value < length else -1
+_SPACE, _TAB, _NEWLINE, _BAR, _MINUS = 32, 9, 10, 124, 45
 
 
 @inner
@@ -129,9 +117,9 @@ def parse_phrases(
             split = begin
             while split < i and text[split] != _MINUS:
                 split += 1
-            s = _place(text, begin, split, sources - source_begin[line])
-            t = _place(text, min(split + 1, i), i, targets - target_begin[line])
-            if s < 0 or t < 0:
+            s, t = digits(text, begin, split), digits(text, min(split + 1, i), i)
+            within = s < sources - source_begin[line] and t < targets - target_begin[line]
+            if s < 0 or t < 0 or not within:
                 return BAD_ALIGNMENT, line, begin, n_slow, n_ignored
             point[points, 0], point[points, 1] = s, t
             points += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Part
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.base import Grammar
@@ -42,21 +43,27 @@ class Model:
 class ModelSource(Protocol):
     """Where a model comes from: a class of the group ``model``, made from its options alone.
 
+    What is here already is right for models that are read from files.
+
     Attributes
     ----------
     from_bitext : bool
         Whether it is made from the training bitext.
     """
 
-    from_bitext: ClassVar[bool]
+    from_bitext: ClassVar[bool] = False
 
     def unused(self) -> Mapping[str, str]:
         """Return the options that others of its options cancel, each with the reason."""
-        ...
+        return {}
 
     def check_training(self, folds: bool) -> None:
         """Raise InputError if sentences of the bitext cannot be decoded, with folds if wanted."""
-        ...
+        # It has memorised each sentence of its bitext.
+        raise InputError(
+            "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
+            "is read from a file cannot: use model=hiero, or tuner.tune_on=dev"
+        )
 
     def open(
         self,

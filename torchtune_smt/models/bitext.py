@@ -17,8 +17,9 @@ from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.alignment_files import read_alignments, write_alignments
-from torchtune_smt.models.base import Model
+from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
+    ALIGNER_SETTINGS,
     FOLDS,
     GRAMMAR,
     LANGUAGE_MODEL,
@@ -27,11 +28,9 @@ from torchtune_smt.models.folder import (
     load_model,
 )
 
-_ALIGNER_OPTIONS = ("aligner", "iterations")
-
 
 @dataclass(frozen=True)
-class BitextModel:
+class BitextModel(ModelSource):
     """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
 
     Parameters
@@ -101,7 +100,7 @@ class BitextModel:
         """Return the options of the aligner if the alignment is given; see `ModelSource`."""
         if self.alignment_file is None:
             return {}
-        return dict.fromkeys(_ALIGNER_OPTIONS, "model.alignment_file has the alignment")
+        return dict.fromkeys(ALIGNER_SETTINGS, "model.alignment_file has the alignment")
 
     def check_training(self, folds: bool) -> None:
         """Raise InputError if there are no folds, and they are wanted."""
@@ -201,13 +200,19 @@ class BitextModel:
         from torchtune_smt.lm.folds import build_folds
 
         sources, targets = bitext.source, bitext.targets
-        clock = _Clock(report)
+        before = time.perf_counter()
+
+        def done(step: str) -> None:
+            nonlocal before
+            report(f"{step} ({time.perf_counter() - before:.1f} s)")
+            before = time.perf_counter()
+
         if self.alignment_file is None:
             alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
         else:
             alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
         write_alignments(folder / "alignment.gz", alignments)
-        clock.done(f"aligned {len(sources):,} sentence pairs")
+        done(f"aligned {len(sources):,} sentence pairs")
         grammar = extract_grammar(
             sources,
             targets,
@@ -219,16 +224,16 @@ class BitextModel:
             table_limit=self.table_limit,
         )
         parts = {GRAMMAR: save_grammar(folder / GRAMMAR, grammar)}
-        clock.done(f"extracted {len(grammar):,} rules")
+        done(f"extracted {len(grammar):,} rules")
         ngrams = estimate(targets, self.order, self.discount_fallback)
         write_arpa(folder / LANGUAGE_MODEL, ngrams)
         parts[LANGUAGE_MODEL] = file_checksum(folder / LANGUAGE_MODEL)
-        clock.done(f"estimated a language model of order {self.order}")
+        done(f"estimated a language model of order {self.order}")
         if self.folds:
             parts[FOLDS] = build_folds(
                 folder / FOLDS, targets, self.folds, self.order, self.discount_fallback
             )
-            clock.done(f"estimated {self.folds} cross-fitted language models")
+            done(f"estimated {self.folds} cross-fitted language models")
         manifest = {
             "settings": self._settings(),
             "bitext": _digest(bitext),
@@ -244,16 +249,3 @@ def _digest(bitext: Corpus) -> str:
     for source, target in zip(bitext.source, bitext.targets, strict=True):
         digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
     return digest.hexdigest()
-
-
-class _Clock:
-    """Reports steps with the time since the one before."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
-        self._last = time.perf_counter()
-
-    def done(self, step: str) -> None:
-        now = time.perf_counter()
-        self._report(f"{step} ({now - self._last:.1f} s)")
-        self._last = now

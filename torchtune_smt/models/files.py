@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torchtune_smt.core.container import file_checksum
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Part, short
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.formats import Format, read_grammar
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.models.base import Model
+from torchtune_smt.models.base import Model, ModelSource
 
 
 @dataclass(frozen=True)
-class FileModel:
+class FileModel(ModelSource):
     """A rule table and an ARPA file; see `ModelSource`.
 
     Parameters
@@ -32,8 +30,6 @@ class FileModel:
         There is no language model.
     """
 
-    from_bitext: ClassVar[bool] = False
-
     grammar: str
     language_model: str
     format: Format | None = None
@@ -41,17 +37,6 @@ class FileModel:
     def __post_init__(self) -> None:
         if not self.language_model:
             raise ValueError("language_model must be an ARPA file")
-
-    def unused(self) -> Mapping[str, str]:
-        """Return none: every option has an effect."""
-        return {}
-
-    def check_training(self, folds: bool) -> None:
-        """Raise InputError: such a grammar has memorised each sentence of its bitext."""
-        raise InputError(
-            "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
-            "is read from a file cannot: use model=hiero, or tuner.tune_on=dev"
-        )
 
     def open(
         self,

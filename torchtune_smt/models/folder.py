@@ -40,7 +40,7 @@ _TRIES = 10
 _PAUSE = 0.01
 
 # What the parts of a model depend on, besides the bitext.
-_ALIGNER_SETTINGS = ("aligner", "iterations")
+ALIGNER_SETTINGS = ("aligner", "iterations")
 _GRAMMAR_SETTINGS = (
     "max_phrase_length",
     "max_symbols",
@@ -125,7 +125,7 @@ def _digests(manifest: dict[str, Any]) -> tuple[str, str]:
     Both are the same wherever the same text is built with the same settings.
     """
     settings, text = manifest["settings"], [manifest["version"], manifest["bitext"]]
-    aligned = manifest["alignment"] or [settings[name] for name in _ALIGNER_SETTINGS]
+    aligned = manifest["alignment"] or [settings[name] for name in ALIGNER_SETTINGS]
     grammar = [settings[name] for name in _GRAMMAR_SETTINGS]
     language_model = [settings[name] for name in _LM_SETTINGS]
     return digest_of([text, aligned, grammar]), digest_of([text, language_model])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
@@ -14,12 +13,12 @@ from torchtune_smt.core.textio import reading
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.lm.model import NgramModel
-from torchtune_smt.models.base import Model
+from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini
 
 
 @dataclass(frozen=True)
-class MosesModel:
+class MosesModel(ModelSource):
     """What a ``moses.ini`` names: phrase table, reordering table, language model.
 
     Its limits are those of a decoder whose own options are None. Its weights belong to tuning: see
@@ -35,24 +34,11 @@ class MosesModel:
         Add features of how often a phrase pair occurred (`read_phrase_table`).
     """
 
-    from_bitext: ClassVar[bool] = False
-
     ini: str
     phrase_table: str | None = None
     reordering_table: str | None = None
     language_model: str | None = None
     rule_counts: bool = False
-
-    def unused(self) -> Mapping[str, str]:
-        """Return none: every option has an effect."""
-        return {}
-
-    def check_training(self, folds: bool) -> None:
-        """Raise InputError: such a table has memorised each sentence of its bitext."""
-        raise InputError(
-            "tuner.tune_on=train needs a model that can leave a sentence out again, and one that "
-            "is read from files cannot: use model=hiero, or tuner.tune_on=dev"
-        )
 
     def open(
         self,
