@@ -15,6 +15,7 @@ from lm_reference import UNKNOWN, DictModel
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
+from torchtune_smt.grammar.file_grammar import Side
 
 GAPS = ("[1]", "[2]")
 NAMES = ["F0", "F1"]  # features of a rule
@@ -152,22 +153,20 @@ def all_derivations(
 
 def to_grammar(rules: Sequence[Rule], names: Sequence[str] = NAMES) -> FileGrammar:
     """Return rules as a grammar of the package."""
-    source_words, target_words = Vocabulary(), Vocabulary()
 
-    def joined(sides: list[tuple[str, ...]], words: Vocabulary, gaps: dict[str, int]):
+    def joined(sides: list[tuple[str, ...]], gaps: dict[str, int]) -> Side:
+        words = Vocabulary()
         begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
         symbols = [
             gaps[symbol] if symbol in gaps else int(words.intern([symbol])[0])
             for side in sides
             for symbol in side
         ]
-        return begin, np.array(symbols, np.int32)
+        return Side(words, begin, np.array(symbols, np.int32))
 
     return FileGrammar(
-        source_words,
-        target_words,
-        *joined([r.source for r in rules], source_words, {"[1]": -1, "[2]": -1}),
-        *joined([r.target for r in rules], target_words, {"[1]": -1, "[2]": -2}),
+        joined([r.source for r in rules], {"[1]": -1, "[2]": -1}),
+        joined([r.target for r in rules], {"[1]": -1, "[2]": -2}),
         list(names),
         np.array([r.values for r in rules], float).reshape(len(rules), len(names)),
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lm_reference import UNKNOWN, DictModel
 
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.grammar.file_grammar import Side
 from torchtune_smt.grammar.phrase_table import PhraseTable
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -169,19 +170,17 @@ def all_translations(
 
 def to_table(phrases: Sequence[Phrase], kind: ReorderingType | None) -> PhraseTable:
     """Return phrases as a table of the package."""
-    source_words, target_words = Vocabulary(), Vocabulary()
 
-    def joined(sides: list[tuple[str, ...]], words: Vocabulary):
+    def joined(sides: list[tuple[str, ...]]) -> Side:
+        words = Vocabulary()
         begin = np.append(0, np.cumsum([len(side) for side in sides])).astype(np.int64)
-        return begin, words.intern([word for side in sides for word in side])
+        return Side(words, begin, words.intern([word for side in sides for word in side]))
 
     names = NAMES + (reordering_names(kind) if kind is not None else [])
     rows = [phrase.values + phrase.reordering for phrase in phrases]
     return PhraseTable(
-        source_words,
-        target_words,
-        *joined([phrase.source for phrase in phrases], source_words),
-        *joined([phrase.target for phrase in phrases], target_words),
+        joined([phrase.source for phrase in phrases]),
+        joined([phrase.target for phrase in phrases]),
         names,
         np.array(rows, float).reshape(len(phrases), len(names)),
         reordering=kind,

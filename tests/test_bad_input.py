@@ -370,7 +370,7 @@ OPTIONS = {
     "data.max_length=0": "data.max_length must be a whole number, 1 or more, not 0",
     "data.max_ratio=0.5": "data.max_ratio must be a number, 1 or more, not 0.5",
     "model.order=9": "model: order must be in 1..6, not 9",
-    "model.aligner=giza": "model: aligner must be fast_align or hmm, not giza",
+    "model.aligner=giza": "model.aligner must be fast_align or hmm, not 'giza'",
     "model.discount_fallback=[1]": "model: discount_fallback must be 3 numbers",
     "model.discount_fallback=[1,a,3]": "model: '<' not supported between instances of",
     "model.folder=null": "model.folder must be text, not None",
@@ -426,7 +426,7 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
         (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 1 or more"),
         (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
-        (["build_model", "model.counts=some"], "model: counts must be shared or occurrences"),
+        (["build_model", "model.counts=some"], "model.counts must be shared or occurrences"),
     ],
 )
 def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], part: str) -> None:

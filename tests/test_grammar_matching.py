@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
+from torchtune_smt.grammar.file_grammar import Side
 from torchtune_smt.grammar.trie import build_trie
 
 WORDS = "abc"
@@ -20,10 +21,8 @@ def joined(sequences):
 
 def grammar_of(sides, targets):
     return FileGrammar(
-        Vocabulary(WORDS),
-        Vocabulary(WORDS),
-        *joined(sides),
-        *joined(targets),
+        Side(Vocabulary(WORDS), *joined(sides)),
+        Side(Vocabulary(WORDS), *joined(targets)),
         ["F"],
         np.arange(len(sides), dtype=float)[:, None],
     )
@@ -103,10 +102,8 @@ def test_a_long_sentence_has_room():
     sides = rng.integers(-1, 40, (1500, 4)).tolist() + [[-1, -1, -1, w] for w in range(40)]
     sides = list({tuple(s): s for s in sides}.values())
     grammar = FileGrammar(
-        Vocabulary(vocabulary),
-        Vocabulary(vocabulary),
-        *joined(sides),
-        *joined([[0]] * len(sides)),
+        Side(Vocabulary(vocabulary), *joined(sides)),
+        Side(Vocabulary(vocabulary), *joined([[0]] * len(sides))),
         ["F"],
         np.zeros((len(sides), 1)),
     )

@@ -8,9 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.hydra_main import hydra_main, warn
 from torchtune_smt.cli.objects import make_dataset
-from torchtune_smt.cli.warn import warn
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -115,6 +115,12 @@ def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterat
             values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
             message += f"; is an option of the wrong type? ({values})"
         raise InputError(message) from None
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Print what a user is told and a command goes on after, a line each, as an error is."""
+    for sentence in sentences:
+        print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def _make_classes_importable(cfg: DictConfig) -> None:

@@ -59,25 +59,22 @@ def make(
     return part
 
 
+def make_list(cfg: DictConfig, option: str, *methods: str) -> list[Any]:
+    """Return the objects that a list of the configuration describes."""
+    with option_errors(option):
+        parts = [instantiate(part) for part in OmegaConf.select(cfg, option)]
+    for part in parts:
+        check_part(option, part, *methods)
+    return parts
+
+
 def make_templates(cfg: DictConfig) -> list[Any]:
     """Return the configured templates of sparse features."""
-    with option_errors("features.templates"):
-        templates = [instantiate(template) for template in cfg.features.templates]
-    for template in templates:
-        check_part("features.templates", template, "name", "features")
+    templates = make_list(cfg, "features.templates", "name", "features")
     names = [template.name for template in templates]
     if len(set(names)) < len(names):
         raise InputError(f"features.templates has one twice: {', '.join(names)}")
     return templates
-
-
-def make_callbacks(cfg: DictConfig) -> list[Any]:
-    """Return the configured callbacks."""
-    with option_errors("callbacks"):
-        callbacks = [instantiate(callback) for callback in cfg.callbacks]
-    for callback in callbacks:
-        check_part("callbacks", callback, "on_start", "on_report", "on_work", "on_end")
-    return callbacks
 
 
 def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:

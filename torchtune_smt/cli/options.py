@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import PACKAGE
 
 
 class Rule(NamedTuple):
@@ -60,115 +64,94 @@ _SYSTEMS: Final = Rule(
     "a file, a list of files, or names with files, as in {base:[a1,a2],new:[b1,b2]}",
     lambda value: _FILES.accepts(value) or OmegaConf.is_dict(value),
 )
+_KEPT: Final = Rule(
+    "all, dense, or a list of features and templates, as in [dense,WT]",
+    lambda value: bool(value) and _FILES.accepts(value),
+)
+_DIMENSION: Final = Rule(
+    "a whole number, 1 or more, charts, lists or null",
+    lambda value: value in (None, "charts", "lists") or _whole(1).accepts(value),
+)
 _NUMBERS: Final = Rule(
     "names with finite numbers",
     lambda value: OmegaConf.is_dict(value) and all(map(_is_number, value.values())),
 )
 
+# What options may be that are not arguments of a class, or of which the type says too little.
 RULES: Final = {
-    "seed": _whole(0),
-    "threads": _whole(1).or_null(),
-    "lm": _one_of("folds", "full"),
-    "data.name": _TEXT,
-    "data.source_language": _TEXT,
-    "data.target_language": _TEXT,
-    "data.folders": _FILES.or_null(),
-    "data.train": _FILES.or_null(),
-    "data.dev": _FILES.or_null(),
-    "data.test": _FILES.or_null(),
-    "data.lowercase": _SWITCH,
-    "data.normalize": _SWITCH,
-    "data.tokenize": _SWITCH,
-    "data.empty": _one_of("error", "skip"),
-    "data.max_length": _whole(1),
-    "data.max_ratio": _number(1),
-    "model.folder": _TEXT,
-    "model.iterations": _whole(1),
-    "model.alignment_file": _TEXT.or_null(),
-    "model.max_phrase_length": _whole(1),
-    "model.max_symbols": _whole(1),
-    "model.unaligned_edges": _SWITCH,
-    "model.table_limit": _whole(1),
-    "model.order": _whole(1),
-    "model.discount_fallback": _LIST.or_null(),
-    "model.folds": _whole(0),
-    "model.grammar": _TEXT,
-    "model.format": _one_of("cdec", "joshua", "moses").or_null(),
-    "model.language_model": _TEXT.or_null(),
-    "model.ini": _TEXT,
-    "model.phrase_table": _TEXT.or_null(),
-    "model.reordering_table": _TEXT.or_null(),
-    "model.rule_counts": _SWITCH,
-    "init.file": _TEXT.or_null(),
-    "init.values": _NUMBERS,
-    "decoder.train": _FILES.or_null(),
-    "decoder.dev": _FILES.or_null(),
-    "decoder.test": _FILES.or_null(),
-    "decoder.train_scores": _FILES.or_null(),
-    "decoder.dev_scores": _FILES.or_null(),
-    "decoder.test_scores": _FILES.or_null(),
-    "decoder.format": _one_of("moses", "cdec").or_null(),
-    "decoder.dense": _LIST.or_null(),
-    "decoder.features": Rule(
-        "all, dense, or a list of features and templates, as in [dense,WT]",
-        lambda value: bool(value) and (_TEXT.accepts(value) or _LIST.accepts(value)),
-    ),
-    "decoder.on_error": _one_of("error", "skip"),
-    "format": _one_of("moses", "cdec").or_null(),
-    "on_error": _one_of("error", "skip"),
-    "decoder.k": _whole(1).or_null(),
-    "decoder.pop_limit": _whole(1).or_null(),
-    "decoder.stack_size": _whole(1).or_null(),
-    "decoder.distortion_limit": _whole(-1).or_null(),
-    "decoder.table_limit": _whole(1).or_null(),
-    "decoder.max_span": _whole(1),
-    "decoder.max_words": _whole(1),
-    "decoder.unique": _SWITCH,
-    "features.templates": _LIST,
-    "regularizer.dimension": Rule(
-        "a whole number, 1 or more, charts, lists or null",
-        lambda value: value in (None, "charts", "lists") or _whole(1).accepts(value),
-    ),
-    "optimizer.regularize_dense": _SWITCH,
-    "device": _one_of("cpu", "cuda"),
-    "tuner.epochs": _whole(1),
-    "tuner.iterations": _whole(1),
-    "tuner.interpolation": _share(),
-    "tuner.tolerance": _number(0),
-    "tuner.passes": _whole(1),
-    "tuner.zero_group": _one_of("drop", "keep"),
-    "tuner.dev.iterations": _whole(1),
-    "tuner.dev.patience": _whole(1).or_null(),
-    "tuner.dev.interpolation": _share(),
-    "tuner.dev.tolerance": _number(0),
-    "tuner.unique": _one_of("derivation", "string"),
-    "tuner.keep_lists": _SWITCH,
-    "tuner.batch_size": _whole(1),
-    "tuner.shuffle": _SWITCH,
-    "tuner.tune_on": _one_of("dev", "train"),
-    "tuner.sentences": _whole(1).or_null(),
-    "tuner.patience": _whole(1).or_null(),
-    "tuner.result": _one_of("best", "last", "average"),
-    "tuner.checkpoint_minutes": _number(0),
-    "callbacks": _CLASSES,
-    "resume": _TEXT.or_null(),
-    # translate
-    "weights": _TEXT,
-    "input": _TEXT,
-    "output": _TEXT.or_null(),
-    "n_best": _whole(1).or_null(),
-    "detokenize": _SWITCH,
-    "capitalize": _SWITCH,
-    # evaluate
-    "systems": _SYSTEMS,
-    "references": _FILES.or_null(),
-    "split": _TEXT,
-    "metrics": _LIST,
-    "tokenize": _TEXT,
-    "lowercase": _SWITCH,
-    "test": _one_of("bootstrap", "randomization"),
-    "samples": _whole(1),
+    name: rule
+    for rule, names in (
+        (_whole(0), "seed"),
+        (_whole(1), "tuner.epochs tuner.iterations tuner.passes tuner.batch_size samples"),
+        (_whole(1), "tuner.dev.iterations"),
+        (_whole(1).or_null(), "threads tuner.sentences tuner.patience tuner.dev.patience n_best"),
+        (_number(0), "tuner.tolerance tuner.dev.tolerance tuner.checkpoint_minutes"),
+        (_share(), "tuner.interpolation tuner.dev.interpolation"),
+        (_SWITCH, "optimizer.regularize_dense tuner.keep_lists tuner.shuffle"),
+        (_SWITCH, "detokenize capitalize lowercase"),
+        (_TEXT, "weights input split tokenize"),
+        (_TEXT.or_null(), "init.file resume output"),
+        (_FILES.or_null(), "references"),
+        (_LIST, "features.templates metrics"),
+        (_CLASSES, "callbacks"),
+        (_SYSTEMS, "systems"),
+        (_NUMBERS, "init.values"),
+        (_KEPT, "decoder.features"),
+        (_DIMENSION, "regularizer.dimension"),
+        (_one_of("folds", "full"), "lm"),
+        (_one_of("cpu", "cuda"), "device"),
+        (_one_of("moses", "cdec").or_null(), "format"),
+        (_one_of("error", "skip"), "on_error"),
+        (_one_of("drop", "keep"), "tuner.zero_group"),
+        (_one_of("derivation", "string"), "tuner.unique"),
+        (_one_of("dev", "train"), "tuner.tune_on"),
+        (_one_of("best", "last", "average"), "tuner.result"),
+        (_one_of("bootstrap", "randomization"), "test"),
+    )
+    for name in names.split()
 }
+# Whole numbers that are arguments of a class are 1 or more but for these.
+_LEAST: Final = {"model.folds": 0, "decoder.distortion_limit": -1}
+
+
+def is_ours(group: Any) -> bool:
+    """Return whether a group of the configuration names a class of this package."""
+    return str(group.get("_target_", "")).startswith(f"{PACKAGE.name}.")
+
+
+def _rules_of_classes(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
+    """Yield what the arguments of this package's classes may be, as their types say.
+
+    Classes of the user's own check theirs themselves.
+    """
+    groups = ("model", "decoder")
+    kinds = {name: cfg[name]["_target_"] for name in groups if is_ours(cfg.get(name) or {})}
+    if cfg.get("data") is not None:
+        kinds["data"] = "torchtune_smt.data.dataset.Dataset"
+    for group, target in kinds.items():
+        # Whoever makes the object says it where there is no such class.
+        with suppress(ImportError):
+            for name, kind in get_type_hints(get_object(target).__init__).items():
+                rule = _of_type(kind, _LEAST.get(f"{group}.{name}", 1))
+                if rule is not None:
+                    yield f"{group}.{name}", rule
+
+
+def _of_type(kind: Any, least: int) -> Rule | None:
+    """Return what an argument of a type may be; None where the type does not say."""
+    kinds = set(get_args(kind)) if get_origin(kind) in (Union, UnionType) else {kind}
+    wanted = kinds - {NoneType}
+    lists = {one for one in wanted if get_origin(one) in (tuple, Sequence)}
+    rule = None
+    if lists:
+        rule = _LIST if wanted == lists else _FILES
+    elif len(wanted) == 1:
+        (one,) = wanted
+        if get_origin(one) is Literal:
+            rule = _one_of(*get_args(one))
+        else:
+            rule = {bool: _SWITCH, str: _TEXT, int: _whole(least), float: _number(least)}.get(one)
+    return rule.or_null() if rule is not None and NoneType in kinds else rule
 
 
 def check_options(cfg: DictConfig) -> None:
@@ -185,7 +168,7 @@ def check_options(cfg: DictConfig) -> None:
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
             raise _missing(str(key))
-    for name, rule in RULES.items():
+    for name, rule in (dict(_rules_of_classes(cfg)) | RULES).items():
         group, _, key = name.rpartition(".")
         holder = OmegaConf.select(cfg, group) if group else cfg
         if not OmegaConf.is_dict(holder) or key not in holder:

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.objects import make_callbacks
-from torchtune_smt.cli.options import require_all
+from torchtune_smt.cli.objects import make_list
+from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.solvers import groups_taken
@@ -70,7 +70,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     require_all(cfg, needless=unused)
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
-    tuning, callbacks = Tuning(cfg, parts), make_callbacks(cfg)
+    tuning = Tuning(cfg, parts)
+    callbacks = make_list(cfg, "callbacks", "on_start", "on_report", "on_work", "on_end")
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
     decoder, weights, sets, sentences, origin = task
     # All weights 0 leave stored lists as they are.
@@ -186,7 +187,7 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _check(cfg: DictConfig, parts: Parts) -> None:
     """Refuse combinations that make no sense, before anything is done."""
-    if cfg.decoder.get("k") == 1:
+    if is_ours(cfg.decoder) and cfg.decoder.get("k") == 1:
         raise InputError(
             "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "
             "learned from them; give 2 or more"

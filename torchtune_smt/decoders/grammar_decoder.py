@@ -17,7 +17,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
-from torchtune_smt.grammar.base import SentenceGrammar
+from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.models.base import Model
@@ -69,21 +69,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     Parameters
     ----------
-    model : Model
-        Its grammar and language model. If it has cross-fitted ones, a source of the training
-        bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
+    model, templates, max_words, unique, threads
+        As `HieroDecoder` takes them.
     own_names : sequence of str
         The decoder's dense features, behind those of the grammar.
     longest : int
         Words that a rule may cover.
-    templates : sequence of RuleTemplate
-        Sparse features.
-    max_words : int
-        Longer sentences are refused.
-    unique : bool
-        Whether a list holds each string once, with its best derivation.
-    threads : int
-        Sentences decoded at a time. The result does not depend on it.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
@@ -94,6 +85,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     """
 
     k: int
+    max_words: int
 
     def __init__(
         self,
@@ -112,7 +104,6 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             if limit is None or limit < 1:
                 raise ValueError(f"{name} must be at least 1, not {limit}")
             setattr(self, name, limit)
-        self.max_words = max_words
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
         self.templates = list(templates)

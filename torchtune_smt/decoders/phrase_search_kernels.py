@@ -71,12 +71,16 @@ class Reordering(NamedTuple):
     forward_class: Int32
 
 
-class _Hypotheses(NamedTuple):
-    """What is kept of hypotheses: their columns, what they cover, and the estimate of the rest."""
+class _Table(NamedTuple):
+    """Hypotheses, groups of them or cubes: their columns, what they cover, and scores.
+
+    Those of hypotheses and groups are the estimate of what is not covered, those of cubes (float64
+    [cubes, 2]) the distortion's and that estimate behind the phrase.
+    """
 
     column: Int32
     mask: UInt64
-    future: Float64
+    score: Float64
 
 
 @inlined
@@ -193,9 +197,7 @@ def _future_between(future: Float64, rest: Float64, begin: int, end: int) -> flo
 
 @inner
 def _find_cubes(
-    group: Int32,
-    group_mask: UInt64,
-    group_future: Float64,
+    groups: _Table,
     first: int,
     last: int,
     length: int,
@@ -204,15 +206,15 @@ def _find_cubes(
     future: Float64,
     rest: Float64,
     distortion_weight: float,
-    cube: Int32,
-    cube_mask: UInt64,
-    cube_score: Float64,
-    cubes: int,
+    cubes: _Table,
+    n_cubes: int,
 ) -> int:
     """Write the cubes of phrases of one length on one stack's groups; return the number of cubes.
 
     Any phrase may begin at the first gap; others must end so near to it that the next phrase can.
     """
+    group, group_mask, group_future = groups.column, groups.mask, groups.score
+    cube, cube_mask, cube_score = cubes.column, cubes.mask, cubes.score
     n = rest.size - 1
     ones = _bits(length)
     for q in range(first, last):
@@ -244,16 +246,16 @@ def _find_cubes(
                 while after & np.uint64(1) != np.uint64(0):
                     after >>= np.uint64(1)
                     gap_after += 1
-            cube[cubes, _HYP], cube[cubes, _HYP_END] = group[q, 0], group[q, 1]
-            cube[cubes, _OPTION] = option[s, length, 0]
-            cube[cubes, _OPTION_END] = option[s, length, 1]
-            cube[cubes, _FROM], cube[cubes, _TO] = s, s + length - 1
-            cube[cubes, _NEXT_GAP] = gap_after
-            cube_mask[cubes] = after
-            cube_score[cubes, 0] = -distortion_weight * abs(s - end - 1)
-            cube_score[cubes, 1] = left
-            cubes += 1
-    return cubes
+            cube[n_cubes, _HYP], cube[n_cubes, _HYP_END] = group[q, 0], group[q, 1]
+            cube[n_cubes, _OPTION] = option[s, length, 0]
+            cube[n_cubes, _OPTION_END] = option[s, length, 1]
+            cube[n_cubes, _FROM], cube[n_cubes, _TO] = s, s + length - 1
+            cube[n_cubes, _NEXT_GAP] = gap_after
+            cube_mask[n_cubes] = after
+            cube_score[n_cubes, 0] = -distortion_weight * abs(s - end - 1)
+            cube_score[n_cubes, 1] = left
+            n_cubes += 1
+    return n_cubes
 
 
 @inner
@@ -266,10 +268,8 @@ def _fill_stack(
     reordering: Reordering,
     lm_weight: float,
     pop_limit: int,
-    cube: Int32,
-    cube_mask: UInt64,
-    cube_score: Float64,
-    cubes: int,
+    cubes: _Table,
+    n_cubes: int,
     cand: Int32,
     cand_score: Float64,
     heap_key: Float64,
@@ -277,7 +277,7 @@ def _fill_stack(
     slots: Int64,
     stamp: int,
     ranked: Int32,
-    hyps: _Hypotheses,
+    hyps: _Table,
     chart: Chart,
     items: int,
     edge_span: Int32,
@@ -295,7 +295,8 @@ def _fill_stack(
     """
     order, rule_state, rule_score = rules.order, rules.state, rules.score
     kind, hierarchical = reordering.kind, reordering.hierarchical
-    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.future
+    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.score
+    cube, cube_mask, cube_score = cubes.column, cubes.mask, cubes.score
     item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
     backward, forward = reordering.backward, reordering.forward
     backwards, forwards = backward.shape[1] > 0, forward.shape[1] > 0
@@ -303,7 +304,7 @@ def _fill_stack(
     mask = np.uint64(slots.shape[0] - 1)
     while True:
         # The first round queues the corners of all cubes, the others successors.
-        for way in range(cubes if pops < 0 else 2):
+        for way in range(n_cubes if pops < 0 else 2):
             if pops < 0:
                 u = way
                 a, b = cube[u, _HYP], cube[u, _OPTION]
@@ -427,23 +428,22 @@ def _group_stack(
     end: int,
     stack_size: int,
     best: Float64,
-    hyps: _Hypotheses,
+    hyps: _Table,
     ranked: Int32,
     sorted_: Int32,
     member: Int32,
     slots: Int64,
     stamp: int,
-    group: Int32,
-    group_mask: UInt64,
-    group_future: Float64,
-    groups: int,
+    groups: _Table,
+    n_groups: int,
 ) -> int:
     """Group the best hypotheses of a stack by what they cover and where their last phrase ends.
 
     Writes the groups behind the others, and to `ranked` their hypotheses, best first; returns the
     number of groups.
     """
-    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.future
+    hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.score
+    group, group_mask, group_future = groups.column, groups.mask, groups.score
     count = end - begin
     # They were made best first, but for those that recombination has made better.
     for i in range(count):
@@ -457,7 +457,7 @@ def _group_stack(
             k -= 1
         sorted_[k] = begin + i
     count = min(count, stack_size)
-    first_group = groups
+    first_group = n_groups
     mask = np.uint64(slots.shape[0] - 1)
     for i in range(count):
         z = sorted_[i]
@@ -476,15 +476,15 @@ def _group_stack(
                 break
             slot = (slot + np.uint64(1)) & mask
         if q < 0:
-            q = groups
-            groups += 1
+            q = n_groups
+            n_groups += 1
             slots[slot, 0], slots[slot, 1] = stamp, q
             group[q, 0], group[q, 1], group[q, 2], group[q, 3] = 0, 0, hyp[z, _GAP], hyp[z, _END]
             group_mask[q], group_future[q] = hyp_mask[z], hyp_future[z]
         group[q, 1] += 1
         member[i] = q
     at = begin
-    for q in range(first_group, groups):
+    for q in range(first_group, n_groups):
         size = group[q, 1]
         group[q, 0], group[q, 1] = at, at
         at += size
@@ -492,7 +492,7 @@ def _group_stack(
         q = member[i]
         ranked[group[q, 1]] = sorted_[i]
         group[q, 1] += 1
-    return groups
+    return n_groups
 
 
 @kernel
@@ -583,17 +583,16 @@ def search(
     edge_score = np.empty((room, 2), np.float64)
     edge_span = np.empty((room, 4), np.int32)
     ranked = np.empty(room, np.int32)
-    hyps, chart = _Hypotheses(hyp, hyp_mask, hyp_future), Chart(item, best, edge, edge_score, -1)
+    hyps, chart = _Table(hyp, hyp_mask, hyp_future), Chart(item, best, edge, edge_score, -1)
     sorted_ = np.empty(pop_limit, np.int32)
     member = np.empty(pop_limit, np.int32)
-    group = np.empty((room, 4), np.int32)
-    group_mask = np.empty(room, np.uint64)
-    group_future = np.empty(room, np.float64)
+    group, group_mask = np.empty((room, 4), np.int32), np.empty(room, np.uint64)
+    groups = _Table(group, group_mask, np.empty(room, np.float64))
     # Groups of each stack, and the first one's number.
     group_begin = np.zeros(n + 2, np.int64)
-    cube = np.empty((1024, 7), np.int32)
-    cube_mask = np.empty(1024, np.uint64)
-    cube_score = np.empty((1024, 2), np.float64)
+    cubes = _Table(
+        np.empty((1024, 7), np.int32), np.empty(1024, np.uint64), np.empty((1024, 2), np.float64)
+    )
     size = 64
     while size < 2 * pop_limit:
         size *= 2
@@ -621,21 +620,22 @@ def search(
     block[0, 0], block[0, 1], block[0, 2] = -1, -1, -1
     ranked[0] = 0
     group[0, 0], group[0, 1], group[0, 2], group[0, 3] = 0, 1, 0, -1
-    group_mask[0], group_future[0] = 0, rest[0]
+    group_mask[0], groups.score[0] = 0, rest[0]
     group_begin[1] = 1
-    items, edges, groups, blocks = 1, 1, 1, 1
+    items, edges, n_groups, blocks = 1, 1, 1, 1
 
     for t in range(1, n + 1):
-        cubes = 0
+        n_cubes = 0
         for length in range(1, min(longest, t) + 1):
             first, last = group_begin[t - length], group_begin[t - length + 1]
-            needed = cubes + (last - first) * (distortion_limit + 1)
-            cube, cube_mask = longer(cube, needed), longer(cube_mask, needed)
-            cube_score = longer(cube_score, needed)
-            cubes = _find_cubes(
-                group,
-                group_mask,
-                group_future,
+            needed = n_cubes + (last - first) * (distortion_limit + 1)
+            cubes = _Table(
+                longer(cubes.column, needed),
+                longer(cubes.mask, needed),
+                longer(cubes.score, needed),
+            )
+            n_cubes = _find_cubes(
+                groups,
                 first,
                 last,
                 length,
@@ -644,13 +644,11 @@ def search(
                 future,
                 rest,
                 distortion_weight,
-                cube,
-                cube_mask,
-                cube_score,
                 cubes,
+                n_cubes,
             )
-        if cubes + 2 * pop_limit > heap_key.size:
-            needed = 2 * (cubes + 2 * pop_limit)
+        if n_cubes + 2 * pop_limit > heap_key.size:
+            needed = 2 * (n_cubes + 2 * pop_limit)
             cand = np.empty((needed, 6), np.int32)
             cand_score = np.empty((needed, 2), np.float64)
             heap_key = np.empty(needed, np.float64)
@@ -666,10 +664,8 @@ def search(
             reordering,
             lm_weight,
             pop_limit,
-            cube,
-            cube_mask,
-            cube_score,
             cubes,
+            n_cubes,
             cand,
             cand_score,
             heap_key,
@@ -687,7 +683,7 @@ def search(
             blocks,
         )
         stamp += 1
-        groups = _group_stack(
+        n_groups = _group_stack(
             before,
             items,
             stack_size,
@@ -698,12 +694,10 @@ def search(
             member,
             slots,
             stamp,
-            group,
-            group_mask,
-            group_future,
             groups,
+            n_groups,
         )
-        group_begin[t + 1] = groups
+        group_begin[t + 1] = n_groups
 
     if n == 0:
         # </s> follows <s>.

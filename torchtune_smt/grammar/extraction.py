@@ -16,7 +16,7 @@ from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
-from torchtune_smt.grammar.trie import build_trie
+from torchtune_smt.grammar.trie import ordered_trie
 
 _BLOCK = 500  # sentences whose rules are held before equal ones are merged
 
@@ -81,7 +81,7 @@ def extract_grammar(
         )
     source_words, source_begin, source = _number_words(sources)
     target_words, target_begin, target = _number_words(targets)
-    link_begin, links = _join_links(alignments, np.diff(source_begin), np.diff(target_begin))
+    link_begin, links = _join_links(alignments, source_begin, target_begin)
 
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts = [], [], []
@@ -148,29 +148,26 @@ def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Vocabulary, Int64
 
 
 def _join_links(
-    alignments: Sequence[Alignment], source_length: Int64, target_length: Int64
+    alignments: Sequence[Alignment], source_begin: Int64, target_begin: Int64
 ) -> tuple[Int64, Int32]:
     """Return the links of all sentences in one array, none twice, each within its sentences."""
-    distinct = []
-    for i, links in enumerate(alignments):
-        links = np.asarray(links, np.int32).reshape(-1, 2)
-        if links.size:
-            if (links < 0).any() or (
-                links.max(axis=0) >= (source_length[i], target_length[i])
-            ).any():
-                raise InputError(
-                    f"alignment {i + 1} has a link out of the sentence pair, which has "
-                    f"{source_length[i]} and {target_length[i]} words; is it of another bitext?"
-                )
-            links = np.unique(links, axis=0) if _has_repeats(links) else links
-        distinct.append(links)
-    begin = offsets([len(links) for links in distinct])
-    return begin, np.concatenate([np.empty((0, 2), np.int32), *distinct])
-
-
-def _has_repeats(links: Int32) -> bool:
-    """Whether a link is there twice."""
-    return len(set(map(tuple, links.tolist()))) < len(links)
+    links = [np.asarray(links, np.int64).reshape(-1, 2) for links in alignments]
+    pairs = np.concatenate([np.empty((0, 2), np.int64), *links])
+    sentence = np.repeat(np.arange(len(links)), [len(own) for own in links])
+    lengths = np.stack([np.diff(source_begin), np.diff(target_begin)], axis=1)
+    bad = np.flatnonzero(((pairs < 0) | (pairs >= lengths[sentence])).any(axis=1))
+    if bad.size:
+        i = sentence[bad[0]]
+        raise InputError(
+            f"alignment {i + 1} has a link out of the sentence pair, which has {lengths[i, 0]} and "
+            f"{lengths[i, 1]} words; is it of another bitext?"
+        )
+    distinct = np.unique((source_begin[sentence] + pairs[:, 0]) << 32 | pairs[:, 1])
+    place = distinct >> 32
+    sentence = np.searchsorted(source_begin, place, side="right") - 1
+    begin = offsets(np.bincount(sentence, minlength=len(links)))
+    pairs = np.stack([place - source_begin[sentence], distinct & 0xFFFFFFFF], axis=1)
+    return begin, pairs.astype(np.int32)
 
 
 def _count_rules(
@@ -192,18 +189,10 @@ def _count_rules(
         Counts in units of ``1 / UNIT``.
     """
     # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
-    trie, node = build_trie(sides.begin, sides.symbols)
-    by_node = np.argsort(node)
-    number = np.empty(len(sides), np.int64)
-    number[by_node] = np.arange(len(sides))
-    node_source = np.full(trie.symbol.size, -1, np.int32)
-    node_source[node] = number
+    trie, node_source, number, by_node = ordered_trie(sides)
     source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
-    by_target_node = np.argsort(build_trie(target_sides.begin, target_sides.symbols)[1])
-    target_number = np.empty(len(target_sides), np.int64)
-    target_number[by_target_node] = np.arange(len(target_sides))
-
-    key = number[key >> 32] << 32 | target_number[key & 0xFFFFFFFF]
+    _, _, target_number, by_target_node = ordered_trie(target_sides)
+    key = number[key >> 32].astype(np.int64) << 32 | target_number[key & 0xFFFFFFFF]
     rule_key, rule_of_occurrence = np.unique(key, return_inverse=True)
     if rule_key.size >= 1 << 31:
         raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")

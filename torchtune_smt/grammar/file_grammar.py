@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
@@ -10,9 +12,25 @@ from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.trie import build_trie
+from torchtune_smt.grammar.trie import ordered_trie
 
 NO_LIMIT = 1 << 30
+
+
+class Side(NamedTuple):
+    """One side of all rules.
+
+    Attributes
+    ----------
+    words : Vocabulary
+    begin : int64 [rules + 1]
+    symbols : int32
+        That of rule r is ``symbols[begin[r]:begin[r + 1]]``, as `Grammar` has them.
+    """
+
+    words: Vocabulary
+    begin: Int64
+    symbols: Int32
 
 
 class FileGrammar(Grammar):
@@ -20,10 +38,8 @@ class FileGrammar(Grammar):
 
     Parameters
     ----------
-    source_words, target_words : Vocabulary
-    source_begin, target_begin : int64 [rules + 1]
-    source_symbols, target_symbols : int32
-        Sides of the rules, in any order; a rule that occurs again is dropped.
+    source, target : Side
+        Of the rules, in any order; a rule that occurs again is dropped.
     dense_names : list of str
     dense : float64 [rules, features]
     table_limit : int, optional
@@ -43,12 +59,8 @@ class FileGrammar(Grammar):
 
     def __init__(
         self,
-        source_words: Vocabulary,
-        target_words: Vocabulary,
-        source_begin: Int64,
-        source_symbols: Int32,
-        target_begin: Int64,
-        target_symbols: Int32,
+        source: Side,
+        target: Side,
         dense_names: list[str],
         dense: Float64,
         *,
@@ -59,27 +71,22 @@ class FileGrammar(Grammar):
             raise ValueError(f"table_limit must be 1 or more, not {table_limit}")
         if rank_by is not None and rank_by not in dense_names:
             raise ValueError(f"rank_by: no feature {rank_by!r} among {', '.join(dense_names)}")
-        self.source_words, self.target_words = source_words, target_words
+        self.source_words, self.target_words = source.words, target.words
         self.dense_names = list(dense_names)
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
-        n_rules = source_begin.size - 1
+        n_rules = source.begin.size - 1
         sides = SequenceTable(np.int32, n_rules // 4 + 16)
         targets = SequenceTable(np.int32, n_rules + 16)
-        side = sides.intern_spans(source_symbols, source_begin[:-1], source_begin[1:])
-        target = targets.intern_spans(target_symbols, target_begin[:-1], target_begin[1:])
-        rules = side.astype(np.int64) << 32 | target
+        side = sides.intern_spans(source.symbols, source.begin[:-1], source.begin[1:])
+        rules = side.astype(np.int64) << 32
+        rules |= targets.intern_spans(target.symbols, target.begin[:-1], target.begin[1:])
         _, first = np.unique(rules, return_index=True)
         first.sort()
         self.n_duplicates = n_rules - first.size
 
         # The trie's nodes order the source sides.
-        self.trie, node = build_trie(sides.begin, sides.symbols)
-        by_node = np.argsort(node)
-        number = np.empty(len(sides), np.int32)
-        number[by_node] = np.arange(len(sides), dtype=np.int32)
-        self.node_source = np.full(self.trie.symbol.size, -1, np.int32)
-        self.node_source[node] = number
+        self.trie, self.node_source, number, by_node = ordered_trie(sides)
         self.source_begin, self.source_symbols = gather(sides.begin, sides.symbols, by_node)
 
         side = number[side[first]]
@@ -91,7 +98,7 @@ class FileGrammar(Grammar):
         self.source_rule_begin = offsets(np.bincount(self.rule_source, minlength=len(sides)))
         self.given = first[order]
         self.dense = np.ascontiguousarray(dense[self.given])
-        self.target_begin, self.target_symbols = gather(target_begin, target_symbols, self.given)
+        self.target_begin, self.target_symbols = gather(target.begin, target.symbols, self.given)
 
     def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
         if train_index >= 0:

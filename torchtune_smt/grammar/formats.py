@@ -20,7 +20,7 @@ from torchtune_smt.core.textio import atomic_writer, check_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.file_grammar import FileGrammar
+from torchtune_smt.grammar.file_grammar import FileGrammar, Side
 
 Format = Literal["cdec", "joshua", "moses"]
 
@@ -174,17 +174,15 @@ def _build(
     if len(set(dense_names)) < len(dense_names):
         raise InputError("nameless values would get a name that also occurs in the file", path=path)
 
-    source, target = symbol[0, : side_begin[0, -1]], symbol[1, : side_begin[1, -1]]
-    source_words, target_words = Vocabulary(), Vocabulary()
-    for side, words, symbols in ((0, source_words, source), (1, target_words, target)):
-        symbols[symbols == 0] = words.intern_spans(text, *word[side, :, : n_words[side]])
+    source, target = (
+        Side(Vocabulary(), begin, symbols[: begin[-1]])
+        for begin, symbols in zip(side_begin, symbol, strict=True)
+    )
+    for side, spans, n in zip((source, target), word, n_words, strict=True):
+        side.symbols[side.symbols == 0] = side.words.intern_spans(text, *spans[:, :n])
     try:
         return FileGrammar(
-            source_words,
-            target_words,
-            side_begin[0],
             source,
-            side_begin[1],
             target,
             dense_names,
             dense,

@@ -18,6 +18,7 @@ from torchtune_smt.core.textio import check_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import formats_kernels as fields
 from torchtune_smt.grammar import phrase_formats_kernels as kernels
+from torchtune_smt.grammar.file_grammar import Side
 from torchtune_smt.grammar.formats import checked_probabilities, read_slow_values, token_at
 from torchtune_smt.grammar.phrase_table import PhraseTable
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -59,10 +60,8 @@ _BINARY_FOLDERS = {
 class _Table(NamedTuple):
     """What a table's lines hold."""
 
-    source_begin: Int64
-    source: Int32
-    target_begin: Int64
-    target: Int32
+    source: Side
+    target: Side
     values: Float64
     counts: Float64
     point_begin: Int64
@@ -110,8 +109,7 @@ def read_phrase_table(
         file, line and cure are named.
     """
     path = Path(path)
-    source_words, target_words = Vocabulary(), Vocabulary()
-    table = _read(path, _ROLES, source_words, target_words, scores)
+    table = _read(path, _ROLES, Vocabulary(), Vocabulary(), scores)
     names = [f"{name}_{i}" for i in range(table.values.shape[1])]
     columns = [_logarithms(table, path)]
     if rule_counts:
@@ -122,15 +120,10 @@ def read_phrase_table(
         if reordering_type is None:
             raise ValueError("reordering_type is needed with a reordering table")
         kind = ReorderingType.parse(reordering_type)
-        columns.append(_reordering_of(table, path, kind, Path(reordering), source_words,
-                                      target_words))  # fmt: skip
+        columns.append(_reordering_of(table, path, kind, Path(reordering)))
         names += [f"{reordering_name}_{i}" for i in range(kind.scores)]
     result = PhraseTable(
-        source_words,
-        target_words,
-        table.source_begin,
         table.source,
-        table.target_begin,
         table.target,
         names,
         np.hstack(columns),
@@ -216,10 +209,13 @@ def _read(
     counts = np.zeros(lines)
     counts[with_counts] = value[count_begin[with_counts] + 2]
     return _Table(
-        source_begin,
-        source_words.intern_spans(text, *np.ascontiguousarray(source_span.T)),
-        target_begin,
-        target_words.intern_spans(text, *np.ascontiguousarray(target_span.T)),
+        *(
+            Side(words, begin, words.intern_spans(text, *np.ascontiguousarray(span.T)))
+            for words, begin, span in (
+                (source_words, source_begin, source_span),
+                (target_words, target_begin, target_span),
+            )
+        ),
         value[value_begin[:-1, None] + np.arange(wanted)],
         counts,
         point_begin,
@@ -274,22 +270,20 @@ def _reordering_of(
     path: Path,
     kind: ReorderingType,
     reordering: Path,
-    source_words: Vocabulary,
-    target_words: Vocabulary,
 ) -> Float64:
     """Return the reordering scores of a table's phrases."""
     roles = _ROLES[:3] if kind.target else [fields.SOURCE, fields.VALUES]
-    other = _read(reordering, roles, source_words, target_words, kind.scores)
-    phrases = table.source_begin.size
+    other = _read(reordering, roles, table.source.words, table.target.words, kind.scores)
+    phrases = table.source.begin.size
     sides = SequenceTable(np.int32, phrases // 4 + 16)
     targets = SequenceTable(np.int32, phrases)
 
     def keys(part: _Table) -> Int64:
-        side = sides.intern_spans(part.source, part.source_begin[:-1], part.source_begin[1:])
-        key = side.astype(np.int64) << 32
+        _, begin, symbols = part.source
+        key = sides.intern_spans(symbols, begin[:-1], begin[1:]).astype(np.int64) << 32
         if kind.target:
-            begin = part.target_begin
-            key |= targets.intern_spans(part.target, begin[:-1], begin[1:])
+            _, begin, symbols = part.target
+            key |= targets.intern_spans(symbols, begin[:-1], begin[1:])
         return key
 
     wanted, given = keys(table), keys(other)

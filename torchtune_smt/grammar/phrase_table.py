@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.offsets import places_of
-from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar.file_grammar import FileGrammar
+from torchtune_smt.grammar.file_grammar import FileGrammar, Side
 from torchtune_smt.grammar.reordering import ReorderingType
 
 
@@ -14,8 +13,8 @@ class PhraseTable(FileGrammar):
 
     Parameters
     ----------
-    source_words, target_words, source_begin, source_symbols, target_begin, target_symbols
-        See `FileGrammar`; there are no non-terminals.
+    source, target : Side
+        There are no non-terminals.
     dense_names : list of str
         Names of the scores.
     dense : float64 [phrases, scores]
@@ -37,12 +36,8 @@ class PhraseTable(FileGrammar):
 
     def __init__(
         self,
-        source_words: Vocabulary,
-        target_words: Vocabulary,
-        source_begin: Int64,
-        source_symbols: Int32,
-        target_begin: Int64,
-        target_symbols: Int32,
+        source: Side,
+        target: Side,
         dense_names: list[str],
         dense: Float64,
         *,
@@ -50,16 +45,7 @@ class PhraseTable(FileGrammar):
         point_begin: Int64 | None = None,
         points: Int32 | None = None,
     ) -> None:
-        super().__init__(
-            source_words,
-            target_words,
-            source_begin,
-            source_symbols,
-            target_begin,
-            target_symbols,
-            dense_names,
-            dense,
-        )
+        super().__init__(source, target, dense_names, dense)
         self.reordering = reordering
         self.point_begin, self.points = None, None
         if point_begin is not None and points is not None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.sequences import SequenceTable
 
 
 class Trie(NamedTuple):
@@ -62,3 +63,27 @@ def build_trie(begin: Int64, symbols: Int32) -> tuple[Trie, Int32]:
     child_begin[1:] += np.cumsum(children).astype(np.int32)
     trie = Trie(np.concatenate(symbol_levels).astype(np.int32), child_begin)
     return trie, node.astype(np.int32)
+
+
+def ordered_trie(
+    sequences: SequenceTable[np.int32],
+) -> tuple[Trie, Int32, Int32, Int64]:
+    """Order sequences by the nodes of their trie where they end.
+
+    Returns
+    -------
+    trie : Trie
+    node_number : int32 [nodes]
+        The number in this order of the sequence that ends in a node, or -1.
+    number : int32 [n]
+        The number of each sequence.
+    order : int64 [n]
+        Which sequence has a number.
+    """
+    trie, node = build_trie(sequences.begin, sequences.symbols)
+    order = np.argsort(node)
+    number = np.empty(order.size, np.int32)
+    number[order] = np.arange(order.size)
+    node_number = np.full(trie.symbol.size, -1, np.int32)
+    node_number[node] = number
+    return trie, node_number, number, order
