@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hydra._internal.utils import get_args_parser
@@ -47,6 +47,15 @@ def split_arguments(arguments: Sequence[str]) -> Arguments:
 def override_key(override: str) -> str:
     """Return what an override is about: ``+data.name=x`` is about ``data.name``."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def leaves(option: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the options within an option whose value may be a group, and their values."""
+    if not isinstance(value, dict):
+        yield option, value
+        return
+    for name, inner in value.items():
+        yield from leaves(f"{option}.{name}" if option else str(name), inner)
 
 
 def value_of(overrides: Sequence[str], key: str) -> Any:

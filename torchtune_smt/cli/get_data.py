@@ -10,19 +10,16 @@ from torchtune_smt.data.corpora import CORPORA, addresses, fetch
 
 def listing() -> str:
     """Return what is known of every public corpus: title, homepage, licence, addresses."""
-    entries = []
-    for name, corpus in CORPORA.items():
-        entries.append(
-            "\n".join(
-                [
-                    f"{name}: {corpus.title}",
-                    f"  homepage  {corpus.homepage}",
-                    f"  licence   {corpus.licence}",
-                    *(f"  file      {address}" for address in addresses(corpus)),
-                ]
-            )
-        )
-    return "\n\n".join(entries)
+    entries = [
+        [
+            f"{name}: {corpus.title}",
+            f"  homepage  {corpus.homepage}",
+            f"  licence   {corpus.licence}",
+            *(f"  file      {address}" for address in addresses(corpus)),
+        ]
+        for name, corpus in CORPORA.items()
+    ]
+    return "\n\n".join("\n".join(entry) for entry in entries)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import override_key, quoted, split_arguments, value_of
+from torchtune_smt.cli.command_line import leaves, override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
@@ -212,15 +212,8 @@ _FREE = (
 
 def _fingerprint(cfg: DictConfig) -> dict[str, str]:
     """Return every setting that the result depends on, by name."""
-
-    def flat(prefix: str, value: object) -> dict[str, str]:
-        if isinstance(value, dict):
-            parts = [flat(f"{prefix}.{k}" if prefix else str(k), v) for k, v in value.items()]
-            return {name: text for part in parts for name, text in part.items()}
-        return {prefix: str(value)}
-
-    settings = flat("", OmegaConf.to_container(cfg, resolve=True))
-    return {name: text for name, text in settings.items() if name not in _FREE}
+    settings = leaves("", OmegaConf.to_container(cfg, resolve=True))
+    return {name: str(value) for name, value in settings if name not in _FREE}
 
 
 def _hparams(cfg: DictConfig) -> dict[str, str | float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.command_line import leaves
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
 from torchtune_smt.core.errors import InputError
@@ -30,16 +31,9 @@ def given_options() -> Iterator[tuple[str, str]]:
     parser = OverridesParser.create()
     for override in HydraConfig.get().overrides.task:
         parsed = parser.parse_override(override)
-        for option in _leaves(parsed.key_or_group, parsed.value()):
-            yield option, override
-
-
-def _leaves(option: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(f"{option}.{name}", inner)
-    elif value is not None:
-        yield option
+        for option, value in leaves(parsed.key_or_group, parsed.value()):
+            if value is not None:
+                yield option, override
 
 
 def refuse_unused(unused: Mapping[str, str]) -> None:

@@ -111,43 +111,7 @@ def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
         The file is missing or bad, names a feature that is not supported or a binary table, or a
         feature has no weights, or not as many as it has scores, or weights are those of none.
     """
-    path = Path(path)
-    sections = _sections(path)
-    features = _features(path, sections)
-    for feature in features:
-        if feature.kind in _BINARY:
-            message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
-            raise InputError(message + refusal(_BINARY[feature.kind]), path=path, line=feature.line)
-    phrases = _only(path, features, ("PhraseDictionaryMemory",), "phrase table")
-    language_model = _only(path, features, _LANGUAGE_MODELS, "language model")
-    reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
-    if len(reordering) > 1:
-        raise InputError(
-            "a second reordering model is not supported; remove it",
-            path=path,
-            line=reordering[1].line,
-        )
-    for factor, line in _lines(sections, "input-factors"):
-        if factor != "0":
-            raise InputError("only factor 0 is supported", path=path, line=line)
-    limits = {
-        name: _limit(path, section, text, line)
-        for section, name in _LIMITS.items()
-        for text, line in _lines(sections, section)
-    }
-    if "table-limit" in phrases.settings:
-        text = phrases.settings["table-limit"]
-        limits["table_limit"] = _limit(path, "table-limit", text, phrases.line)
-    files = _lines(sections, "weight-file")
-    return MosesIni(
-        path,
-        phrases,
-        language_model,
-        reordering[0] if reordering else None,
-        _weights(path, sections, features),
-        path.parent / files[-1][0] if files else None,
-        limits,
-    )
+    return _Reader(Path(path)).read()
 
 
 def write_moses_ini(
@@ -194,142 +158,161 @@ def write_moses_ini(
             file.write(f"{renamed.get(label, label)}= {numbers}\n")
 
 
-Sections = dict[str, list[tuple[str, int]]]
+class _Reader:
+    """The lines of each section with their numbers, without comments."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sections: dict[str, list[tuple[str, int]]] = {}
+        name = None
+        for number, line in enumerate(read_lines(path), start=1):
+            text = line.split("#", 1)[0].strip(" \t")
+            if not text:
+                continue
+            if text.startswith("[") and text.endswith("]"):
+                name = text[1:-1]
+                self.sections.setdefault(name, [])
+            elif name is None:
+                raise self._error("stands before the first [section]", number)
+            else:
+                self.sections[name].append((text, number))
 
-def _sections(path: Path) -> Sections:
-    """Return the lines of each section with their numbers, without comments."""
-    sections: Sections = {}
-    name = None
-    for number, line in enumerate(read_lines(path), start=1):
-        text = line.split("#", 1)[0].strip(" \t")
-        if not text:
-            continue
-        if text.startswith("[") and text.endswith("]"):
-            name = text[1:-1]
-            sections.setdefault(name, [])
-        elif name is None:
-            raise InputError("stands before the first [section]", path=path, line=number)
-        else:
-            sections[name].append((text, number))
-    return sections
+    def read(self) -> MosesIni:
+        features = self._features()
+        for feature in features:
+            if feature.kind in _BINARY:
+                message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
+                raise self._error(message + refusal(_BINARY[feature.kind]), feature.line)
+        phrases = self._only(features, ("PhraseDictionaryMemory",), "phrase table")
+        language_model = self._only(features, _LANGUAGE_MODELS, "language model")
+        reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
+        if len(reordering) > 1:
+            message = "a second reordering model is not supported; remove it"
+            raise self._error(message, reordering[1].line)
+        for factor, line in self._lines("input-factors"):
+            if factor != "0":
+                raise self._error("only factor 0 is supported", line)
+        limits = {
+            name: self._limit(section, text, line)
+            for section, name in _LIMITS.items()
+            for text, line in self._lines(section)
+        }
+        if "table-limit" in phrases.settings:
+            text = phrases.settings["table-limit"]
+            limits["table_limit"] = self._limit("table-limit", text, phrases.line)
+        files = self._lines("weight-file")
+        return MosesIni(
+            self.path,
+            phrases,
+            language_model,
+            reordering[0] if reordering else None,
+            self._weights(features),
+            self.path.parent / files[-1][0] if files else None,
+            limits,
+        )
 
+    def _error(self, message: str, line: int | None = None) -> InputError:
+        return InputError(message, path=self.path, line=line)
 
-def _lines(sections: Sections, name: str) -> list[tuple[str, int]]:
-    return sections.get(name, [])
+    def _lines(self, name: str) -> list[tuple[str, int]]:
+        return self.sections.get(name, [])
 
+    def _features(self) -> list[Feature]:
+        """Return the features, named as Moses names those that have no name: ``Distortion0``."""
+        features: list[Feature] = []
+        counts: dict[str, int] = {}
+        for text, line in self._lines("feature"):
+            kind, *words = split_words(text)
+            settings = {}
+            for word in words:
+                key, equals, value = word.partition("=")
+                if not equals:
+                    raise self._error(f"{word!r} is no setting; write key=value", line)
+                settings[key] = value
+            number = counts.get(kind, 0)
+            counts[kind] = number + 1
+            known = (*_PENALTIES, *_LANGUAGE_MODELS, *_BINARY, "PhraseDictionaryMemory")
+            if kind not in (*known, "LexicalReordering"):
+                message = f"the feature {kind} is not supported; remove it and its weights"
+                raise self._error(message, line)
+            features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
+        return features
 
-def _features(path: Path, sections: Sections) -> list[Feature]:
-    """Return the features, named as Moses names those that have no name: ``Distortion0``."""
-    features: list[Feature] = []
-    counts: dict[str, int] = {}
-    for text, line in _lines(sections, "feature"):
-        kind, *words = split_words(text)
-        settings = {}
-        for word in words:
-            key, equals, value = word.partition("=")
+    def _only(self, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
+        """Return the one feature of some kinds."""
+        found = [feature for feature in features if feature.kind in kinds]
+        if not found:
+            raise self._error(f"[feature] names no {what} ({', '.join(kinds)})")
+        if len(found) > 1:
+            raise self._error(f"a second {what} is not supported; remove it", found[1].line)
+        return found[0]
+
+    def _integer(self, text: str, line: int) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise self._error(f"{text!r} is no whole number", line)
+        return int(text)
+
+    def _limit(self, name: str, text: str, line: int) -> int:
+        """Return a limit of the search."""
+        limit, none = self._integer(text, line), _NONE.get(name)
+        least = 0 if name == "distortion-limit" else 1
+        if limit == none:
+            return limit if limit < 0 else NO_LIMIT
+        if limit < least:
+            also = "" if none is None else f", or {none} for none"
+            raise self._error(f"{name} must be {least} or more{also}, not {limit}", line)
+        return limit
+
+    def _width(self, feature: Feature) -> int | None:
+        """Return how many weights a feature has; None if its line does not say."""
+        if feature.kind == "LexicalReordering":
+            try:
+                return ReorderingType.parse(feature.settings.get("type", "")).scores
+            except ValueError as error:
+                raise self._error(str(error), feature.line) from None
+        if feature.kind == "PhraseDictionaryMemory":
+            text = feature.settings.get("num-features")
+            return None if text is None else self._integer(text, feature.line)
+        return 1
+
+    def _weights(self, features: list[Feature]) -> dict[str, float]:
+        """Return the dense weights."""
+        weights: dict[str, float] = {}
+        given: set[str] = set()
+        named = {feature.name: feature for feature in features}
+        for text, line in self._lines("weight"):
+            label, equals, rest = text.partition("=")
+            label = label.strip(" \t")
             if not equals:
-                raise InputError(f"{word!r} is no setting; write key=value", path=path, line=line)
-            settings[key] = value
-        number = counts.get(kind, 0)
-        counts[kind] = number + 1
-        known = (*_PENALTIES, *_LANGUAGE_MODELS, *_BINARY, "PhraseDictionaryMemory")
-        if kind not in (*known, "LexicalReordering"):
-            raise InputError(
-                f"the feature {kind} is not supported; remove it and its weights",
-                path=path,
-                line=line,
-            )
-        features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
-    return features
-
-
-def _only(path: Path, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
-    """Return the one feature of some kinds."""
-    found = [feature for feature in features if feature.kind in kinds]
-    if not found:
-        raise InputError(f"[feature] names no {what} ({', '.join(kinds)})", path=path)
-    if len(found) > 1:
-        raise InputError(
-            f"a second {what} is not supported; remove it", path=path, line=found[1].line
-        )
-    return found[0]
-
-
-def _integer(path: Path, text: str, line: int) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise InputError(f"{text!r} is no whole number", path=path, line=line)
-    return int(text)
-
-
-def _limit(path: Path, name: str, text: str, line: int) -> int:
-    """Return a limit of the search."""
-    limit, none = _integer(path, text, line), _NONE.get(name)
-    least = 0 if name == "distortion-limit" else 1
-    if limit == none:
-        return limit if limit < 0 else NO_LIMIT
-    if limit < least:
-        also = "" if none is None else f", or {none} for none"
-        raise InputError(f"{name} must be {least} or more{also}, not {limit}", path=path, line=line)
-    return limit
-
-
-def _width(path: Path, feature: Feature) -> int | None:
-    """Return how many weights a feature has; None if its line does not say."""
-    if feature.kind == "LexicalReordering":
-        try:
-            return ReorderingType.parse(feature.settings.get("type", "")).scores
-        except ValueError as error:
-            raise InputError(str(error), path=path, line=feature.line) from None
-    if feature.kind == "PhraseDictionaryMemory":
-        text = feature.settings.get("num-features")
-        return None if text is None else _integer(path, text, feature.line)
-    return 1
-
-
-def _weights(path: Path, sections: Sections, features: list[Feature]) -> dict[str, float]:
-    """Return the dense weights."""
-    weights: dict[str, float] = {}
-    widths: dict[str, int] = {}
-    named = {feature.name: feature for feature in features}
-    for text, line in _lines(sections, "weight"):
-        label, equals, rest = text.partition("=")
-        label = label.strip(" \t")
-        if not equals:
-            raise InputError("has no weights; write `Name= 0.5`", path=path, line=line)
-        if label not in named:
-            raise InputError(
-                f"there is no feature {label}; remove its weights, or name it in [feature]",
-                path=path,
-                line=line,
-            )
-        if label in widths:
-            raise InputError(f"{label} has weights already; remove one line", path=path, line=line)
-        values = split_words(rest)
-        wanted = _width(path, named[label])
-        if not values or (wanted is not None and len(values) != wanted):
-            raise InputError(
-                f"{label} has {len(values)} weights, and {wanted or 'some'} are needed",
-                path=path,
-                line=line,
-            )
-        widths[label] = len(values)
-        own = LANGUAGE_MODEL if named[label].kind in _LANGUAGE_MODELS else label
-        for i, value in enumerate(values):
-            number = finite_number(value)
-            if number is None:
-                raise InputError(f"{value!r} is no finite number", path=path, line=line)
-            weights[f"{own}_{i}"] = number
-    for feature in features:
-        if feature.name in widths:
-            continue
-        # Moses's own default.
-        if feature.kind == "UnknownWordPenalty":
+                raise self._error("has no weights; write `Name= 0.5`", line)
+            if label not in named:
+                message = (
+                    f"there is no feature {label}; remove its weights, or name it in [feature]"
+                )
+                raise self._error(message, line)
+            if label in given:
+                raise self._error(f"{label} has weights already; remove one line", line)
+            given.add(label)
+            values = split_words(rest)
+            wanted = self._width(named[label])
+            if not values or (wanted is not None and len(values) != wanted):
+                message = f"{label} has {len(values)} weights, and {wanted or 'some'} are needed"
+                raise self._error(message, line)
+            own = LANGUAGE_MODEL if named[label].kind in _LANGUAGE_MODELS else label
+            for i, value in enumerate(values):
+                number = finite_number(value)
+                if number is None:
+                    raise self._error(f"{value!r} is no finite number", line)
+                weights[f"{own}_{i}"] = number
+        for feature in features:
+            if feature.name in given:
+                continue
+            if feature.kind != "UnknownWordPenalty":
+                raise self._error(
+                    f"the feature {feature.name} has no weights; add `{feature.name}= ...` to "
+                    "[weight]",
+                    feature.line,
+                )
+            # Moses's own default.
             weights[f"{feature.name}_0"] = 1.0
-            continue
-        raise InputError(
-            f"the feature {feature.name} has no weights; add `{feature.name}= ...` to [weight]",
-            path=path,
-            line=feature.line,
-        )
-    return weights
+        return weights
