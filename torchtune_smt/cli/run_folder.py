@@ -1,4 +1,4 @@
-"""Run folders: what an earlier run recorded, taken up again without trusting it.
+"""Run folders: not written over, and what an earlier run recorded taken up without trusting it.
 
 A run's folder may come from anybody. The configuration is composed anew from ``conf/``, and of the
 overrides that the folder records only plain settings are taken: choices of files by a bare name,
@@ -21,11 +21,14 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import check_plain
+from torchtune_smt.runs.folder import check_unused, claimed
 
 # Options whose values are paths; all of them are only read.
 _PATHS: Final = frozenset(
@@ -80,6 +83,24 @@ class Settings:
         if "model.folder" in map(override_key, self.given):
             return True
         return not any(_group(override) in ("data", "model") for override in self.recorded)
+
+
+class CheckFolder(Callback):
+    """Looks at the run's folder before Hydra writes its own records over those that are there."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a folder that is in use, or holds a run."""
+        folder = Path(config.hydra.run.dir)
+        # Commands without records, such as translate, may run where a run lies: it is not theirs.
+        if config.hydra.output_subdir is None or config.resume is not None or not folder.is_dir():
+            return
+        try:
+            with claimed(folder):
+                if not config.overwrite:
+                    check_unused(folder)
+        except InputError as error:
+            # Hydra makes warnings of other exceptions.
+            raise SystemExit(f"error: {error}") from None
 
 
 def take_up(folder: Path, given: Sequence[str]) -> Settings:

@@ -10,7 +10,6 @@ from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.trie import ordered_trie
 
@@ -106,10 +105,12 @@ class FileGrammar(Grammar):
                 "a grammar file holds no counts to subtract those of a training sentence from; "
                 "tune on training data with a grammar extracted by this package"
             )
-        begin, rule = kernels.all_rules(
-            node, self.node_source, self.source_rule_begin, self.table_limit
-        )
-        return begin, rule, self.dense[rule]
+        side = self.node_source[node]
+        first, last = self.source_rule_begin[side], self.source_rule_begin[side + 1]
+        count = np.where(side < 0, 0, np.minimum(last - first, self.table_limit))
+        begin = offsets(count)
+        rule = np.repeat(first - begin[:-1], count) + np.arange(begin[-1])
+        return begin.astype(np.int32), rule, self.dense[rule]
 
     def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""

@@ -189,28 +189,6 @@ def match(
 
 
 @kernel
-def all_rules(
-    node: Int32, node_source: Int32, source_rule_begin: Int64, table_limit: int
-) -> tuple[Int32, Int64]:
-    """Return the first `table_limit` rules of each matching node, as (begin [m + 1], rules)."""
-    m = node.size
-    begin = np.zeros(m + 1, np.int32)
-    for i in range(m):
-        side = node_source[node[i]]
-        found = 0
-        if side >= 0:
-            found = min(source_rule_begin[side + 1] - source_rule_begin[side], table_limit)
-        begin[i + 1] = begin[i] + found
-    rule = np.empty(begin[m], np.int64)
-    for i in range(m):
-        side = node_source[node[i]]
-        if side >= 0:
-            for k in range(begin[i + 1] - begin[i]):
-                rule[begin[i] + k] = source_rule_begin[side] + k
-    return begin, rule
-
-
-@kernel
 def prune(
     symbol: Int32, child_begin: Int32, rule_begin: Int32
 ) -> tuple[Int32, Int32, Int32, Int32]:

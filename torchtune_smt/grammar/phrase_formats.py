@@ -208,14 +208,13 @@ def _read(
     with_counts = value_begin[1:] - count_begin >= 3
     counts = np.zeros(lines)
     counts[with_counts] = value[count_begin[with_counts] + 2]
+
+    def side(words: Vocabulary, begin: Int64, span: Int64) -> Side:
+        return Side(words, begin, words.intern_spans(text, *np.ascontiguousarray(span.T)))
+
     return _Table(
-        *(
-            Side(words, begin, words.intern_spans(text, *np.ascontiguousarray(span.T)))
-            for words, begin, span in (
-                (source_words, source_begin, source_span),
-                (target_words, target_begin, target_span),
-            )
-        ),
+        side(source_words, source_begin, source_span),
+        side(target_words, target_begin, target_span),
         value[value_begin[:-1, None] + np.arange(wanted)],
         counts,
         point_begin,
