@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchtune_smt.cli.options import check_options
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder, example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
@@ -482,3 +483,15 @@ def test_every_command_composes(name: str, given: list[str]) -> None:
     config = composed(name, *given)
     assert not OmegaConf.missing_keys(config)
     check_options(config)
+
+
+def test_options_of_ones_own_classes_are_their_own_business() -> None:
+    """What an option may be is told by the class that takes it, and not by the option's name."""
+    own = {"_target_": "my_module.MyDecoder", "k": "many", "max_span": None}
+    config = composed("translate", "weights=a", "input=b")
+    check_options(OmegaConf.merge(config, {"decoder": own}))
+    files = composed("train", "decoder=kbest_files", "decoder.dev=[a]")
+    assert files.decoder.k is None
+    check_options(files)
+    with pytest.raises(InputError, match=r"decoder\.k must be a whole number, 1 or more, not None"):
+        check_options(OmegaConf.merge(config, {"decoder": {"k": None}}))

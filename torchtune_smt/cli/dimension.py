@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.learn_groups import count_features
+from torchtune_smt.tuners.dimension import PulledFeatures, features_there
 
 
 class Dimension:
@@ -62,25 +64,27 @@ class Dimension:
         InputError
             The number that was given is too small for the weights that tuning starts from.
         """
-        self._task = task
-        self._lists = lists
-        self._charts: Int64 = np.empty(0, np.int64)
+        self._n_dense = task.weights.n_dense
+        found: Callable[[], Int64]
+        found = partial(features_there, task.decoder, task.tuning.sources, task.weights)
         if self.source == "charts":
             print("counting the features of the charts, for OSCAR's d", flush=True)
-            self._charts = self._found()
+            found = partial(np.copy, found())
+        elif lists is not None:
+            found = lists.features
+        self._pulled = PulledFeatures(task.weights, self._parts.optimizer.regularizes_dense, found)
         if isinstance(self.source, int):
-            self._check_number(self.source)
+            self._pulled.check(self.source)
 
     def arguments(self) -> dict[str, Any]:
         """Return what an optimizer of the run's weights is to be made with; d is counted now."""
-        n_dense = self._task.weights.n_dense
         if self.source is None:
-            return {"n_dense": n_dense}
-        return {"n_dense": n_dense, "regularizer": self.regularizer()}
+            return {"n_dense": self._n_dense}
+        return {"n_dense": self._n_dense, "regularizer": self.regularizer()}
 
     def regularizer(self) -> Oscar:
         """Return OSCAR with its d, which is counted now."""
-        self.value = self.source if isinstance(self.source, int) else self._counted()
+        self.value = self.source if isinstance(self.source, int) else self._pulled.count()
         oscar: Oscar = replace(self._parts.regularizer, dimension=self.value)
         return oscar
 
@@ -90,40 +94,6 @@ class Dimension:
             return ""
         what = "as given" if isinstance(self.source, int) else f"features of the {self.source}"
         return f"; OSCAR's d = {self.value:,} ({what})"
-
-    def _first(self) -> int:
-        """Return the id from which on features are regularised."""
-        return 0 if self._parts.optimizer.regularizes_dense else self._task.weights.n_dense
-
-    def _counted(self) -> int:
-        """Return the number of regularised features that are dense, have a weight, or are found."""
-        weights = self._task.weights
-        found = self._charts
-        if self._lists is not None and self.source == "lists":
-            found = self._lists.features()
-        elif self.source == "lists":
-            found = self._found()
-        weights.grow()
-        dense = np.arange(weights.n_dense)
-        start = weights.parameter.detach().numpy()
-        return count_features(start, self._first(), np.concatenate([dense, found]))
-
-    def _found(self) -> Int64:
-        """Return the features that the decoder says there are, by their ids in the weights."""
-        decoder = self._task.decoder
-        found = decoder.feature_ids(self._task.tuning.sources)
-        assert found is not None
-        return self._task.weights.take(decoder.features).lookup(found)
-
-    def _check_number(self, number: int) -> None:
-        """Raise InputError if more of the first weights are not 0."""
-        count = int(self._task.weights.parameter[self._first() :].count_nonzero())
-        if number < count:
-            raise InputError(
-                f"regularizer.dimension={number} is smaller than the number of regularised "
-                f"features that have a weight already, {count}: their penalties would be negative; "
-                "give at least as much, or null"
-            )
 
 
 def _source(cfg: DictConfig, parts: Parts) -> str | int:
