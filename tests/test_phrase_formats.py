@@ -124,7 +124,7 @@ def test_bad_lines(tmp_path, text, line, message):
 
 def test_the_first_bad_line_is_named(tmp_path):
     path = written(tmp_path / "table", "a ||| b ||| 1 x\nc ||| d ||| 1\ne\n")
-    with pytest.raises(InputError, match=r":1: 'x' is no finite number"):
+    with pytest.raises(InputError, match=r":1: the feature value 'x' is no finite number"):
         read_phrase_table(path)
 
 

@@ -70,16 +70,9 @@ def add_string(
         node = next_left
         for _ in range(n - k):
             node = nodes[node].prefix
-        p, found = match(table, nodes, right, nodes[node].word)
+        word = nodes[node].word
+        left, full, right, p = add_word(table, nodes, left, full, right, 0.0, word)
         score += p - nodes[node].prob
-        if full == 0:
-            if nodes[found].length == nodes[left].length + 1 and nodes[found].extends_left:
-                left = found
-            else:
-                full = 1
-        right = nodes[found].state
-        if full == 0 and right != left:
-            full = 1
         if nodes[right].length <= k:
             return left, 1, next_right, score
     if next_full == 1:
