@@ -1,7 +1,8 @@
 """Kernels of the hierarchical decoder: the chart, filled by cube pruning.
 
-Inner loops take arrays as plain arguments and never put another array in the place of one:
-numba counts references to arrays, atomically, wherever a loop does either.
+Inner functions take arrays, or named tuples of them which they take apart at once, and never put
+another array in the place of one: numba counts references to arrays, atomically, wherever a loop
+does.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Hypotheses of stack t cover t words of the source. The first `GAP` words are all
 of the mask says whether word ``GAP + i`` is: since nothing further than the distortion limit from
 the first gap may be covered, 64 bits are enough for sentences of any length.
 
-Inner loops take arrays as plain arguments and never put another array in the place of one; see
-`hiero_chart_kernels`.
+Inner functions never put another array in the place of one; see `hiero_chart_kernels`.
 """
 
 from __future__ import annotations
