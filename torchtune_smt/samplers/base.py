@@ -9,7 +9,6 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import kernels
 
@@ -62,10 +61,7 @@ def string_numbers(kbest: KBest) -> Int64:
     """Return a number for each hypothesis (int64 [k]), the same for the same words."""
     if kbest.tokens is None or kbest.token_begin is None:
         return np.arange(len(kbest))
-    begin, tokens = kbest.token_begin, kbest.tokens
-    # Room for all: it never grows.
-    table = SequenceTable(np.int32, max(len(kbest), tokens.size // 4 + 1))
-    return table.intern_spans(tokens, begin[:-1], begin[1:]).astype(np.int64)
+    return kernels.number_strings(kbest.token_begin, kbest.tokens)
 
 
 def ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:
