@@ -12,7 +12,7 @@ from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer
-from torchtune_smt.regularizers.l1 import L1
+from torchtune_smt.regularizers.elastic import L1
 
 
 class CumulativeL1(SparseOptimizer):

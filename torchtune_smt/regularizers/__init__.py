@@ -1,4 +1,4 @@
-"""Regularisers, one file each: value and proximal operator."""
+"""Regularisers: value and proximal operator."""
 
 from torchtune_smt.regularizers.base import (
     Regularizer,
@@ -6,10 +6,7 @@ from torchtune_smt.regularizers.base import (
     is_lazy,
     is_separable,
 )
-from torchtune_smt.regularizers.elastic_net import ElasticNet
-from torchtune_smt.regularizers.l1 import L1
-from torchtune_smt.regularizers.l2 import L2
-from torchtune_smt.regularizers.none import NoRegularizer
+from torchtune_smt.regularizers.elastic import L1, L2, ElasticNet, NoRegularizer
 from torchtune_smt.regularizers.oscar import Oscar
 
 __all__ = [

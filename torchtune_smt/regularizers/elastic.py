@@ -1,0 +1,121 @@
+"""The l1 norm, the squared l2 norm, both of them, and none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from torch import Tensor
+
+from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.ops import elastic_prox
+
+
+class _Elastic:
+    """Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i² of a frozen dataclass whose fields are strengths."""
+
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            check_strength(field.name, getattr(self, field.name))
+
+    @property
+    def elastic(self) -> tuple[float, float]:
+        """(λ1, λ2)."""
+        raise NotImplementedError
+
+    def value(self, weights: Tensor) -> Tensor:
+        """Return Ω(w), a scalar tensor."""
+        lambda1, lambda2 = self.elastic
+        total = weights.new_zeros(())
+        if lambda1:
+            total = total + lambda1 * weights.abs().sum()
+        if lambda2:
+            total = total + 0.5 * lambda2 * weights.square().sum()
+        return total
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
+        """Return the soft threshold by step · λ1, divided by 1 + step · λ2."""
+        return elastic_prox(weights, step, *self.elastic)
+
+
+@dataclass(frozen=True)
+class L1(_Elastic):
+    """Ω(w) = strength · Σ |w_i|; its prox is the soft threshold.
+
+    Parameters
+    ----------
+    strength : float
+        λ, 0 or more; 0.1 in Green et al. (2013).
+    """
+
+    strength: float = 0.1
+
+    lazy: ClassVar[bool] = True
+
+    @property
+    def elastic(self) -> tuple[float, float]:
+        """(λ1, λ2)."""
+        return self.strength, 0.0
+
+
+@dataclass(frozen=True)
+class L2(_Elastic):
+    """Ω(w) = ½ strength · Σ w_i²; its prox divides by 1 + step · strength.
+
+    Two steps are not one of the summed size, so it is not `lazy`; but optimizers put its steps
+    off by another rule.
+
+    Parameters
+    ----------
+    strength : float
+        λ, 0 or more.
+    """
+
+    strength: float = 0.1
+
+    lazy: ClassVar[bool] = False
+
+    @property
+    def elastic(self) -> tuple[float, float]:
+        """(λ1, λ2)."""
+        return 0.0, self.strength
+
+
+@dataclass(frozen=True)
+class ElasticNet(_Elastic):
+    """Ω(w) = lambda1 · Σ |w_i| + ½ lambda2 · Σ w_i²: soft threshold, then division.
+
+    Parameters
+    ----------
+    lambda1, lambda2 : float
+        0 or more.
+    """
+
+    lambda1: float = 0.1
+    lambda2: float = 0.1
+
+    lazy: ClassVar[bool] = False
+
+    @property
+    def elastic(self) -> tuple[float, float]:
+        """(λ1, λ2)."""
+        return self.lambda1, self.lambda2
+
+
+@dataclass(frozen=True)
+class NoRegularizer:
+    """Ω(w) = 0; its prox leaves weights as they are."""
+
+    separable: ClassVar[bool] = True
+    lazy: ClassVar[bool] = True
+    elastic: ClassVar[tuple[float, float]] = (0.0, 0.0)
+
+    def value(self, weights: Tensor) -> Tensor:
+        """Return 0, a scalar tensor."""
+        return weights.new_zeros(())
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
+        """Return a copy of the weights."""
+        return weights.clone()
