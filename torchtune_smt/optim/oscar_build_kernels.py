@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
@@ -16,17 +14,12 @@ from torchtune_smt.optim.oscar_tree_kernels import (
     CHILD,
     CLOCK,
     ENTRIES,
-    FIRST,
-    FREE,
-    GROUP,
     GROUPS,
     LAST,
     LEAF,
     LEVEL,
-    NEXT,
     NODES,
     PASSED,
-    PREVIOUS,
     RANK,
     ROOT,
     SIZE,
@@ -43,48 +36,6 @@ from torchtune_smt.optim.oscar_tree_kernels import (
 
 # Entries of a new node: it can take some more before it is split.
 FILL = 24
-
-
-@kernel
-def group_equals(tree: Tree, weight: Float64, order: Int64) -> tuple[Float64, Int64, Int64]:
-    """Make groups of equal |w|.
-
-    Parameters
-    ----------
-    tree : Tree
-        No coordinate is a member of a group; all numbers of groups are free, from 0 on.
-    weight : float64 [D]
-    order : int64 [u]
-        Coordinates whose weight is not 0, in descending order of |w|.
-
-    Returns
-    -------
-    magnitude : float64 [groups]
-    members : int64 [groups]
-    group : int64 [groups]
-        Their numbers.
-    """
-    magnitude = np.empty(order.size)
-    members = np.empty(order.size, np.int64)
-    n = 0
-    for place in range(order.size):
-        j = order[place]
-        a = abs(weight[j])
-        if n == 0 or a != magnitude[n - 1]:
-            group = tree.counts[FREE]
-            tree.counts[FREE] = tree.group[group, FIRST]
-            tree.group[group, FIRST] = j
-            tree.member[j, NEXT] = tree.member[j, PREVIOUS] = j
-            magnitude[n], members[n] = a, 1
-            n += 1
-        else:
-            first = tree.group[n - 1, FIRST]
-            last = tree.member[first, PREVIOUS]
-            tree.member[last, NEXT] = tree.member[first, PREVIOUS] = j
-            tree.member[j, PREVIOUS], tree.member[j, NEXT] = last, first
-            members[n - 1] += 1
-        tree.member[j, GROUP] = n - 1
-    return magnitude[:n], members[:n], np.arange(n)
 
 
 @kernel
@@ -158,29 +109,3 @@ def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
             pass_head(tree, node)
         begin, end = end, tree.counts[NODES]
     tree.counts[ROOT] = begin
-
-
-@kernel
-def write(tree: Tree, weight: Float64, magnitude: Float64, group: Int64) -> None:
-    """Bring all weights up to date; `magnitude` and `group` are those of `in_order`."""
-    for k in range(group.size):
-        first = tree.group[group[k], FIRST]
-        j = first
-        while True:
-            weight[j] = math.copysign(magnitude[k], weight[j])
-            j = tree.member[j, NEXT]
-            if j == first:
-                break
-
-
-@kernel
-def signed_blocks(tree: Tree, weight: Float64, group: Int64, result: Int64) -> None:
-    """Write 2 b, or 2 b + 1 where w < 0, for the members of the b-th group of `in_order`."""
-    for b in range(group.size):
-        first = tree.group[group[b], FIRST]
-        j = first
-        while True:
-            result[j] = 2 * b + (weight[j] < 0.0)
-            j = tree.member[j, NEXT]
-            if j == first:
-                break

@@ -6,19 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.optim import oscar_build_kernels, oscar_check_kernels
-from torchtune_smt.optim.oscar_build_kernels import FILL
-from torchtune_smt.optim.oscar_tree_kernels import (
-    CHILD,
-    FANOUT,
-    FIRST,
-    FREE,
-    LEFT,
-    NODES,
-    ROOM,
-    Tree,
-)
+from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.optim import oscar_tree_kernels as t
+from torchtune_smt.optim.oscar_build_kernels import FILL, build, in_order
+from torchtune_smt.optim.oscar_check import is_whole
+from torchtune_smt.optim.oscar_tree_kernels import FANOUT, Tree
 
 # Weights put in, at least, until a tree is built anew; of a large one, a quarter of its groups.
 CHANGES = 1024
@@ -51,23 +43,33 @@ class OscarStructure:
     def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
         order = np.flatnonzero(weight[unregularized:]) + unregularized
         order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
+        # Equal ones are a group.
+        magnitude = np.abs(weight[order])
+        begin = np.flatnonzero(np.diff(magnitude, prepend=-1.0))
+        size = np.diff(begin, append=order.size)
+        number = np.arange(begin.size)
+        ring = np.arange(1, order.size + 1)
+        ring[begin + size - 1] = begin
+        member = np.full((weight.size, 4), -1, np.int32)
+        member[order, t.GROUP] = number.repeat(size)
+        member[order, t.NEXT], member[order[ring], t.PREVIOUS] = order[ring], order
         self.released = False
         self.tree = Tree(
             np.zeros((0, 5 * FANOUT)),
-            np.zeros((0, CHILD + 2 * FANOUT), np.int32),
-            np.zeros((0, 2), np.int32),
-            np.full((weight.size, 4), -1, np.int32),
+            np.zeros((0, t.CHILD + 2 * FANOUT), np.int32),
+            np.zeros((begin.size, 2), np.int32),
+            member,
             np.array([0.0, 0.0, lambda1, lambda2]),
             np.zeros(9, np.int64),
         )
-        self.tree.counts[FREE] = -1
-        self._make_groups(order.size)
-        self._build(0, *oscar_build_kernels.group_equals(self.tree, weight, order))
+        self.tree.group[:, t.FIRST] = order[begin]
+        self.tree.counts[t.FREE] = -1
+        self._build(0, magnitude[begin], size, number)
 
     def make_room(self, changes: int) -> None:
         """Have room for some weights to be put in."""
-        if self.tree.counts[LEFT] < changes:
-            self._build(changes, *oscar_build_kernels.in_order(self.tree))
+        if self.tree.counts[t.LEFT] < changes:
+            self._build(changes, *in_order(self.tree))
 
     def lengthen(self, length: int) -> None:
         """Follow a parameter that has grown."""
@@ -80,19 +82,25 @@ class OscarStructure:
 
     def write(self, weight: Float64) -> None:
         """Bring all weights up to date."""
-        magnitude, _, group = oscar_build_kernels.in_order(self.tree)
-        oscar_build_kernels.write(self.tree, weight, magnitude, group)
+        magnitude, _, group = in_order(self.tree)
+        of_group = np.empty(len(self.tree.group))
+        of_group[group] = magnitude
+        active, number = self._active()
+        weight[active] = np.copysign(of_group[number], weight[active])
 
     def signed_blocks(self, weight: Float64) -> Int64:
         """Return the group of each coordinate, as `Oscar.groups` numbers them."""
+        _, _, group = in_order(self.tree)
+        block = np.empty(len(self.tree.group), np.int64)
+        block[group] = np.arange(group.size)
+        active, number = self._active()
         result = np.full(weight.size, -1)
-        _, _, group = oscar_build_kernels.in_order(self.tree)
-        oscar_build_kernels.signed_blocks(self.tree, weight, group, result)
+        result[active] = 2 * block[number] + (weight[active] < 0.0)
         return result
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return a copy of all there is."""
-        nodes = int(self.tree.counts[NODES])
+        nodes = int(self.tree.counts[t.NODES])
         parts = self.tree._asdict()
         parts |= {name: parts[name][:nodes] for name in ("real", "link")}
         return {name: torch.from_numpy(part.copy()) for name, part in parts.items()}
@@ -121,24 +129,30 @@ class OscarStructure:
             and all(parts[name].shape[1:] == empty[name].shape[1:] for name in parts)
             and all(parts[name].shape == empty[name].shape for name in ("numbers", "counts"))
             and parts["real"].shape[0] == parts["link"].shape[0] < 2**31
-            and oscar_check_kernels.is_whole(Tree(**parts), length)
+            and is_whole(Tree(**parts), length)
         ):
             raise ValueError("the saved state is damaged: its groups are no groups of the weights")
         nodes, groups = parts["real"].shape[0], parts["group"].shape[0]
         result.tree = Tree(**parts)
-        left, room = parts["counts"][[LEFT, ROOM]].tolist()
+        left, room = parts["counts"][[t.LEFT, t.ROOM]].tolist()
         # There must be room for all the nodes that the changes left may split.
         room = min(room, _nodes_for(groups, groups))
         result._make_nodes(max(room, 2 * nodes + _nodes_for(0, left)))
         result.tree.real[:nodes], result.tree.link[:nodes] = parts["real"], parts["link"]
         return result
 
+    def _active(self) -> tuple[Int64, Int32]:
+        """Return the coordinates that are not 0, and the number of the group of each."""
+        number = self.tree.member[:, t.GROUP]
+        active = np.flatnonzero(number >= 0)
+        return active, number[active]
+
     def _build(self, changes: int, magnitude: Float64, members: Int64, group: Int64) -> None:
         changes = max(changes, CHANGES, group.size // 4)
         self._make_groups(group.size + changes)
         self._make_nodes(_nodes_for(group.size, changes))
-        oscar_build_kernels.build(self.tree, magnitude, members, group)
-        self.tree.counts[LEFT] = changes
+        build(self.tree, magnitude, members, group)
+        self.tree.counts[t.LEFT] = changes
 
     def _make_groups(self, number: int) -> None:
         """Have at least this many groups, used or not."""
@@ -146,9 +160,9 @@ class OscarStructure:
         if old.shape[0] < number:
             group = np.zeros((number, 2), np.int32)
             group[: old.shape[0]] = old
-            group[old.shape[0] :, FIRST] = np.arange(old.shape[0] + 1, number + 1)
-            group[-1, FIRST] = self.tree.counts[FREE]
-            self.tree.counts[FREE] = old.shape[0]
+            group[old.shape[0] :, t.FIRST] = np.arange(old.shape[0] + 1, number + 1)
+            group[-1, t.FIRST] = self.tree.counts[t.FREE]
+            self.tree.counts[t.FREE] = old.shape[0]
             self.tree = self.tree._replace(group=group)
 
     def _make_nodes(self, number: int) -> None:
@@ -158,7 +172,7 @@ class OscarStructure:
                 real=np.zeros((number, self.tree.real.shape[1])),
                 link=np.zeros((number, self.tree.link.shape[1]), np.int32),
             )
-        self.tree.counts[ROOM] = self.tree.real.shape[0]
+        self.tree.counts[t.ROOM] = self.tree.real.shape[0]
 
 
 def _nodes_for(groups: int, changes: int) -> int:
