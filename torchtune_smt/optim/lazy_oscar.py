@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import lazy_oscar_kernels
+from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
-from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
-from torchtune_smt.regularizers.base import Regularizer
+from torchtune_smt.optim.schedules import SCHEDULES, rate
+from torchtune_smt.optim.sparse import Group, State
 from torchtune_smt.regularizers.oscar import Oscar
 
-logger = logging.getLogger(__name__)
 
-
-class FobosOscar(SparseOptimizer):
+class FobosOscar(FOBOS):
     """`FOBOS` with `Oscar`, at a cost of O(k log u) a step (Liu et al., 2013, Algorithm 2).
 
     The iterates are those of `FOBOS` (w -= η_t · g; w = prox of Ω with step η_{t+1}, where
@@ -35,19 +31,11 @@ class FobosOscar(SparseOptimizer):
     order, with the times at which neighbours meet. A step takes coordinates out of their groups,
     and puts each back as a group of one.
 
-    A dimension d that the regulariser does not give is, at each step, the number of regularised
-    coordinates that the parameter then has.
-
     Parameters
     ----------
-    params : iterable of tensors or param groups
-        Vectors of float64, on the CPU.
-    lr : float
-        η0 > 0; 1 in Liu et al.
+    params, lr, schedule, unregularized
+        As for `FOBOS`; the vectors are of float64, on the CPU.
     regularizer : Oscar
-    schedule : "1/t", "1/sqrt(t)" or "constant"
-    unregularized : int
-        This many first coordinates (the dense features) are exempt.
 
     Raises
     ------
@@ -55,18 +43,6 @@ class FobosOscar(SparseOptimizer):
         An argument is out of range, or the regulariser is not OSCAR, or a parameter is not of
         float64 on the CPU.
     """
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1.0,
-        regularizer: Regularizer | None = None,
-        *,
-        schedule: str = "1/t",
-        unregularized: int = 0,
-    ) -> None:
-        given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
 
     @torch.no_grad()
     def groups(self, parameter: Tensor | None = None) -> Tensor:
@@ -116,7 +92,7 @@ class FobosOscar(SparseOptimizer):
         return True
 
     def _check_group(self, group: Group) -> None:
-        check_schedule(group["schedule"])
+        super()._check_group(group)
         if not behaves_as(group["regularizer"], Oscar, "value", "prox"):
             given = group["regularizer"]
             name = "no regularizer" if given is None else type(given).__name__
