@@ -22,8 +22,6 @@ def allowed(
     weight: Float64,
     feature: Integers,
     value: Float64,
-    begin: int,
-    end: int,
     factor: float,
     unregularized: int,
     dimension: int,
@@ -31,7 +29,7 @@ def allowed(
     """Return `DONE`, or why a gradient step must not be taken."""
     active = tree.counts[ACTIVE]
     finite = True
-    for p in range(begin, end):
+    for p in range(feature.size):
         j = as_int64(feature[p])
         new = weight[j] + factor * value[p]
         finite &= math.isfinite(new)
@@ -48,13 +46,11 @@ def descend(
     weight: Float64,
     feature: Integers,
     value: Float64,
-    begin: int,
-    end: int,
     factor: float,
     unregularized: int,
 ) -> None:
     """Take a gradient step on coordinates that are up to date."""
-    for p in range(begin, end):
+    for p in range(feature.size):
         j = as_int64(feature[p])
         new = weight[j] + factor * value[p]
         if j < unregularized:
@@ -84,10 +80,9 @@ def step(
 ) -> int:
     """Take a gradient step of the length `rate` and a proximal one of the length `size`."""
     catch_up(tree, weight, indices, unregularized)
-    n = indices.size
-    why = allowed(tree, weight, indices, gradient, 0, n, -rate, unregularized, dimension)
+    why = allowed(tree, weight, indices, gradient, -rate, unregularized, dimension)
     if why == DONE:
-        descend(tree, weight, indices, gradient, 0, n, -rate, unregularized)
+        descend(tree, weight, indices, gradient, -rate, unregularized)
         advance(tree, weight, size, dimension)
     return why
 
@@ -123,12 +118,11 @@ def rows(
             return taken, MARGIN
         factor = slope(kind, z) * (lr / (step + 1) ** power)
         if factor != 0.0:
-            why = allowed(
-                tree, weight, feature, value, first, end, factor, unregularized, dimension
-            )
+            some, values = feature[first:end], value[first:end]
+            why = allowed(tree, weight, some, values, factor, unregularized, dimension)
             if why != DONE:
                 return taken, why
-            descend(tree, weight, feature, value, first, end, factor, unregularized)
+            descend(tree, weight, some, values, factor, unregularized)
         step += 1
         advance(tree, weight, lr / (step + 1) ** power, dimension)
     return margins.size, DONE

@@ -78,7 +78,8 @@ def _has_groups(tree: Tree, leaves: Int64, length: int) -> bool:
     group = tree.link[leaves, t.CHILD : t.SIZE][used]
     size = tree.link[leaves, t.SIZE :][used]
     groups, rows = len(tree.group), min(length, len(tree.member))
-    free, number = [], int(tree.counts[t.FREE])
+    free: list[int] = []
+    number = int(tree.counts[t.FREE])
     while 0 <= number < groups and len(free) < groups:
         free.append(number)
         number = int(tree.group[number, t.FIRST])
@@ -108,7 +109,7 @@ def _has_groups(tree: Tree, leaves: Int64, length: int) -> bool:
     least, after = np.arange(j.size), np.searchsorted(j, after)
     for _ in range(int(size.max(initial=0)).bit_length()):
         least, after = np.minimum(least, least[after]), after[after]
-    return np.unique(least).size == group.size
+    return bool(np.unique(least).size == group.size)
 
 
 def _are_below(end: int, *parts: NDArray[np.integer]) -> bool:

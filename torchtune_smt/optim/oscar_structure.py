@@ -43,9 +43,10 @@ class OscarStructure:
     def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
         order = np.flatnonzero(weight[unregularized:]) + unregularized
         order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
-        # Equal ones are a group.
         magnitude = np.abs(weight[order])
-        begin = np.flatnonzero(np.diff(magnitude, prepend=-1.0))
+        # Equal ones are a group.
+        first = np.append(-1.0, magnitude[:-1])[: order.size] != magnitude
+        begin = np.flatnonzero(first)
         size = np.diff(begin, append=order.size)
         number = np.arange(begin.size)
         ring = np.arange(1, order.size + 1)

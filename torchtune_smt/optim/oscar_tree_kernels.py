@@ -84,15 +84,13 @@ def as_int64(number: int) -> int:
 @inlined
 def fanout(tree: Tree) -> int:
     """Return FANOUT; loops of a length that the compiler knows it unrolls, without vectors."""
-    result: int = (tree.link.shape[1] - CHILD) // 2
-    return result
+    return int((tree.link.shape[1] - CHILD) // 2)
 
 
 @inlined
 def slant(tree: Tree) -> float:
     """Return by how much a rank of 1 raises a value at the clock of the moment."""
-    result: float = tree.numbers[LAMBDA2] * tree.numbers[CLOCK]
-    return result
+    return float(tree.numbers[LAMBDA2] * tree.numbers[CLOCK])
 
 
 @inlined
@@ -125,15 +123,13 @@ def position(tree: Tree, leaf: int, i: int) -> float:
     value, rank = above(tree, leaf)
     value += tree.real[leaf, VALUE + i]
     rank += tree.real[leaf, RANK + i]
-    result: float = value + slant(tree) * rank - tree.numbers[PASSED]
-    return result
+    return float(value + slant(tree) * rank - tree.numbers[PASSED])
 
 
 @inlined
 def key(tree: Tree, leaf: int, i: int) -> float:
     """Return where an entry of a leaf is, as `find` gives |w|: value + λ2 · τ · rank."""
-    result: float = tree.real[leaf, VALUE + i] + slant(tree) * tree.real[leaf, RANK + i]
-    return result
+    return float(tree.real[leaf, VALUE + i] + slant(tree) * tree.real[leaf, RANK + i])
 
 
 @inlined
@@ -254,14 +250,11 @@ def changed(tree: Tree, leaf: int, i: int) -> None:
 @inner
 def copy_entry(tree: Tree, node: int, i: int, to: int, k: int) -> None:
     """Copy entry i of a node to entry k of the node `to`, of the same level."""
-    tree.real[to, VALUE + k] = tree.real[node, VALUE + i]
-    tree.real[to, RANK + k] = tree.real[node, RANK + i]
-    tree.real[to, EVENT + k] = tree.real[node, EVENT + i]
+    for column in range(0, 5 * FANOUT, FANOUT):
+        tree.real[to, column + k] = tree.real[node, column + i]
     child = tree.link[node, CHILD + i]
     tree.link[to, CHILD + k] = child
     if tree.link[node, LEVEL] > 0:
-        tree.real[to, HEAD_VALUE + k] = tree.real[node, HEAD_VALUE + i]
-        tree.real[to, HEAD_RANK + k] = tree.real[node, HEAD_RANK + i]
         tree.link[child, PARENT] = to
         tree.link[child, SLOT] = k
     else:
