@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optim_reference import oscar_prox
 
-from torchtune_smt.regularizers import Oscar, oscar_serial, pool_parallel
-from torchtune_smt.regularizers.oscar_parallel import prox_parallel
+from torchtune_smt.regularizers import Oscar, pool_parallel
+from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 from torchtune_smt.regularizers.pool_parallel import count_leading
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -56,7 +56,7 @@ def test_prox_equals_isotonic_regression(a, lambda1, lambda2, zeros):
     result, block = prox_parallel(torch.from_numpy(a), lambda1, lambda2, a.size + zeros, True)
     expected = oscar_prox(padded, lambda1, lambda2)[: a.size]
     assert np.allclose(result, expected, rtol=0, atol=1e-14)
-    serial, _ = oscar_serial.prox(a, lambda1, lambda2, a.size + zeros, False)
+    serial, _ = prox_serial(a, lambda1, lambda2, a.size + zeros, False)
     assert np.allclose(result, serial, rtol=0, atol=1e-14)
     assert not np.signbit(result.numpy()[result.numpy() == 0]).any()
     # Blocks are those of equal results, in descending order, and without gaps.
@@ -97,7 +97,7 @@ def test_chains(name, pool):
     for limit in (0.2, 0.9, 1.0, 1.1, 3.0):
         lambda2 = limit / a.size
         found, _ = pooled(pool, a, 0.1, lambda2, 2 * a.size)
-        expected, _ = oscar_serial.prox(a, 0.1, lambda2, 2 * a.size, False)
+        expected, _ = prox_serial(a, 0.1, lambda2, 2 * a.size, False)
         assert np.allclose(found, expected, rtol=0, atol=1e-13)
         assert np.allclose(
             found, oscar_prox(np.append(a, 0 * a), 0.1, lambda2)[: a.size], atol=1e-9
@@ -179,7 +179,7 @@ def test_sums_are_exact(size, pool):
 def test_sizes(size):
     a = np.array([1.0, -1.0, 0.75, 0.5, 0.5, 0.25]) * size
     found, block = prox_parallel(torch.from_numpy(a), 0.0, 0.3 * size, a.size, True)
-    expected, blocks = oscar_serial.prox(a, 0.0, 0.3 * size, a.size, True)
+    expected, blocks = prox_serial(a, 0.0, 0.3 * size, a.size, True)
     assert np.allclose(found / size, expected / size, rtol=0, atol=1e-6 if size < 1e-290 else 1e-15)
     assert block.tolist() == blocks.tolist()
 

@@ -23,7 +23,7 @@ from torchtune_smt.optim import FobosOscar, lazy_oscar_kernels
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUPS, LEFT, WORK, Tree
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.regularizers.oscar_serial import prox
+from torchtune_smt.regularizers.oscar_prox import prox_serial
 
 TOUCHED = 30
 LR = 0.1
@@ -57,11 +57,11 @@ def compare(active: int, steps: int, eager_seconds: float) -> float:
     ids, gradient = draw(generator, active, steps)
 
     eager, eager_time, eager_steps, expected = weight.copy(), 0.0, 0, weight
-    prox(eager, 0.0, LR * lambda2, active, False)
+    prox_serial(eager, 0.0, LR * lambda2, active, False)
     while eager_steps < steps and eager_time < eager_seconds:
         eager[ids[eager_steps]] -= LR * gradient[eager_steps]
         start = thread_time()
-        eager, _ = prox(eager, 0.0, LR * lambda2, active, False)
+        eager, _ = prox_serial(eager, 0.0, LR * lambda2, active, False)
         eager_time += thread_time() - start
         eager_steps += 1
     expected = eager

@@ -13,6 +13,15 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.rows_kernels import NOISE
 
 
+def sparse_vector(
+    indices: Tensor, values: Tensor, length: int, *, ascending: bool = True
+) -> Tensor:
+    """Return a sparse vector; `ascending` says that its indices are, each once."""
+    return torch.sparse_coo_tensor(
+        indices.unsqueeze(0), values, (length,), is_coalesced=ascending, check_invariants=False
+    )
+
+
 def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
     """Return W·H of some rows.
 
@@ -98,11 +107,5 @@ class _SparseScores(torch.autograd.Function):
             real = (summed.abs() > NOISE * size) | size.isfinite().logical_not_()
             kept = real.nonzero().squeeze(1)
             feature, summed = feature[kept], summed[kept]
-        gradient = torch.sparse_coo_tensor(
-            feature.unsqueeze(0),
-            summed,
-            (ctx.dimension,),
-            is_coalesced=True,
-            check_invariants=False,
-        )
+        gradient = sparse_vector(feature, summed, ctx.dimension)
         return gradient, None, None, None, None, None

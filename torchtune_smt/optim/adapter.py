@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
-from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.optim.sparse import (
     Group,
     SparseOptimizer,
@@ -29,15 +29,8 @@ _VECTORS: Final[dict[type, dict[str, str | None]]] = {
 }
 
 
-def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
-    """Return an optimizer as tuners use it: those of this package as they are."""
-    if isinstance(optimizer, SparseOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
-        return optimizer
-    return Adapter(optimizer)
-
-
 class Adapter:
-    """A `torch.optim.Optimizer` with all that tuners ask of a `LazyOptimizer`.
+    """A `torch.optim.Optimizer` with all that tuners ask of one: what `SparseOptimizer` has.
 
     One that puts nothing off needs no more than `step`. It gets gradients that are finite and
     coalesced. The state of torch's own optimizers grows with the parameter; one of a user's own
@@ -91,7 +84,8 @@ class Adapter:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    parameter.grad = _coalesced(parameter, self._name)
+                    indices, values = sparse_gradient(parameter, self._name)
+                    parameter.grad = sparse_vector(indices, values, parameter.numel())
                     self._lengthen(group, parameter)
         # torch warns, once, where nobody has said whether sparse tensors are to be checked.
         with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
@@ -194,20 +188,20 @@ class Adapter:
             if value.is_sparse:
                 # Sums of sparse vectors are left uncoalesced, with entries that become ever more.
                 value = value.coalesce()
-                state[name] = _sparse(value.indices()[0], value.values(), length)
+                state[name] = sparse_vector(value.indices()[0], value.values(), length)
             elif value.numel() < length:
                 state[name] = lengthened(value, length, 0.0 if start is None else group[start])
 
 
-def _coalesced(parameter: Tensor, optimizer: str) -> Tensor:
-    """Return the gradient of a parameter, with indices that are ascending and unique."""
-    return _sparse(*sparse_gradient(parameter, optimizer), parameter.numel())
+LazyOptimizer = SparseOptimizer | Adapter
+"""What tuners take steps with: it may put off updates of coordinates that nobody looks at."""
 
 
-def _sparse(indices: Tensor, values: Tensor, length: int) -> Tensor:
-    return torch.sparse_coo_tensor(
-        indices.unsqueeze(0), values, (length,), is_coalesced=True, check_invariants=False
-    )
+def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
+    """Return an optimizer as tuners use it: those of this package as they are."""
+    if isinstance(optimizer, SparseOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    return Adapter(optimizer)
 
 
 def _is_data(value: Any) -> bool:

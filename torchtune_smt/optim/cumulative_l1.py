@@ -68,10 +68,6 @@ class CumulativeL1(SparseOptimizer):
                 "(optimizer=fobos) instead of CumulativeL1"
             )
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
-        return True
-
     def _initial(self, group: Group, parameter: Tensor) -> State:
         return {"step": 0, "penalty": 0.0, "received": parameter.new_empty(0)}
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
@@ -194,16 +195,9 @@ class FOBOS(SparseOptimizer):
             weight = regularizer.prox(weight, step)
         else:
             # What is not given is 0, and stays so.
-            weight = regularizer.prox(
-                torch.sparse_coo_tensor(
-                    (active - first).unsqueeze(0),
-                    weight,
-                    (parameter.numel() - min(first, parameter.numel()),),
-                    is_coalesced=True,
-                    check_invariants=False,
-                ),
-                step,
-            ).values()
+            length = max(parameter.numel() - first, 0)
+            sparse = sparse_vector(active - first, weight, length)
+            weight = regularizer.prox(sparse, step).values()
         parameter.index_copy_(0, active, weight)
         self._active[parameter] = active[weight != 0]
 

@@ -87,10 +87,6 @@ class FobosOscar(FOBOS):
         """Say whether `step_rows` can work on a parameter."""
         return self._rows_are_steps()
 
-    def puts_off(self, group: Group) -> bool:
-        """Say whether weights of a group can be out of date."""
-        return True
-
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
         if not behaves_as(group["regularizer"], Oscar, "value", "prox"):

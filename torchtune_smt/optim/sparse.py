@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -63,7 +63,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Add a group of parameters; it may set each argument of the class for itself."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        check_vectors(group["params"], self._name)
+        for parameter in group["params"]:
+            if parameter.dim() != 1 or not parameter.is_floating_point():
+                raise ValueError(
+                    f"{self._name} takes one-dimensional floating-point parameters, not one of "
+                    f"shape {tuple(parameter.shape)} and {parameter.dtype}"
+                )
         self._check_settings(group)
 
     def _check_settings(self, group: Group) -> None:
@@ -219,7 +224,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for key, entry in result["state"].items():
             pending = self._pending[parameters[key]]
             state[key] = {
-                **{name: _copied(value) for name, value in entry.items()},
+                **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
         groups = [
@@ -318,7 +323,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
-        raise NotImplementedError
+        return True
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         """Bring coordinates up to date, and mark them so."""
@@ -379,15 +384,17 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
-        all_of_them = [(group, p) for group in self.param_groups for p in group["params"]]
-        if parameter is None:
-            if len(all_of_them) > 1:
-                raise ValueError(f"say which of the {len(all_of_them)} parameters is meant")
-            return all_of_them[0]
-        for group, candidate in all_of_them:
-            if candidate is parameter:
-                return group, candidate
-        raise ValueError("this parameter is not one of the optimizer's")
+        found = [
+            (group, candidate)
+            for group in self.param_groups
+            for candidate in group["params"]
+            if parameter is None or candidate is parameter
+        ]
+        if not found:
+            raise ValueError("this parameter is not one of the optimizer's")
+        if len(found) > 1:
+            raise ValueError(f"say which of the {len(found)} parameters is meant")
+        return found[0]
 
     def _check_state(self, entry: State, group: Group, parameter: Tensor) -> None:
         """Raise ValueError if the saved state of a parameter cannot be its state."""
@@ -490,16 +497,6 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
     return indices, values
 
 
-def check_vectors(parameters: Iterable[Tensor], optimizer: str) -> None:
-    """Raise ValueError unless all parameters are vectors of floating-point numbers."""
-    for parameter in parameters:
-        if parameter.dim() != 1 or not parameter.is_floating_point():
-            raise ValueError(
-                f"{optimizer} takes one-dimensional floating-point parameters, not one of shape "
-                f"{tuple(parameter.shape)} and {parameter.dtype}"
-            )
-
-
 def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
     """Return a vector with its first entries those of `tensor`, its new ones `fill`.
 
@@ -516,10 +513,6 @@ def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
     longer = tensor.as_strided((length,), (1,))
     longer[old:] = fill
     return longer
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if torch.is_tensor(value) else value
 
 
 def plain(value: Any) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import packed, unpacked
-from torchtune_smt.optim.adapter import adapted
-from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.optim.adapter import LazyOptimizer, adapted
 
 
 def check_optimizer(build: Callable[[list[Tensor]], object]) -> None:
@@ -74,13 +74,7 @@ def _step(optimizer: LazyOptimizer, parameter: torch.nn.Parameter, length: int) 
     indices = torch.tensor([0, length - 1])
     optimizer.zero_grad()
     optimizer.catch_up(indices)
-    parameter.grad = torch.sparse_coo_tensor(
-        indices.unsqueeze(0),
-        parameter.new_tensor([1.0, -0.5]),
-        (length,),
-        is_coalesced=True,
-        check_invariants=False,
-    )
+    parameter.grad = sparse_vector(indices, parameter.new_tensor([1.0, -0.5]), length)
     optimizer.step()
 
 

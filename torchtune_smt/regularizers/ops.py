@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchtune_smt.regularizers import oscar_serial
-from torchtune_smt.regularizers.oscar_parallel import prox_parallel
+from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
 @torch.library.custom_op("torchtune_smt::prox_elastic_net", mutates_args=())
@@ -66,7 +65,7 @@ def prox_oscar(
         A weight is NaN or infinite, or the dimension is too small.
     """
     values = weights.detach().to("cpu", torch.float64).contiguous().numpy()
-    result, block = oscar_serial.prox(values, lambda1, lambda2, dimension, blocks)
+    result, block = prox_serial(values, lambda1, lambda2, dimension, blocks)
     return (
         torch.from_numpy(result).to(weights.device, weights.dtype),
         torch.from_numpy(block).to(weights.device),

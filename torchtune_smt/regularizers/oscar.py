@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.regularizers.base import check_strength
 from torchtune_smt.regularizers.ops import prox_oscar
-from torchtune_smt.regularizers.oscar_serial import dimension_error
+from torchtune_smt.regularizers.oscar_prox import dimension_error
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,10 @@ class Oscar:
         ValueError
             A weight is NaN or infinite, or more than `dimension` of them are not 0.
         """
-        if weights.is_sparse:
-            weights = weights.coalesce()
-            values, _ = self._prox(weights.values(), step, self._dimension(weights), False)
-            return torch.sparse_coo_tensor(
-                weights.indices(),
-                values,
-                weights.shape,
-                is_coalesced=True,
-                check_invariants=False,
-            )
-        return self._prox(weights, step, self._dimension(weights), False)[0]
+        values, _ = self._prox(weights, step, False)
+        if not weights.is_sparse:
+            return values
+        return sparse_vector(weights.coalesce().indices()[0], values, weights.numel())
 
     def groups(self, weights: Tensor, step: Tensor | float) -> tuple[Tensor, Tensor]:
         """Return the proximal point, and the groups of weights that are equal in it.
@@ -90,19 +84,16 @@ class Oscar:
             Equal for equal weights, sign included; 2 b for positive and 2 b + 1 for negative ones
             of block b, which count from 0 in descending order of |w|. -1 for those that are 0.
         """
-        dimension = self._dimension(weights)
-        values = weights.coalesce().values() if weights.is_sparse else weights
-        result, block = self._prox(values, step, dimension, True)
+        result, block = self._prox(weights, step, True)
         return result, torch.where(block < 0, block, 2 * block + (result < 0))
 
     def _dimension(self, weights: Tensor) -> int:
         return weights.numel() if self.dimension is None else self.dimension
 
-    def _prox(
-        self, values: Tensor, step: Tensor | float, dimension: int, blocks: bool
-    ) -> tuple[Tensor, Tensor]:
-        size = float(step)
+    def _prox(self, weights: Tensor, step: Tensor | float, blocks: bool) -> tuple[Tensor, Tensor]:
+        values = weights.coalesce().values() if weights.is_sparse else weights
+        strengths = float(step) * self.lambda1, float(step) * self.lambda2
         result: tuple[Tensor, Tensor] = prox_oscar(
-            values, size * self.lambda1, size * self.lambda2, dimension, blocks
+            values, *strengths, self._dimension(weights), blocks
         )
         return result

@@ -11,14 +11,14 @@ import torch
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
-from torchtune_smt.optim.adapter import adapted
-from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.optim.adapter import LazyOptimizer, adapted
 from torchtune_smt.optim.sparse import SparseOptimizer
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.gradient import Gradient, gradient, pair_gradient, sampled_rows
@@ -99,13 +99,11 @@ class Learner:
             ids = self.weights.features.intern_spans(*spans).astype(np.int64)
         self.weights.grow()
         parameter = self.weights.parameter
-        ascending = bool((ids[1:] > ids[:-1]).all())
-        parameter.grad = torch.sparse_coo_tensor(
-            torch.from_numpy(ids).unsqueeze(0).to(parameter.device),
+        parameter.grad = sparse_vector(
+            torch.from_numpy(ids).to(parameter.device),
             torch.from_numpy(gradient.value).to(parameter.device, parameter.dtype),
-            (parameter.numel(),),
-            is_coalesced=ascending,
-            check_invariants=False,
+            parameter.numel(),
+            ascending=bool((ids[1:] > ids[:-1]).all()),
         )
         try:
             self.optimizer.step()

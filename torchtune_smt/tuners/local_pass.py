@@ -12,7 +12,7 @@ from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss
-from torchtune_smt.optim.base import LazyOptimizer
+from torchtune_smt.optim.adapter import LazyOptimizer
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.learner import Learner
 
