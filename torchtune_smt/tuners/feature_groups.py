@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -213,93 +214,57 @@ def read_groups(
         The file is missing or not UTF-8; a line is no row of the table, or contradicts an earlier
         one; a group is not whole. Names file and line.
     """
+    error = partial(InputError, path=path)
     lines = iterate_lines(path)
     if tuple(next(lines, "").split("\t")) != _COLUMNS:
-        raise InputError(
+        raise error(
             f"does not begin with the columns {' '.join(_COLUMNS)}, separated by tabs; is it a "
             "file of groups?",
-            path=path,
             line=1,
         )
-    names: list[str] = []
+    line_of: dict[str, int] = {}
     numbers: list[int] = []
     heads: dict[int, tuple[float, int, int]] = {}
     for line, text in enumerate(lines, start=2):
-        number, weight, size, name = _row(text, path, line)
-        known = heads.setdefault(number, (weight, size, line))
-        if known[:2] != (weight, size):
-            raise InputError(
-                f"says weight {weight!r} and size {size} of group {number}, and line {known[2]} "
-                f"weight {known[0]!r} and size {known[1]}; make them equal",
-                path=path,
+        fields = [*text.split("\t", 3), "", "", ""]
+        number, size = whole_number(fields[0]), whole_number(fields[2])
+        weight, name = finite_number(fields[1]), fields[3]
+        if number is None or weight is None or not size or not name:
+            raise error(
+                f"is no row of {' '.join(_COLUMNS)}, separated by tabs: a number from 0, a finite "
+                "number, a number from 1, and a name",
                 line=line,
             )
+        known = heads.setdefault(number, (weight, size, line))
+        if known[:2] != (weight, size):
+            raise error(
+                f"says weight {weight!r} and size {size} of group {number}, and line {known[2]} "
+                f"weight {known[0]!r} and size {known[1]}; make them equal",
+                line=line,
+            )
+        first = line_of.setdefault(name, line)
+        if first != line:
+            raise error(
+                f"{name!r} is in a group already, in line {first}; remove one of them", line=line
+            )
         numbers.append(number)
-        names.append(name)
-    _check_names(names, path)
-    _check_sizes(numbers, heads, path)
-    ids = features.intern(names)
+    found = Counter(numbers)
+    for expected, (number, (_, size, line)) in enumerate(sorted(heads.items())):
+        if number != expected:
+            raise error(
+                f"has group {number} and no group {expected}: groups count from 0", line=line
+            )
+        if found[number] != size:
+            raise error(
+                f"says that group {number} has {size} features, and {found[number]} are there; is "
+                "the file whole?",
+                line=line,
+            )
+    ids = features.intern(list(line_of))
     group = np.full(len(features), -1, np.int64)
     group[ids] = numbers
     try:
         groups = FeatureGroups(group, n_dense)
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"does not fit a model with {n_dense} dense features: {error}", path=path
-        ) from None
+    except (ValueError, IndexError) as problem:
+        raise error(f"does not fit a model with {n_dense} dense features: {problem}") from None
     return groups, np.array([heads[g][0] for g in range(len(groups))])
-
-
-def _row(text: str, path: str | os.PathLike[str], line: int) -> tuple[int, float, int, str]:
-    """Return group, weight, size and name of a line."""
-    fields = [*text.split("\t", 3), "", "", ""]
-    number, weight, size = (
-        whole_number(fields[0]),
-        finite_number(fields[1]),
-        whole_number(fields[2]),
-    )
-    name = fields[3]
-    if number is None or weight is None or not size or not name:
-        raise InputError(
-            f"is no row of {' '.join(_COLUMNS)}, separated by tabs: a number from 0, a finite "
-            "number, a number from 1, and a name",
-            path=path,
-            line=line,
-        )
-    return number, weight, size, name
-
-
-def _check_names(names: Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Raise InputError if a feature comes twice."""
-    first: dict[str, int] = {}
-    for line, name in enumerate(names, start=2):
-        if first.setdefault(name, line) != line:
-            raise InputError(
-                f"{name!r} is in a group already, in line {first[name]}; remove one of them",
-                path=path,
-                line=line,
-            )
-
-
-def _check_sizes(
-    numbers: Sequence[int],
-    heads: dict[int, tuple[float, int, int]],
-    path: str | os.PathLike[str],
-) -> None:
-    """Raise InputError if a group is missing, or has not as many features as it says."""
-    for expected, number in enumerate(sorted(heads)):
-        if number != expected:
-            raise InputError(
-                f"has group {number} and no group {expected}: groups count from 0",
-                path=path,
-                line=heads[number][2],
-            )
-    found = np.bincount(np.array(numbers, np.int64), minlength=len(heads))
-    for number, (_, size, line) in heads.items():
-        if found[number] != size:
-            raise InputError(
-                f"says that group {number} has {size} features, and {found[number]} are there; is "
-                "the file whole?",
-                path=path,
-                line=line,
-            )

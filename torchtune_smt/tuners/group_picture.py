@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from torchtune_smt.core.arrays import Float64, Int64, UInt8
@@ -43,8 +42,8 @@ def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
     step = _nice(float(np.abs(weights).max()) / 3)
     last = max(math.ceil(float(np.abs(weights).max()) / step), 1)
     decades = max(math.ceil(math.log10(float(sizes.max()))), 1)
-    x = _scaled(weights / (last * step) / 2 + 0.5, LEFT, RIGHT)
-    y = _scaled(np.log10(sizes) / decades, BOTTOM, TOP)
+    x = LEFT + (RIGHT - LEFT) * (weights / (last * step) / 2 + 0.5)
+    y = BOTTOM + (TOP - BOTTOM) * (np.log10(sizes) / decades)
     for i in range(-last, last + 1):
         place = LEFT + (RIGHT - LEFT) * (i + last) / (2 * last)
         draw.line((place, TOP, place, BOTTOM), _GREY if i == 0 else _LIGHT)
@@ -70,7 +69,3 @@ def _nice(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9))
-
-
-def _scaled(share: NDArray[np.float64], begin: int, end: int) -> NDArray[np.float64]:
-    return begin + (end - begin) * share
