@@ -70,23 +70,11 @@ class Mert:
             raise ValueError(f"max_features must be at least 1, not {self.max_features}")
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return the weights of the best BLEU that was found.
+        """Return the weights of the best BLEU that was found; see `Solver.solve`.
 
-        It is never worse than the start's, unless that has no weight that makes a difference.
-
-        Parameters
-        ----------
-        lists : KBestLists
-            With statistics.
-        start : float64 [D]
-        seed : sequence of int
-            Decides directions and restarts.
-
-        Returns
-        -------
-        Solution
-            Its report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, and
-            the numbers of `restarts` and `line_searches`.
+        It is never worse than the start's, unless that has no weight that makes a difference. The
+        report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, and the numbers
+        of `restarts` and `line_searches`. `seed` decides directions and restarts.
 
         Raises
         ------

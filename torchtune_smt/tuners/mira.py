@@ -67,22 +67,11 @@ class KBestMira:
             )
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return averaged weights.
+        """Return averaged weights; see `Solver.solve`.
 
-        Parameters
-        ----------
-        lists : KBestLists
-            With statistics.
-        start : float64 [D]
-        seed : sequence of int
-            Decides the order in which the lists are seen.
-
-        Returns
-        -------
-        Solution
-            Its report has, of the pass that was chosen, its number (`pass`, from 1), corpus
-            `bleu` on the lists (0..1), the lists with a loss (`violations`), and their mean
-            `loss`; and the BLEU of the start, `start_bleu`.
+        The report has, of the pass that was chosen, its number (`pass`, from 1), corpus `bleu` on
+        the lists (0..1), the lists with a loss (`violations`), and their mean `loss`; and the BLEU
+        of the start, `start_bleu`. `seed` decides the order in which the lists are seen.
 
         Raises
         ------

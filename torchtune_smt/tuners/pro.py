@@ -76,21 +76,10 @@ class Pro:
         return self.solve_pairs(pair_rows(lists, self.sampler, seed), start, seed)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return the weights with the least objective.
+        """Return the weights with the least objective; see `PairSolver.solve_pairs`.
 
-        Parameters
-        ----------
-        pairs : Rows
-        start : float64 [D]
-            Where the search starts.
-        seed : sequence of int
-            Of no use here: nothing is drawn.
-
-        Returns
-        -------
-        Solution
-            Its report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
-            ``steps`` of the search, and the largest ``derivative`` at its end.
+        The report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
+        ``steps`` of the search, and the largest ``derivative`` at its end. Nothing is drawn.
 
         Raises
         ------

@@ -73,20 +73,10 @@ class Stochastic:
         return not is_listwise(self.loss)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights for the lists.
+        """Return weights for the lists; see `Solver.solve`.
 
-        Parameters
-        ----------
-        lists : KBestLists
-        start : float64 [D]
-        seed : sequence of int
-            Decides on the pairs and on the order.
-
-        Returns
-        -------
-        Solution
-            Its report has the mean ``loss`` in the last pass, and the number of ``pairs`` or
-            ``lists`` of a pass.
+        The report has the mean ``loss`` in the last pass, and the number of ``pairs`` or ``lists``
+        of a pass. `seed` decides on the pairs and on the order.
 
         Raises
         ------
