@@ -196,7 +196,7 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["optimizer.schedule=t"], "schedule must be one of"),
         (["regularizer.lambda2=-1"], "lambda2 must be a finite number, 0 or more, not -1"),
         (["regularizer.dimension=5"], "regularizer.dimension=5 is smaller than the number"),
-        (["sampler.threshold=2"], "groups are learnt from have no pairs: lower sampler.threshold"),
+        (["sampler.threshold=2"], "no list has a pair of hypotheses to learn from"),
         (["decoder=kbest_files", "decoder.dev=x"], "decoder.train is null, and its k-best lists"),
         (["model=files", "model.grammar=a", "model.language_model=b"], "use model=hiero, or"),
     ],

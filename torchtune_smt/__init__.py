@@ -38,7 +38,7 @@ _WHERE: Final = {
     "Gradient": "tuners.gradient",
     "gradient": "tuners.gradient",
     "Learner": "tuners.learner",
-    "tune": "tuners.on_lists",
+    "tune": "tuners.batch",
     "KBestMira": "tuners.mira",
     "Mert": "tuners.mert",
     "Pro": "tuners.pro",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 import torch
 
@@ -16,32 +17,17 @@ from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.base import Report, Tuner
 
 _VERSION: Final = 4
 _KIND: Final = "checkpoint"
 _CURE: Final = "start the run anew"
 
 
-class Stateful(Protocol):
-    """What there is besides weights: a run (`Rounds`), or a part of one."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return numbers, strings and tensors."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over what `state_dict` gave; raise ValueError, before anything, if it is not whole.
-
-        It may come from a file: all kinds, lengths and ranges are to be checked.
-        """
-        ...
-
-
 def save_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    state: Stateful,
+    state: Rounds | Tuner,
     fingerprint: dict[str, str],
 ) -> None:
     """Write a checkpoint, whole or not at all.
@@ -51,8 +37,8 @@ def save_checkpoint(
 
     Parameters
     ----------
-    state : Stateful
-        Of what changes them: a run.
+    state : Rounds or Tuner
+        What changes them.
     fingerprint : dict of str
         What the run depends on (see `load_checkpoint`).
 
@@ -75,7 +61,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str],
     weights: Weights,
-    state: Stateful,
+    state: Rounds | Tuner,
     fingerprint: dict[str, str],
 ) -> None:
     """Restore weights, and a run that changes them, from a checkpoint.
@@ -86,7 +72,7 @@ def load_checkpoint(
     ----------
     weights : Weights
         Fresh, with the dense features of the run's decoder.
-    state : Stateful
+    state : Rounds or Tuner
         With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
         What this run depends on: what differs from the checkpoint's is an error that names it.
@@ -135,6 +121,7 @@ def load_checkpoint(
         weights.parameter[: values.numel()] = values.to(weights.parameter.device)
 
 
+@dataclass(eq=False)
 class Checkpoints(Callback):
     """Saves a run after each round, after each part that takes long, and now and then.
 
@@ -148,12 +135,9 @@ class Checkpoints(Callback):
         features, which may be millions.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], fingerprint: dict[str, str], minutes: float = 1.0
-    ) -> None:
-        self._path = path
-        self._fingerprint = fingerprint
-        self._minutes = minutes
+    path: str | os.PathLike[str]
+    fingerprint: dict[str, str]
+    minutes: float = 1.0
 
     def on_start(self, run: Rounds) -> None:
         """Begin to count the minutes."""
@@ -161,7 +145,7 @@ class Checkpoints(Callback):
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Save the run, if it is worth it."""
-        if report.kind == "step" and time.perf_counter() - self._saved < 60 * self._minutes:
+        if report.kind == "step" and time.perf_counter() - self._saved < 60 * self.minutes:
             return
-        save_checkpoint(self._path, run.tuner.weights, run, self._fingerprint)
+        save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint)
         self._saved = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from torchtune_smt.tuners.grouping import GroupingTuner
 GROUPS: Final = "groups.tsv.gz"
 
 
+@dataclass(eq=False)
 class GroupRecords(Callback):
     """Draws the groups of each iteration, and writes those of the weights that are kept.
 
@@ -28,9 +30,8 @@ class GroupRecords(Callback):
         Of the run.
     """
 
-    def __init__(self, log: RunLog, folder: Path) -> None:
-        self._log = log
-        self._folder = folder
+    log: RunLog
+    folder: Path
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Record the weights and sizes of groups after an iteration."""
@@ -41,12 +42,12 @@ class GroupRecords(Callback):
         packed = groups.pack(run.tuner.weights.parameter.detach().numpy())
         weights, sizes = packed[groups.n_dense :], groups.sizes[groups.n_dense :]
         if weights.size:
-            self._log.histogram("groups/weights", weights, step)
-            self._log.histogram("groups/log10_sizes", np.log10(sizes), step)
+            self.log.histogram("groups/weights", weights, step)
+            self.log.histogram("groups/log10_sizes", np.log10(sizes), step)
         title = (
             f"iteration {report.round}: {weights.size:,} groups of {sizes.sum():,} features, "
             f"dev BLEU {run.progress.last:.2f}"
         )
-        self._log.image("groups/picture", draw_groups(weights, sizes, title), step)
+        self.log.image("groups/picture", draw_groups(weights, sizes, title), step)
         if report.kept:
-            save_groups(self._folder / GROUPS, groups, packed, run.tuner.weights.features)
+            save_groups(self.folder / GROUPS, groups, packed, run.tuner.weights.features)

@@ -7,13 +7,13 @@ import math
 import shutil
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights import Weights
@@ -76,30 +76,18 @@ class RunLog(Callback):
         """
         path = folder / _METRICS
         try:
-            first: dict[str, float] = json.loads(_whole_lines(path)[0])
-            if not all(math.isfinite(value) for value in first.values()):
-                raise ValueError
-        except (
-            OSError,
-            ArithmeticError,
-            AttributeError,
-            IndexError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ):
+            with well_formed():
+                first: dict[str, float] = json.loads(_whole_lines(path)[0])
+                if not all(math.isfinite(value) for value in first.values()):
+                    raise ValueError
+        except (OSError, ValueError):
             raise InputError("is missing or damaged; start the run anew", path=path) from None
         return first
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._writer.close()
         self._file.close()
 
@@ -132,13 +120,10 @@ class RunLog(Callback):
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
         values = weights.parameter.detach().cpu().double().numpy()
-        dense = {f"weight/{weights.features[i]}": values[i] for i in range(weights.n_dense)}
-        counts = active_features(weights)
-        self.scalars(
-            step,
-            {name: float(value) for name, value in dense.items()}
-            | {f"active/{name}": float(count) for name, count in counts.items()},
-        )
+        names = weights.features.names(range(weights.n_dense))
+        dense = {f"weight/{name}": float(values[i]) for i, name in enumerate(names)}
+        counts = active_features(weights).items()
+        self.scalars(step, dense | {f"active/{name}": float(count) for name, count in counts})
         active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
         by_template: dict[str, list[float]] = {}
         for i in active.tolist():

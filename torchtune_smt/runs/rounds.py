@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import torch
@@ -135,6 +135,7 @@ def check_ending(kind: type[Tuner] | Tuner, rounds: int, patience: int | None, r
         raise ValueError(f"result must be {', '.join(names)} or {last}, not {result!r}")
 
 
+@dataclass(eq=False, repr=False)
 class Rounds:
     """A run: rounds of a tuner, until there have been enough, or none has been better for long.
 
@@ -165,23 +166,16 @@ class Rounds:
         A value is out of range.
     """
 
-    def __init__(
-        self,
-        tuner: Tuner,
-        evaluate: Callable[[], float],
-        *,
-        rounds: int = 10,
-        patience: int | None = None,
-        result: str = "best",
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        check_ending(tuner, rounds, patience, result)
-        self.tuner = tuner
-        self.evaluate = evaluate
-        self.rounds = rounds
-        self.patience = patience
-        self.result = result
-        self.callbacks = callbacks
+    tuner: Tuner
+    evaluate: Callable[[], float]
+    _: KW_ONLY
+    rounds: int = 10
+    patience: int | None = None
+    result: str = "best"
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        check_ending(self.tuner, self.rounds, self.patience, self.result)
         self.begin()
 
     def begin(self) -> None:

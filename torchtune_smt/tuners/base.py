@@ -15,6 +15,10 @@ Show = Callable[[str, int, int, str], None]
 """Told now and then how far a long piece of work is: what it is, done, of how many, the unit."""
 
 
+def silent(what: str, done: int, total: int, unit: str) -> None:
+    """Show nothing."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What a round has done, or a part of it.
@@ -62,12 +66,10 @@ class Tuner(ABC):
     """
 
     weights: Weights
+    show: Show = staticmethod(silent)
     unit: ClassVar[str] = "iteration"
     advice: ClassVar[str] = ""
     results: ClassVar[tuple[str, ...]] = ("best", "last")
-
-    def __init__(self) -> None:
-        self.show: Show = lambda what, done, total, unit: None
 
     @abstractmethod
     def round(self, number: int, done: int = 0) -> Iterator[Report]:

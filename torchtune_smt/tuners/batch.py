@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -14,6 +14,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.samplers import PairSampler, pair_rows
@@ -68,17 +69,11 @@ class PairSolver(Protocol):
     takes_pairs : bool
         Whether it does so now.
     sampler : PairSampler
+        Chooses the pairs.
     """
 
-    @property
-    def takes_pairs(self) -> bool:
-        """Whether pairs are enough."""
-        ...
-
-    @property
-    def sampler(self) -> PairSampler:
-        """What chooses the pairs."""
-        ...
+    takes_pairs: bool
+    sampler: PairSampler
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights for pairs; else as `Solver.solve`."""
@@ -107,6 +102,40 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
     return solver.solve(lists.lists(), start, seed)
 
 
+def tune(
+    lists: KBestLists, solver: Solver, start: Snapshot | None = None, seed: Sequence[int] = (0,)
+) -> FrozenWeights:
+    """Return weights for k-best lists.
+
+    Parameters
+    ----------
+    lists : KBestLists
+        With names of features, and whatever the solver needs: gains, statistics of BLEU (see
+        `torchtune_smt.metrics.measure.measured`).
+    solver : Solver
+        `Stochastic` takes any loss, sampler and optimizer; others are `Pro`, `KBestMira`, `Mert`.
+    start : Snapshot, optional
+        The weights so far; by default all are 0.
+    seed : sequence of int
+        Equal seeds give equal weights.
+
+    Raises
+    ------
+    ValueError
+        The lists have no names of features.
+    InputError
+        The lists are none that the solver can work on.
+    """
+    if lists.features is None:
+        raise ValueError("these lists have no names of features")
+    dimension = len(lists.features)
+    first = np.zeros(dimension)
+    if start is not None:
+        first = start.read(lists.features, np.arange(dimension))
+    return FrozenWeights(lists.features, solver.solve(lists, first, seed).weights)
+
+
+@dataclass(eq=False, repr=False)
 class BatchTuner(Tuner):
     """Finds weights on the k-best lists of all iterations.
 
@@ -141,28 +170,22 @@ class BatchTuner(Tuner):
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
 
-    def __init__(
-        self,
-        collector: Collector,
-        solver: Solver,
-        *,
-        interpolation: float = 1.0,
-        tolerance: float = 1e-3,
-        seed: int = 0,
-        dimension: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        if not 0 < interpolation <= 1:
-            raise ValueError(f"interpolation must be above 0 and at most 1, not {interpolation}")
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance must be 0 or more, not {tolerance}")
-        super().__init__()
-        self.collector = collector
-        self.weights = collector.weights
-        self.solver = solver
-        self.interpolation = interpolation
-        self.tolerance = tolerance
-        self.seed = seed
-        self.dimension = dimension
+    collector: Collector
+    solver: Solver
+    _: KW_ONLY
+    interpolation: float = 1.0
+    tolerance: float = 1e-3
+    seed: int = 0
+    dimension: Callable[[], int | None] = lambda: None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interpolation <= 1:
+            raise ValueError(
+                f"interpolation must be above 0 and at most 1, not {self.interpolation}"
+            )
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
+        self.weights = self.collector.weights
         self.begin()
 
     def begin(self) -> None:
@@ -235,13 +258,7 @@ class BatchTuner(Tuner):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave.
-
-        Raises
-        ------
-        ValueError
-            It cannot have; the lists are others, or have fewer iterations.
-        """
+        """See `Tuner`; the lists must be those of the run."""
         with well_formed():
             lists, moved = state_dict["lists"], state_dict["moved"]
             numbers = dict(state_dict["numbers"])

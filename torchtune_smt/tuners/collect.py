@@ -19,7 +19,7 @@ from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics.base import BoundMetric, with_gains
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.metrics.corpus import bleu_of_statistics
-from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.base import Show, silent
 from torchtune_smt.tuners.learner import take
 
 # Sentences decoded between two reports.
@@ -44,6 +44,7 @@ class Collected:
     seconds: float
 
 
+@dataclass(eq=False, repr=False)
 class Collector:
     """Decodes sentences with the weights of the moment and adds to their k-best lists.
 
@@ -60,25 +61,18 @@ class Collector:
         What the sentences are called, where it is shown how many have been decoded.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        weights: Weights,
-        sentences: Sentences,
-        metric: BoundMetric,
-        lists: ListStore,
-        name: str = "",
-    ) -> None:
-        self.decoder = decoder
-        self.weights = weights
-        self.sentences = sentences
-        self.metric = metric
-        self.lists = lists
-        self.name = name
-        references = sentences.references if sentences.has_references else []
-        self._references = BleuReferences(references, decoder.words)
+    decoder: Decoder
+    weights: Weights
+    sentences: Sentences
+    metric: BoundMetric
+    lists: ListStore
+    name: str = ""
 
-    def collect(self, show: Show = lambda what, done, total, unit: None) -> Collected:
+    def __post_init__(self) -> None:
+        references = self.sentences.references if self.sentences.has_references else []
+        self._references = BleuReferences(references, self.decoder.words)
+
+    def collect(self, show: Show = silent) -> Collected:
         """Decode all sentences, and end an iteration of the lists.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -66,6 +66,7 @@ class GroupedSolver:
         return Solution(groups.unpack(solution.weights, start.size), solution.report)
 
 
+@dataclass(eq=False, repr=False)
 class GroupingTuner(Tuner):
     """Algorithm 1 of Liu et al. (2013).
 
@@ -105,26 +106,18 @@ class GroupingTuner(Tuner):
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
 
-    def __init__(
-        self,
-        train: Collector,
-        dev: Rounds,
-        sampler: PairSampler,
-        learning: GroupLearning,
-        *,
-        zero_group: ZeroGroup = "drop",
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        check_zero_group(zero_group)
-        self.train = train
-        self.dev = dev
-        self.sampler = sampler
-        self.learning = learning
-        self.zero_group = zero_group
-        self.seed = seed
-        self.weights = train.weights
-        self._batch = cast(BatchTuner, dev.tuner)
+    train: Collector
+    dev: Rounds
+    sampler: PairSampler
+    learning: GroupLearning
+    _: KW_ONLY
+    zero_group: ZeroGroup = "drop"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_zero_group(self.zero_group)
+        self.weights = self.train.weights
+        self._batch = cast(BatchTuner, self.dev.tuner)
         self._solver = self._batch.solver
         self.groups: FeatureGroups | None = None
         # Of the iteration under way, once it has some.
@@ -180,13 +173,7 @@ class GroupingTuner(Tuner):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave.
-
-        Raises
-        ------
-        ValueError
-            The lists have fewer iterations, or the groups do not fit.
-        """
+        """See `Tuner`; the lists must be those of the run, and the groups fit."""
         with well_formed():
             groups, train, dev = (state_dict[name] for name in ("groups", "train", "dev"))
             learnt = None

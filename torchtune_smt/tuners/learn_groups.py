@@ -15,6 +15,7 @@ from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
 from torchtune_smt.regularizers.oscar import Oscar
+from torchtune_smt.tuners.gradient import check_pairs
 
 # Steps between two reports.
 CHUNK = 1 << 19
@@ -114,11 +115,7 @@ def learn_groups(
     DivergenceError
         A margin is not finite.
     """
-    if len(pairs) == 0:
-        raise InputError(
-            "the lists that groups are learnt from have no pairs: lower sampler.threshold, or take "
-            "longer lists (decoder.k) or more sentences"
-        )
+    check_pairs(len(pairs))
     dimension = _dimension(pairs, start, n_dense, settings.regularizer)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = FobosOscar(

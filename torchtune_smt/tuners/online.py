@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric, with_gains
-from torchtune_smt.optim.base import LazyOptimizer
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.learner import Learner
 
 
+@dataclass(eq=False, repr=False)
 class OnlineTuner(Tuner):
     """Pairwise online tuning (Green et al. 2013, Algorithm 1; Simianer et al. 2012, Algorithm 1).
 
@@ -53,36 +54,24 @@ class OnlineTuner(Tuner):
     advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
     results = ("best", "last", "average")
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        weights: Weights,
-        sentences: Sentences,
-        metric: BoundMetric,
-        sampler: PairSampler,
-        loss: Loss,
-        optimizer: LazyOptimizer | torch.optim.Optimizer,
-        *,
-        batch_size: int = 20,
-        shuffle: bool = True,
-        seed: int = 0,
-        average: bool = False,
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        super().__init__()
-        self.decoder = decoder
-        self.learner = Learner(weights, optimizer)
-        self.weights = weights
+    decoder: Decoder
+    weights: Weights
+    sentences: Sentences
+    metric: BoundMetric
+    sampler: PairSampler
+    loss: Loss
+    optimizer: Any
+    _: KW_ONLY
+    batch_size: int = 20
+    shuffle: bool = True
+    seed: int = 0
+    average: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+        self.learner = Learner(self.weights, self.optimizer)
         self.optimizer = self.learner.optimizer
-        self.sentences = sentences
-        self.metric = metric
-        self.sampler = sampler
-        self.loss = loss
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
-        self.average = average
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
@@ -129,12 +118,11 @@ class OnlineTuner(Tuner):
 
     def averaged(self) -> torch.Tensor | None:
         """Return the optimizer's own average of the weights, if it is to be taken."""
-        optimizer: Any = self.optimizer
-        return optimizer.averaged() if self.average else None
+        return self.optimizer.averaged() if self.average else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's."""
-        return self.optimizer.state_dict()
+        return self.learner.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
