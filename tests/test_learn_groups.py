@@ -225,7 +225,7 @@ def test_first_weights_stay_as_they_were():
 
 def test_bad_input():
     x, start = instance(6, 4, 1, 5)
-    with pytest.raises(InputError, match="have no pairs: lower sampler.threshold, or take longer"):
+    with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
         learn_groups(pair_rows(x[:0]), start, 1, GroupLearning(Oscar()), (0,))
     small = GroupLearning(Oscar(0.0, 0.1, dimension=4))
     with pytest.raises(InputError, match="dimension=4 is smaller than the number of sparse .*, 5"):
