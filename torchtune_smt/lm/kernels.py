@@ -62,29 +62,23 @@ def transition(table: Records, node: int, word: int) -> int:
 
 
 @inner
-def longest(table: Records, nodes: Records, state: int, word: int) -> tuple[np.int64, float]:
-    """Return the place in the table of the longest n-gram that ends in `word`, and its back-off.
-
-    That n-gram is the longest one of the model that ends in `word` and consists of it and of words
-    of the state before it; the place is -1 where it is the word alone. The back-off is log10 of the
-    weights to be paid. A state is a node, as `NODE` has them; 0 knows no context.
-    """
-    context, slot = state, np.int64(-1)
-    while context != 0 and slot < 0:
-        slot = find(table, context, word)
-        if slot < 0:
-            context = nodes[context].suffix
-    if context == state:
-        return slot, 0.0
-    return slot, nodes[state].backoff_sum - nodes[context].backoff_sum
-
-
-@inner
 def match(table: Records, nodes: Records, state: int, word: int) -> tuple[float, int]:
-    """Return (log10 probability of `word` after `state`, node of the longest n-gram found)."""
-    slot, backoff = longest(table, nodes, state, word)
-    node = word + 1 if slot < 0 else table[slot].val
-    return nodes[node].prob + backoff, node
+    """Return (log10 probability of `word` after `state`, node of the longest n-gram found).
+
+    That n-gram is the longest one of the model that ends in `word` and consists of it and of
+    words of the state before it. A state is a node, as `NODE` has them; 0 knows no context.
+    """
+    context, node = state, -1
+    while context != 0 and node < 0:
+        node = transition(table, context, word)
+        if node < 0:
+            context = nodes[context].suffix
+    if node < 0:
+        node = word + 1
+    logp = nodes[node].prob + 0.0
+    if context != state:
+        logp += nodes[state].backoff_sum - nodes[context].backoff_sum
+    return logp, node
 
 
 @inner
@@ -94,10 +88,21 @@ def advance(table: Records, nodes: Records, state: int, word: int) -> tuple[floa
     As `match`, but the next state is known as soon as the table is read: where one word follows
     another, the search for the next one need not wait for the node.
     """
-    slot, backoff = longest(table, nodes, state, word)
+    context, slot = state, np.int64(-1)
+    while context != 0 and slot < 0:
+        slot = find(table, context, word)
+        if slot < 0:
+            context = nodes[context].suffix
     if slot < 0:
-        return nodes[word + 1].prob + backoff, nodes[word + 1].state
-    return nodes[table[slot].val].prob + backoff, table[slot].state
+        node = word + 1
+        after = nodes[node].state
+    else:
+        node = table[slot].val
+        after = table[slot].state
+    logp = nodes[node].prob + 0.0
+    if context != state:
+        logp += nodes[state].backoff_sum - nodes[context].backoff_sum
+    return logp, after
 
 
 @kernel
