@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import threading
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ class SequenceTable(Generic[T]):
     """A growing set of sequences, each with an id: 0, 1, 2, ... in the order of first sight.
 
     They lie packed in one array, behind a hash table of int32 ids, so that ten million of them cost
-    their letters and some 20 bytes each.
+    their letters and some 20 bytes each. Several threads may use one table.
 
     Parameters
     ----------
@@ -29,6 +30,8 @@ class SequenceTable(Generic[T]):
     """
 
     def __init__(self, kind: type[T], expected: int = 16) -> None:
+        # Kernels let other threads run.
+        self._lock = threading.Lock()
         self._count = 0
         self._symbols: NDArray[T] = np.empty(4 * expected, kind)
         self._begin: Int64 = np.zeros(expected + 1, np.int64)
@@ -36,6 +39,12 @@ class SequenceTable(Generic[T]):
 
     def __len__(self) -> int:
         return self._count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     @property
     def begin(self) -> Int64:
@@ -59,26 +68,28 @@ class SequenceTable(Generic[T]):
         """
         ids: Int32 = np.empty(begin.size, np.int32)
         position = 0
-        while True:
-            self._count, position = kernels.intern(
-                self._table,
-                self._symbols,
-                self._begin,
-                self._count,
-                buffer,
-                begin,
-                end,
-                ids,
-                position,
-            )
-            if position == begin.size:
-                return ids
-            self._make_room(int(end[position] - begin[position]))
+        with self._lock:
+            while True:
+                self._count, position = kernels.intern(
+                    self._table,
+                    self._symbols,
+                    self._begin,
+                    self._count,
+                    buffer,
+                    begin,
+                    end,
+                    ids,
+                    position,
+                )
+                if position == begin.size:
+                    return ids
+                self._make_room(int(end[position] - begin[position]))
 
     def lookup_spans(self, buffer: NDArray[T], begin: Int64, end: Int64) -> Int32:
         """Return the ids of the sequences ``buffer[begin[i]:end[i]]``, -1 where unknown."""
         ids: Int32 = np.empty(begin.size, np.int32)
-        kernels.lookup(self._table, self._symbols, self._begin, buffer, begin, end, ids)
+        with self._lock:
+            kernels.lookup(self._table, self._symbols, self._begin, buffer, begin, end, ids)
         return ids
 
     def _make_room(self, length: int) -> None:

@@ -36,6 +36,8 @@ class Weights:
         Ids below it are dense features.
     version : int
         How many times a learner has changed them.
+    readers : int
+        Whose ids, of so many vocabularies, are not looked up again by their names.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class Weights:
         self.version = 0
         self._storage = torch.zeros(max(self.n_dense, 16), dtype=dtype, device=device)
         self.parameter = torch.nn.Parameter(self._storage[: self.n_dense])
-        self._map: FeatureMap | None = None
+        self.readers = 1
+        self._maps: dict[int, FeatureMap] = {}
 
     @classmethod
     def without_names(cls, values: Float64, device: torch.device | str = "cpu") -> Weights:
@@ -124,7 +127,11 @@ class Weights:
         self.parameter.data[ids.to(self.parameter.device)] = new.to(self.parameter.device)
 
     def _map_from(self, features: Vocabulary) -> FeatureMap:
-        """Return the map of somebody's vocabulary to the own one; that of the last one is kept."""
-        if self._map is None or self._map.source is not features:
-            self._map = FeatureMap(features, self.features)
-        return self._map
+        """Return the map of somebody's vocabulary to the own one; those of the last are kept."""
+        # A map holds its vocabulary, so nothing else gets that number.
+        found = self._maps.get(id(features))
+        if found is None:
+            while len(self._maps) >= self.readers:
+                del self._maps[next(iter(self._maps))]
+            found = self._maps[id(features)] = FeatureMap(features, self.features)
+        return found
