@@ -162,6 +162,12 @@ effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.so
 effect(anywhere, "tuner.solver.scale tuner.solver.restarts tuner.solver.random_directions")
 effect(anywhere, "tuner.solver.spread tuner.solver.max_features")
 effect(lambda c: c.loss != "hinge", "tuner.solver.batch_size")
+# All cases have parallel=serial; tests/test_parallel_cli.py has what others do not use.
+effect(anywhere, "parallel._target_ parallel.shards parallel.labels parallel.features")
+effect(anywhere, "parallel.threshold parallel.strength")
+effect(anywhere, "parallel.workers parallel.max_staleness parallel.simulate")
+effect(lambda c: False, "engine._target_ engine.workers engine.deadline engine.attempts")
+effect(lambda c: False, "engine.address engine.object_store")
 
 
 def leaves(prefix: str, value: object) -> Iterator[str]:

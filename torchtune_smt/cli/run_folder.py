@@ -39,6 +39,7 @@ _PATHS: Final = frozenset(
         *(f"model.{name}" for name in ("ini", "phrase_table", "reordering_table")),
         "init.file",
         "metric.path",
+        "parallel.labels",
     }
 )
 # Of one option, and of the whole record.

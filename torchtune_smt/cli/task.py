@@ -40,6 +40,8 @@ class Task(NamedTuple):
         What is tuned on.
     origin : Origin, optional
         What the weights belong to, as far as anybody can say.
+    lines : list of int
+        The line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
     """
 
     decoder: Decoder
@@ -47,6 +49,7 @@ class Task(NamedTuple):
     sets: dict[str, Sentences]
     tuning: Sentences
     origin: Origin | None
+    lines: list[int]
 
 
 def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
@@ -81,8 +84,8 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     if decoder.stored:
         for name, sentences in sets.items():
             if sentences.has_references:
-                lines = translate(decoder, weights, sentences.sources)
-                texts = [line.split(" ") for line in lines]
+                best = translate(decoder, weights, sentences.sources)
+                texts = [line.split(" ") for line in best]
                 warn(output_suspicions(f"decoder.{name}", texts, sentences.references))
     elif "train" not in corpora.found:
         words = None
@@ -98,6 +101,9 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
         print(notice)
     refuse_unknown_values(decoder.features)
     tuning = sets[tune_on].sample(cfg.tuner.sentences, cfg.seed)
+    drawn = sets[tune_on].drawn(cfg.tuner.sentences, cfg.seed)
+    lines_of = None if decoder.stored else corpora.found[tune_on].lines
+    lines = [i + 1 if lines_of is None else lines_of[i] for i in drawn]
     evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
     # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
     # their words: these must not depend on what is decoded first, as when a run is resumed, nor on
@@ -105,7 +111,7 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     for sentences in (tuning, evaluated["dev"]):
         for source in sentences.sources:
             decoder.words.intern(source.words)
-    return Task(decoder, weights, evaluated, tuning, origin)
+    return Task(decoder, weights, evaluated, tuning, origin, lines)
 
 
 class _Corpora:

@@ -21,6 +21,7 @@ from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
+from torchtune_smt.cli.shards import serve_shards
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.task import evaluate_start, open_task
@@ -73,7 +74,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     tuning = Tuning(cfg, parts)
     callbacks = make_list(cfg, "callbacks", "on_start", "on_report", "on_work", "on_end")
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
-    decoder, weights, sets, sentences, origin = task
+    decoder, weights, sets, sentences, origin, _ = task
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
     if cfg.resume is None and cfg.overwrite:
@@ -98,6 +99,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
         print(f"before tuning: {scores}{order}", flush=True)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
+    if tuning.strategy.shards_data:
+        callbacks = [serve_shards(cfg, tuning, task), *callbacks]
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
     print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan()}", flush=True)
 
@@ -213,7 +216,11 @@ _FREE = (
 def _fingerprint(cfg: DictConfig) -> dict[str, str]:
     """Return every setting that the result depends on, by name."""
     settings = leaves("", OmegaConf.to_container(cfg, resolve=True))
-    return {name: str(value) for name, value in settings if name not in _FREE}
+    return {
+        name: str(value)
+        for name, value in settings
+        if name not in _FREE and not name.startswith("engine.")
+    }
 
 
 def _hparams(cfg: DictConfig) -> dict[str, str | float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from omegaconf import DictConfig
@@ -24,9 +24,15 @@ from torchtune_smt.cli.solvers import (
 )
 from torchtune_smt.cli.task import Task, bind
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics.base import Metric
+from torchtune_smt.parallel.base import Serial, Strategy, Work
+from torchtune_smt.parallel.engine import Engine, InProcess
+from torchtune_smt.parallel.shard_worker import ShardWorker
 from torchtune_smt.runs.folder import LISTS
 from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
@@ -75,6 +81,11 @@ class Tuning:
             )
         with option_errors("tuner"):
             check_ending(kind, self._rounds, options.patience, options.result)
+        self.strategy: Strategy = make(cfg, "parallel", "tuner", "shards_data")
+        self.engine: Engine = InProcess()
+        if self.strategy.shards_data:
+            self.engine = make(cfg, "engine", "serve", "map", "close")
+        self._check_strategy()
         self.dimension = Dimension(cfg, parts)
         if not has_solver(cfg):
             refuse_device(cfg)
@@ -122,30 +133,29 @@ class Tuning:
         if "learning" in takes:
             _check_list_groups(task)
         self.dimension.open(task, None if lists is None else lists.lists)
-        tuner: Tuner = make(
-            cfg,
-            "tuner",
-            "round",
-            without=_OF_RUN,
-            offered={
-                "decoder": lambda: task.decoder,
-                "weights": lambda: task.weights,
-                "sentences": lambda: task.tuning,
-                "metric": lambda: bind(metric, task.decoder, task.tuning),
-                "sampler": lambda: parts.sampler,
-                "loss": lambda: parts.loss,
-                "optimizer": lambda: parts.optimizer(
-                    [task.weights.parameter], **self.dimension.arguments()
-                ),
-                "average": lambda: parts.optimizer.averages,
-                "seed": lambda: cfg.seed,
-                "collector": lambda: lists,
-                "solver": lambda: self._solver,
-                "dimension": lambda: lambda: self.dimension.value,
-                "learning": self._group_learning,
-                "train": lambda: collector("learning", task.tuning),
-                "dev": lambda: self._on_dev(collector("dev", task.sets["dev"])),
-            },
+        others: dict[str, Callable[[], Any]] = {
+            "collector": lambda: lists,
+            "solver": lambda: self._solver,
+            "dimension": lambda: lambda: self.dimension.value,
+            "learning": self._group_learning,
+            "train": lambda: collector("learning", task.tuning),
+            "dev": lambda: self._on_dev(collector("dev", task.sets["dev"])),
+        }
+        if self.strategy.shards_data:
+            # Counted before weights come from a checkpoint, and the same in all workers.
+            self.dimension.arguments()
+            self.shard_dimension = self.dimension.value
+        self.make_tuner = self._maker(task, metric, others)
+        tuner = self.strategy.tuner(
+            Work(
+                self.make_tuner,
+                task.weights,
+                task.tuning,
+                task.decoder,
+                self.engine,
+                cfg.seed,
+                task.lines,
+            )
         )
         own = "dev" in takes or ("collector" in takes and on_dev)
         score: Callable[[], float] = tuner.score if own else partial(_dev_score, task)  # type: ignore[attr-defined]
@@ -153,6 +163,54 @@ class Tuning:
         return Rounds(
             tuner, score, rounds=self._rounds, patience=options.patience, result=options.result
         )
+
+    def shard_worker(self, task: Task) -> ShardWorker:
+        """Return what computes an epoch on a shard; the task's decoder has met nothing yet."""
+        self.dimension.open(task)
+        return ShardWorker(self._maker(task, self._parts.metric), task.decoder, task.tuning)
+
+    def _maker(
+        self, task: Task, metric: Metric, others: Mapping[str, Callable[[], Any]] | None = None
+    ) -> Callable[[Weights, Sentences, Decoder], Tuner]:
+        """Return what makes the tuner, of some weights, on some sentences of the task."""
+        cfg, parts = self._cfg, self._parts
+        # Once for all: it knows the references of all sentences by their numbers.
+        bound = cache(lambda: bind(metric, task.decoder, task.tuning))
+
+        def make_tuner(weights: Weights, sentences: Sentences, decoder: Decoder) -> Tuner:
+            offered: dict[str, Callable[[], Any]] = {
+                "decoder": lambda: decoder,
+                "weights": lambda: weights,
+                "sentences": lambda: sentences,
+                "metric": bound,
+                "sampler": lambda: parts.sampler,
+                "loss": lambda: parts.loss,
+                "optimizer": lambda: parts.optimizer(
+                    [weights.parameter], **self.dimension.arguments()
+                ),
+                "average": lambda: parts.optimizer.averages,
+                "seed": lambda: cfg.seed,
+            }
+            offered |= others or {}
+            tuner: Tuner = make(cfg, "tuner", "round", without=_OF_RUN, offered=offered)
+            return tuner
+
+        return make_tuner
+
+    def _check_strategy(self) -> None:
+        """Raise InputError if the tuner's rounds cannot be spread as the strategy says."""
+        options, name = self._cfg, type(self.strategy).__name__
+        if not self.online and not isinstance(self.strategy, Serial):
+            raise InputError(
+                f"parallel: {name} spreads the mini-batches of an epoch, and this tuner collects "
+                "lists of all sentences: leave parallel out, or take tuner=online"
+            )
+        if self.strategy.shards_data and self._parts.optimizer.averages:
+            raise InputError(
+                f"optimizer.average={options.optimizer.average}: under parallel={name.lower()} "
+                "each shard has an optimizer of its own, whose average nobody asks for; set "
+                "optimizer.average=none, and tuner.result=average for the mean over epochs"
+            )
 
     def plan(self) -> str:
         """Return in one line what is going to be done."""

@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import leaves
+from torchtune_smt.cli.objects import class_of
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
 from torchtune_smt.core.errors import InputError
@@ -88,6 +89,7 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
         **_of_decoder(cfg, parts, choices),
         **_of_data(cfg, parts, choices),
         **_of_parts(cfg, parts, choices),
+        **_of_parallel(cfg, choices),
     }
 
 
@@ -156,3 +158,11 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
     elif pulls_at_none:
         unused["optimizer.regularize_dense"] = "regularizer=none pulls at no weight"
     return unused
+
+
+def _of_parallel(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
+    """Return what the parallel strategy does not use."""
+    parallel = f"parallel={choices['parallel']}"
+    if getattr(class_of(cfg, "parallel"), "shards_data", False):
+        return {"tuner.checkpoint_minutes": f"{parallel} saves the run after each shard"}
+    return {"engine": f"{parallel} has no shards for an engine to compute"}

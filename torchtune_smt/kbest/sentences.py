@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,9 +17,9 @@ class Sentences:
     Attributes
     ----------
     sources : list of Source
-        ``sources[i].index`` is i.
+        ``sources[i].index`` is i, but for a `part` of others.
     references : list of lists of word lists
-        ``references[i]``: those of sentence i; none where lists come with BLEU's statistics.
+        ``references[i]``: those of ``sources[i]``; none where lists come with BLEU's statistics.
     """
 
     sources: list[Source]
@@ -47,10 +47,20 @@ class Sentences:
 
     def sample(self, size: int | None, seed: int) -> Sentences:
         """Return a seeded random sample, numbered anew; all sentences if there are not more."""
+        chosen = self.drawn(size, seed)
+        return self if len(chosen) == len(self) else self.subset(chosen)
+
+    def drawn(self, size: int | None, seed: int) -> list[int]:
+        """Return which sentences `sample` takes."""
         if size is None or size >= len(self):
-            return self
-        chosen = np.sort(np.random.default_rng(seed).choice(len(self), size, replace=False))
-        return self.subset(chosen.tolist())
+            return list(range(len(self)))
+        chosen = np.random.default_rng(seed).choice(len(self), size, replace=False)
+        return sorted(chosen.tolist())
+
+    def part(self, chosen: Iterable[int]) -> Sentences:
+        """Return some of the sentences, with their numbers; gains ask for them by these."""
+        chosen = list(chosen)
+        return Sentences([self.sources[i] for i in chosen], [self.references[i] for i in chosen])
 
     def subset(self, chosen: Sequence[int]) -> Sentences:
         """Return some of the sentences, numbered anew."""

@@ -111,13 +111,17 @@ def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[
     return lists.rows.differences(np.concatenate([np.empty((0, 2), np.int64), *pairs]))
 
 
+class NoPairsError(InputError):
+    """There is nothing to learn from."""
+
+
 def check_pairs(count: int) -> None:
-    """Raise InputError if all lists together have no pair, or there is no list of two hypotheses.
+    """Raise NoPairsError if all lists together have no pair, or there is no list of two hypotheses.
 
     The weights that stay as they are would bring the same lists again: to go on is of no use.
     """
     if count == 0:
-        raise InputError(
+        raise NoPairsError(
             "no list has a pair of hypotheses to learn from: their gains are equal, or differ by "
             "less than sampler.threshold. Lower it, let lists be longer (decoder.k), or start "
             "from weights that give translations with some words right"

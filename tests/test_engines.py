@@ -1,0 +1,144 @@
+"""Engines: results in order, whatever happens to workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toy_workers import OpenToy
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.parallel.engine import InProcess
+from torchtune_smt.parallel.local import LocalEngine
+
+PLAIN = [(n, "") for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("toys")
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[LocalEngine]:
+    engine = LocalEngine(workers=2, deadline=20)
+    engine.serve(OpenToy(folder))
+    yield engine
+    engine.close()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_results_are_in_the_order_of_tasks(engine: LocalEngine, folder: Path) -> None:
+    here = InProcess()
+    here.serve(OpenToy(folder))
+    tasks = [(n, "slow" if n in (0, 5) else "") for n in range(9)]
+    expected = [value for value, _ in here.map(7, tasks)]
+    results = list(engine.map(7, tasks))
+    assert [value for value, _ in results] == expected == [7 * n for n in range(9)]
+    assert os.getpid() not in {pid for _, pid in results}
+    # Another common part, the same workers.
+    again = list(engine.map(3, PLAIN))
+    assert [value for value, _ in again] == [3 * n for n in range(9)]
+    assert {pid for _, pid in again} <= {pid for _, pid in results}
+    assert list(engine.map(3, [])) == []
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    engine: LocalEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [(n, "kill once" if n in (1, 4) else "") for n in range(9)]
+    assert [value for value, _ in engine.map(5, tasks)] == [5 * n for n in range(9)]
+    assert capsys.readouterr().err.count("a worker died (exit code -9); another takes") == 2
+
+
+def test_an_idle_worker_that_is_killed_is_replaced(engine: LocalEngine) -> None:
+    pids = {pid for _, pid in engine.map(1, PLAIN)}
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert [value for value, _ in engine.map(2, PLAIN)] == [2 * n for n in range(9)]
+
+
+def test_a_worker_that_hangs_is_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = LocalEngine(workers=1, deadline=3)
+    engine.serve(OpenToy(folder))
+    tasks = [(n, "hang once" if n == 1 else "") for n in range(3)]
+    assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
+    assert "a worker took more than 3 s (engine.deadline)" in capsys.readouterr().err
+    engine.close()
+
+
+def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
+    results = engine.map(1, [(0, ""), (1, "kill"), (2, "")])
+    assert next(results)[0] == 0
+    with pytest.raises(InputError, match="3 workers were lost over one task.*exit code -9"):
+        next(results)
+    # Others can still be computed.
+    assert [value for value, _ in engine.map(1, PLAIN)] == list(range(9))
+
+
+def test_errors_come_here(engine: LocalEngine) -> None:
+    with pytest.raises(InputError, match="^file:3: is bad; make it good$"):
+        list(engine.map(1, [(0, "bad")]))
+    with pytest.raises(RuntimeError, match="KeyError: 'a bug'"):
+        list(engine.map(1, [(0, "bug")]))
+
+
+def test_nobody_computes_what_nobody_asks_for(engine: LocalEngine, tmp_path: Path) -> None:
+    engine = LocalEngine(workers=1)
+    engine.serve(OpenToy(tmp_path))
+    results = engine.map(1, [(0, ""), (1, "wait")])
+    next(results)
+    while not (found := list(tmp_path.glob("waiting*"))):
+        time.sleep(0.02)
+    results.close()  # type: ignore[attr-defined]
+    assert gone(int(found[0].name.removeprefix("waiting")))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from toy_workers import OpenToy
+from torchtune_smt.parallel.local import LocalEngine
+if __name__ == "__main__":
+    engine = LocalEngine(workers=2)
+    engine.serve(OpenToy(Path(sys.argv[1])))
+    list(engine.map(1, [(0, "wait"), (1, "wait")]))
+"""
+
+
+def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(SCRIPT)
+    path = os.pathsep.join([str(repository), str(repository / "tests")])
+    driver = subprocess.Popen(
+        [sys.executable, tmp_path / "driver.py", tmp_path], env=os.environ | {"PYTHONPATH": path}
+    )
+    while len(found := list(tmp_path.glob("waiting*"))) < 2:
+        assert driver.poll() is None
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    assert all(gone(int(path.name.removeprefix("waiting"))) for path in found)
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"deadline": 0.0}, {"attempts": 1.5}])
+def test_options_out_of_range(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        LocalEngine(**options)  # type: ignore[arg-type]

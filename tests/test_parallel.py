@@ -1,0 +1,329 @@
+"""Mixing strategies against a loop over plain dicts and dense matrices, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_online import DENSE, START, GivenGains, ListDecoder, random_lists, sentences_of, values_of
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.losses import Hinge, Logistic, Perceptron
+from torchtune_smt.optim import FOBOS, SGD, AdaGrad
+from torchtune_smt.parallel.base import Serial, Work
+from torchtune_smt.parallel.columns import Columns
+from torchtune_smt.parallel.engine import Engine, InProcess
+from torchtune_smt.parallel.mixing import IterMix, IterSel, Mix, Mixing
+from torchtune_smt.parallel.partition import labelled_shards, random_shards
+from torchtune_smt.parallel.shard_tuner import ShardTuner
+from torchtune_smt.parallel.shard_worker import ShardWorker
+from torchtune_smt.regularizers import L1, Oscar
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.rounds import Rounds
+from torchtune_smt.samplers import ProSampler
+from torchtune_smt.tuners.online import OnlineTuner
+
+SEED, SHARDS, EPOCHS = 3, 4, 3
+LISTS = random_lists(5, sentences=11)
+SENTENCES = sentences_of(LISTS)
+
+Settings = tuple[Any, Callable[[list[torch.Tensor]], Any]]
+"""A loss and an optimizer."""
+
+SETTINGS: dict[str, Settings] = {
+    "adagrad": (Logistic("sum"), partial(AdaGrad, lr=0.2, regularizer=L1(0.05), unregularized=2)),
+    "perceptron": (Perceptron("each"), partial(SGD, lr=0.1, average="none")),
+    "oscar": (
+        Hinge("mean"),
+        partial(FOBOS, lr=0.2, regularizer=Oscar(1e-3, 1e-4, 40), unregularized=2),
+    ),
+    "torch": (Logistic("sum"), partial(torch.optim.SparseAdam, lr=0.1)),
+}
+
+
+def make(settings: Settings, weights: Weights, sentences: Sentences, decoder: Decoder) -> Any:
+    loss, optimizer = settings
+    assert isinstance(decoder, ListDecoder)
+    return OnlineTuner(
+        decoder,
+        weights,
+        sentences,
+        GivenGains(decoder),
+        ProSampler(candidates=50, pairs=6),
+        loss,
+        optimizer([weights.parameter]),
+        batch_size=2,
+        seed=SEED,
+    )
+
+
+def start() -> Weights:
+    weights = Weights(DENSE)
+    weights.set(list(START), list(START.values()))
+    return weights
+
+
+def tuner_of(strategy: Mixing, settings: Settings, engine: Engine | None = None) -> ShardTuner:
+    decoder = ListDecoder(LISTS)
+    build = partial(make, settings)
+    if engine is None:
+        engine = InProcess()
+        engine.serve(lambda: ShardWorker(build, decoder, SENTENCES))
+    lines = list(range(1, len(SENTENCES) + 1))
+    return strategy.tuner(Work(build, start(), SENTENCES, decoder, engine, SEED, lines))
+
+
+def rounds_of(tuner: ShardTuner, **options: Any) -> Rounds:
+    return Rounds(tuner, lambda: 0.0, rounds=EPOCHS, **{"result": "last", **options})
+
+
+def reference(algorithm: int, settings: Settings, k: int = 0) -> list[dict[str, float]]:
+    """What the shards have come to after each epoch: the algorithms as they are printed."""
+    shards = random_shards(len(SENTENCES), SHARDS, SEED)
+    tuners: list[OnlineTuner] = []
+    v = dict(START)
+    mixed = []
+    for epoch in range(1, EPOCHS + 1):
+        if algorithm != 2 or epoch == 1:
+            tuners = []
+            for shard in shards:
+                weights = Weights(DENSE)
+                weights.set(list(v), list(v.values()))
+                tuners.append(make(settings, weights, SENTENCES.part(shard), ListDecoder(LISTS)))
+        for tuner in tuners:
+            list(tuner.round(epoch))
+        columns = [values_of(tuner.weights) for tuner in tuners]
+        names = sorted({name for column in columns for name in column})
+        matrix = np.array([[column.get(name, 0.0) for name in names] for column in columns])
+        mean = dict(zip(names, matrix.mean(0).tolist(), strict=True))
+        if algorithm == 4:
+            norm = dict(zip(names, np.linalg.norm(matrix, axis=0).tolist(), strict=True))
+            sparse = sorted(set(names) - set(DENSE), key=lambda name: (-norm[name], name))
+            mean = {name: mean[name] for name in [*DENSE, *sparse[:k]]}
+        v = mean
+        mixed.append(v)
+    return mixed
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_itermix(name: str) -> None:
+    tuner = tuner_of(IterMix(SHARDS), SETTINGS[name])
+    rounds_of(tuner).run()
+    expected = reference(3, SETTINGS[name])[-1]
+    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
+    assert len(expected) > 10
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_mix_goes_on_with_the_state_of_each_shard(name: str) -> None:
+    tuner = tuner_of(Mix(SHARDS), SETTINGS[name])
+    rounds_of(tuner, result="average").run()
+    expected: dict[str, float] = {}
+    for mixed in reference(2, SETTINGS[name]):
+        for feature, value in mixed.items():
+            expected[feature] = expected.get(feature, 0.0) + value / EPOCHS
+    expected = {feature: value for feature, value in expected.items() if value}
+    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 9])
+def test_itersel(k: int) -> None:
+    tuner = tuner_of(IterSel(features=k, shards=SHARDS), SETTINGS["perceptron"])
+    rounds_of(tuner).run()
+    expected = reference(4, SETTINGS["perceptron"], k)[-1]
+    assert values_of(tuner.weights) == pytest.approx(expected, abs=1e-12)
+    assert len(expected) == len(DENSE) + k
+
+
+def test_one_shard_is_the_serial_tuner() -> None:
+    settings = SETTINGS["perceptron"]
+    tuner = tuner_of(IterMix(1), settings)
+    rounds_of(tuner).run()
+    decoder = ListDecoder(LISTS)
+    build = partial(make, settings)
+    work = Work(build, start(), SENTENCES, decoder, InProcess(), SEED, [])
+    serial = Serial().tuner(work)
+    rounds_of(serial).run()  # type: ignore[arg-type]
+    assert values_of(tuner.weights) == values_of(serial.weights)
+
+
+@pytest.mark.parametrize("strategy", [Mix(SHARDS), IterSel(features=9, shards=SHARDS)])
+def test_a_run_that_is_taken_up_after_any_shard(strategy: Mixing, tmp_path: Path) -> None:
+    settings = SETTINGS["adagrad"]
+    whole = rounds_of(tuner_of(strategy, settings))
+    whole.run()
+    path = tmp_path / "checkpoint"
+    run = rounds_of(tuner_of(strategy, settings))
+    steps = run.steps()
+    # The run is stopped after each report, which the one that goes on does not have.
+    for _ in range(EPOCHS * (SHARDS + 1)):
+        next(steps)
+        save_checkpoint(path, run.tuner.weights, run, {})
+        steps.close()  # type: ignore[attr-defined]
+        tuner = tuner_of(strategy, settings)
+        tuner.weights = Weights(DENSE)
+        run = rounds_of(tuner)
+        load_checkpoint(path, tuner.weights, run, {})
+        steps = run.steps()
+    assert list(steps) == []
+    assert values_of(run.tuner.weights) == values_of(whole.tuner.weights)
+
+
+def test_a_damaged_state_is_refused() -> None:
+    tuner = tuner_of(Mix(SHARDS), SETTINGS["adagrad"])
+    next(iter(tuner.round(1)))
+    good = tuner.state_dict()
+    columns = good["columns"]
+    for bad in (
+        {},
+        good | {"states": 3},
+        good | {"states": [{}]},
+        good | {"states": good["states"] * (SHARDS + 1)},
+        good | {"columns": {}},
+        good | {"columns": columns | {"count": columns["total"]}},
+        good | {"columns": columns | {"total": columns["total"][1:]}},
+    ):
+        with pytest.raises(ValueError, match="damaged"):
+            tuner_of(Mix(SHARDS), SETTINGS["adagrad"]).load_state_dict(bad)
+    with pytest.raises(ValueError, match="its shards had other sentences"):
+        tuner_of(Mix(SHARDS - 1), SETTINGS["adagrad"]).load_state_dict(good)
+
+
+def test_shards_without_pairs() -> None:
+    """Some may have none; if all have none there is nothing to learn from."""
+    same = [[(words, row, 0.5) for words, row, _ in hypotheses] for hypotheses in LISTS]
+    shards = random_shards(len(LISTS), SHARDS, SEED)
+    lists = [same[i] if i in shards[1] else LISTS[i] for i in range(len(LISTS))]
+    settings = SETTINGS["adagrad"]
+    for chosen, pairs in ((lists, True), (same, False)):
+        decoder = ListDecoder(chosen)
+        engine = InProcess()
+        engine.serve(lambda d=decoder: ShardWorker(partial(make, settings), d, SENTENCES))
+        tuner = tuner_of(IterMix(SHARDS), settings, engine)
+        if pairs:
+            found = [report.numbers["train/pairs"] for report in tuner.round(1)]
+            assert found[1] == 0 < min(found[0], *found[2:])
+        else:
+            with pytest.raises(InputError, match="no list has a pair"):
+                list(tuner.round(1))
+
+
+def columns_of(matrix: np.ndarray, names: list[str], n_dense: int) -> Columns:
+    """The columns of a matrix whose rows come as shards send them: without zeros."""
+    columns = Columns(Vocabulary(names[:n_dense]), n_dense, len(matrix))
+    for row in matrix:
+        there = [i for i in range(len(names)) if i < n_dense or row[i]]
+        columns.add(FrozenWeights(Vocabulary([names[i] for i in there]), row[there]))
+    return columns
+
+
+matrices = st.integers(1, 5).flatmap(
+    lambda z: st.lists(
+        st.lists(st.sampled_from([0.0, 0.0, 0.5, -1.0, 2.0, 3.25]), min_size=z, max_size=z),
+        min_size=3,
+        max_size=12,
+    ).map(lambda columns: np.array(columns).T)
+)
+
+
+@given(matrices, st.integers(1, 6), st.floats(0, 4), st.floats(0, 4))
+def test_selection_is_that_of_the_dense_matrix(
+    matrix: np.ndarray, k: int, threshold: float, strength: float
+) -> None:
+    names = [f"f{(7 * i) % 13:02d}" for i in range(matrix.shape[1])]
+    columns = columns_of(matrix, names, 2)
+    norm = np.linalg.norm(matrix, axis=0)
+    mean = dict(zip(names, matrix.mean(0).tolist(), strict=True))
+    order = sorted(range(2, len(names)), key=lambda i: (-norm[i], names[i]))
+
+    def check(strategy: IterSel, expected: dict[str, float]) -> None:
+        mixed = strategy.combine(columns).tolist()
+        found = dict(zip(columns.features.names(range(len(mixed))), mixed, strict=True))
+        expected = {name: value for name, value in expected.items() if value}
+        found = {name: value for name, value in found.items() if value}
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+    kept = {*range(2), *order[:k]}
+    check(IterSel(k), {names[i]: mean[names[i]] for i in kept})
+    kept = {*range(2), *(i for i in order if norm[i] > threshold)}
+    check(IterSel(None, threshold=threshold), {names[i]: mean[names[i]] for i in kept})
+    # argmin_V ½‖V - W‖² + strength · Σ_k ‖V[:, k]‖₂, column by column, and the mean of its rows
+    shrunk = matrix.copy()
+    for i in range(2, len(names)):
+        shrunk[:, i] *= max(0, 1 - strength / norm[i]) if norm[i] else 0
+    expected = dict(zip(names, shrunk.mean(0).tolist(), strict=True))
+    check(IterSel(None, strength=strength), expected)
+
+
+def test_the_example_of_the_paper() -> None:
+    """Both matrices hold the same numbers; the norm is smaller where shards share features."""
+    apart = np.array([[6, 4, 0, 0, 0], [0, 0, 3, 0, 0], [0, 0, 0, 2, 3]], float)
+    shared = np.array([[6, 4, 0, 0, 0], [3, 0, 0, 0, 0], [2, 3, 0, 0, 0]], float)
+    names = ["w1", "w2", "w3", "w4", "w5"]
+    assert columns_of(apart, names, 0).norm().tolist() == [6, 4, 3, 2, 3]
+    assert columns_of(shared, names, 0).norm().tolist() == [7, 5]
+    assert IterSel(2).combine(columns_of(apart, names, 0)).tolist() == [2, 4 / 3, 0, 0, 0]
+
+
+def test_equal_norms_go_by_name() -> None:
+    matrix = np.array([[1.0, 2.0, 2.0, 2.0]])
+    columns = columns_of(matrix, ["a", "d", "c", "b"], 0)
+    assert IterSel(2).combine(columns).tolist() == [0, 0, 2, 2]
+
+
+def test_random_shards() -> None:
+    shards = random_shards(103, 8, 1)
+    assert {shard.size for shard in shards} == {12, 13}
+    assert sorted(np.concatenate(shards).tolist()) == list(range(103))
+    assert [s.tolist() for s in shards] == [s.tolist() for s in random_shards(103, 8, 1)]
+    assert [s.tolist() for s in shards] != [s.tolist() for s in random_shards(103, 8, 2)]
+    with pytest.raises(InputError, match="parallel.shards=5, and there are 4 sentences"):
+        random_shards(4, 5, 1)
+    # About 1,000 sentences each.
+    assert len(tuner_of(IterMix(), SETTINGS["adagrad"]).shards) == 1
+
+
+def test_labels_make_shards(tmp_path: Path) -> None:
+    path = tmp_path / "labels"
+    path.write_text("news\ntalk\n\nnews\nlaw\n")
+    # Line 3 is none of those that are tuned on.
+    shards = labelled_shards(str(path), [1, 2, 4, 5])
+    found = {label: shard.tolist() for label, shard in shards.items()}
+    assert found == {"law": [3], "news": [0, 2], "talk": [1]}
+    with pytest.raises(InputError, match="labels:3: has no label"):
+        labelled_shards(str(path), [1, 2, 3])
+    with pytest.raises(InputError, match="has 5 lines, and the text .* has 6 or more"):
+        labelled_shards(str(path), [1, 6])
+    lines = "".join("ab"[i % 2] + "\n" for i in range(len(SENTENCES)))
+    path.write_text(lines)
+    tuner = tuner_of(IterMix(labels=str(path)), SETTINGS["adagrad"])
+    texts = [report.text for report in tuner.round(1)]
+    assert [text.split(":")[0].strip() for text in texts] == ["shard a", "shard b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shards": 0}, "shards must be a whole number"),
+        ({"shards": 2, "labels": "x"}, "give one of them"),
+        ({"threshold": 0.5}, "give one of features, threshold and strength"),
+        ({"features": None}, "give one of features, threshold and strength"),
+        ({"features": 0}, "features must be"),
+        ({"features": None, "strength": -1.0}, "strength must be finite"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        IterSel(**options)

@@ -1,0 +1,48 @@
+"""Workers for the tests of engines, which are opened in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchtune_smt.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class OpenToy:
+    """Opens a worker that multiplies, and does what a task says before."""
+
+    folder: Path
+
+    def __call__(self) -> Callable[[Any, Any], Any]:
+        def once(name: str) -> bool:
+            """Whether nobody has done this yet."""
+            try:
+                (self.folder / name).touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            return True
+
+        def work(common: int, task: tuple[int, str]) -> tuple[int, int]:
+            number, what = task
+            if what == "kill" or (what == "kill once" and once(f"killed{number}")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "hang once" and once(f"hung{number}"):
+                time.sleep(1000)
+            if what == "wait":
+                (self.folder / f"waiting{os.getpid()}").touch()
+                time.sleep(1000)
+            if what == "slow":
+                time.sleep(0.2)
+            if what == "bad":
+                raise InputError("is bad; make it good", path="file", line=3)
+            if what == "bug":
+                raise KeyError("a bug")
+            return common * number, os.getpid()
+
+        return work

@@ -1,0 +1,81 @@
+"""Workers that compute shards: they open what the configuration names once more."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.task import Task, open_task
+from torchtune_smt.cli.tuning import Tuning
+from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
+from torchtune_smt.runs.rounds import Callback, Rounds
+
+# Sentences that a worker is tried on.
+_TRIED: Final = 5
+
+
+def serve_shards(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
+    """Tell the engine how workers are opened; return who ends them when the run is over."""
+    # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
+    tried = np.arange(min(_TRIED, len(task.tuning)))
+    worker = ShardWorker(tuning.make_tuner, task.decoder, task.tuning)
+    worker(active(task.weights), ShardTask(1, tried))
+    tuning.engine.serve(OpenWorker.of(cfg, tuning.shard_dimension))
+    return _EndOfWorkers(tuning.engine)
+
+
+class _EndOfWorkers(Callback):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def on_end(self, run: Rounds) -> None:
+        """End them."""
+        self._engine.close()
+
+
+@dataclass(frozen=True)
+class OpenWorker:
+    """Opens a worker, in any process.
+
+    Attributes
+    ----------
+    cfg : DictConfig
+        The configuration of the run.
+    hydra : DictConfig, optional
+        What Hydra knows of it.
+    """
+
+    cfg: DictConfig
+    hydra: Any
+
+    @classmethod
+    def of(cls, cfg: DictConfig, dimension: int | None) -> OpenWorker:
+        """Return what opens workers of a run; OSCAR's d, if there is one, is known already."""
+        cfg = deepcopy(cfg)
+        OmegaConf.set_struct(cfg, False)
+        # Processes share the cores.
+        cfg.threads = cfg.threads or 1
+        if dimension is not None:
+            cfg.regularizer.dimension = dimension
+        return cls(cfg, HydraConfig.instance().cfg)
+
+    def __call__(self) -> ShardWorker:
+        """Return a worker, whose decoder has met nothing yet."""
+        HydraConfig.instance().cfg = self.hydra
+        torch.set_num_threads(1)
+        # The driver has said it.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            parts = Parts(self.cfg)
+            tuning = Tuning(self.cfg, parts)
+            task = open_task(self.cfg, parts, may_write_model=False)
+            return tuning.shard_worker(task)

@@ -1,0 +1,1 @@
+"""Tuning in parallel: strategies say what is computed where, engines compute it."""

@@ -1,0 +1,71 @@
+"""What a parallel strategy is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.tuners.base import Tuner
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be tuned, and with what.
+
+    Attributes
+    ----------
+    make : callable
+        Returns a tuner of some weights, on some sentences, with some decoder.
+    weights : Weights
+    sentences : Sentences
+    decoder : Decoder
+    engine : Engine
+        Where shards are computed; only those that have some use it.
+    seed : int
+    lines : sequence of int
+        The line of each sentence in the file that it comes from, counted from 1.
+    """
+
+    make: Callable[[Weights, Sentences, Decoder], Tuner]
+    weights: Weights
+    sentences: Sentences
+    decoder: Decoder
+    engine: Engine
+    seed: int
+    lines: Sequence[int]
+
+
+class Strategy(ABC):
+    """Says what of an epoch is computed where, and how weights come together.
+
+    Attributes
+    ----------
+    shards_data : bool
+        Whether shards are computed, on an engine.
+    """
+
+    shards_data: ClassVar[bool] = False
+
+    @abstractmethod
+    def tuner(self, work: Work) -> Tuner:
+        """Return the tuner whose rounds are epochs of this strategy.
+
+        Raises
+        ------
+        InputError
+            What is to be tuned does not go with it.
+        """
+
+
+class Serial(Strategy):
+    """One mini-batch after the other, each decoded with the weights that the last one has left."""
+
+    def tuner(self, work: Work) -> Tuner:
+        """Return the tuner itself."""
+        return work.make(work.weights, work.sentences, work.decoder)

@@ -1,0 +1,156 @@
+"""Where tasks are computed; strategies know no more of it than this."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from torchtune_smt.core.errors import DivergenceError, InputError
+
+Worker = Callable[[Any, Any], Any]
+"""``worker(common, task)`` returns a result that depends on these two alone."""
+
+
+# Results that may wait for an earlier one, for each worker.
+_AHEAD: Final = 2
+
+
+class Engine(ABC):
+    """Workers that compute tasks. All that is sent and returned can be pickled."""
+
+    def __init__(self) -> None:
+        self._open: Callable[[], Worker] | None = None
+
+    def serve(self, open_worker: Callable[[], Worker]) -> None:
+        """Say how a worker is opened, which is done once in each process, and not before `map`."""
+        self._open = open_worker
+
+    @abstractmethod
+    def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of tasks, in the order of the tasks.
+
+        A task may be computed more than once, and its result counts once. Tasks are taken from the
+        iterable when there is soon a worker for them. Whoever stops to iterate ends what is under
+        way.
+
+        Parameters
+        ----------
+        common : object
+            What all of these tasks get; it is sent once to each worker.
+        """
+
+    def close(self) -> None:
+        """End all workers; `map` opens new ones."""
+        return None
+
+
+class InProcess(Engine):
+    """Computes all tasks here, one after the other."""
+
+    _worker: Worker | None = None
+
+    def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of tasks; see `Engine.map`."""
+        if self._worker is None:
+            assert self._open is not None
+            self._worker = self._open()
+        for task in tasks:
+            yield self._worker(common, task)
+
+
+class Tasks:
+    """The tasks of a call of `Engine.map`, for engines that may lose some.
+
+    Attributes
+    ----------
+    next : int
+        The task whose result comes next.
+    given : dict of int to bytes
+        The messages of tasks that have no result yet.
+    queue : deque of int
+        Those of them that nobody computes.
+    results : dict of int to bytes
+        Those that wait for an earlier one.
+    lost : int
+        Workers that were lost one after the other before they were open.
+
+    Parameters
+    ----------
+    tasks : iterable
+    workers : int
+        How many there are.
+    attempts : int
+        A task that has lost so many workers is an error.
+    """
+
+    def __init__(self, tasks: Iterable[Any], workers: int, attempts: int) -> None:
+        self.next = 0
+        self.given: dict[int, bytes] = {}
+        self.queue: deque[int] = deque()
+        self.results: dict[int, bytes] = {}
+        self.lost = 0
+        self._tasks = enumerate(tasks)
+        self._ahead = _AHEAD * workers
+        self._attempts = attempts
+        self._taken = 0
+        self._losses: Counter[int] = Counter()
+
+    def fill(self) -> None:
+        """Take tasks, as long as not too many results could come to wait."""
+        for number, task in islice(self._tasks, max(0, self.next + self._ahead - self._taken)):
+            self.given[number] = pickle.dumps((number, task))
+            self.queue.append(number)
+            self._taken += 1
+
+    def answer(self, number: int, result: bytes) -> None:
+        """Take the result of a task; one that was computed twice has it already."""
+        if self.given.pop(number, None) is not None:
+            self.results[number] = result
+
+    def take(self) -> Any:
+        """Return the result of the next task, which must be there."""
+        result = pickle.loads(self.results.pop(self.next))
+        self.next += 1
+        return result
+
+    def lose(self, task: int | None, what: str) -> None:
+        """Have a task given again that has lost its worker (None: while it was opened).
+
+        Raises
+        ------
+        InputError
+            There have been too many.
+        """
+        print(f"a worker {what}; another takes its place", file=sys.stderr, flush=True)
+        if task is None:
+            self.lost = losses = self.lost + 1
+        else:
+            self.queue.appendleft(task)
+            self._losses[task] = losses = self._losses[task] + 1
+        if losses >= self._attempts:
+            raise InputError(
+                f"{losses} workers were lost over one task; the last one {what}. Exit code -9 "
+                "often means that there is too little memory: give fewer engine.workers"
+            )
+
+
+def check_numbers(workers: int | None, deadline: float | None, attempts: int) -> None:
+    """Raise ValueError where an option that engines have in common is out of range."""
+    for name, count in (("workers", workers), ("attempts", attempts)):
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(f"{name} must be a whole number, 1 or more, not {count!r}")
+    if deadline is not None and not deadline > 0:
+        raise ValueError(f"deadline must be above 0 seconds, or null, not {deadline}")
+
+
+def error_to_send(error: Exception) -> Exception:
+    """Return an error as the driver is to raise it: a bug with the trace of its worker."""
+    if isinstance(error, InputError | DivergenceError | MemoryError):
+        return error
+    return RuntimeError(traceback.format_exc())

@@ -1,0 +1,211 @@
+"""Processes on this machine as workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import connection, get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from torchtune_smt.parallel.engine import Engine, Tasks, Worker, check_numbers, error_to_send
+
+# In the place of a task's number: the common part, and that a worker is ready.
+_COMMON: Final = -1
+
+
+class LocalEngine(Engine):
+    """Computes tasks in processes of their own.
+
+    One that dies, or hangs, is replaced, and its task given to another. All of them end with this
+    process, even if it is killed.
+
+    Parameters
+    ----------
+    workers : int, optional
+        How many; by default one for each core there is to use.
+    deadline : float, optional
+        Seconds after which a task counts as hung, and so does the opening of a worker; never by
+        default.
+    attempts : int
+        A task that has lost so many workers is an error.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    def __init__(
+        self, workers: int | None = None, deadline: float | None = None, attempts: int = 3
+    ) -> None:
+        super().__init__()
+        check_numbers(workers, deadline, attempts)
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.deadline = deadline
+        self.attempts = attempts
+        self._processes: list[_Process] = []
+        self._common = b""
+
+    def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of tasks, in the order of the tasks; see `Engine.map`.
+
+        Raises
+        ------
+        InputError
+            A task, or the opening of a worker, has lost `attempts` workers.
+        """
+        run = Tasks(tasks, self.workers, self.attempts)
+        self._common = pickle.dumps((_COMMON, common))
+        try:
+            while True:
+                self._give(run)
+                while run.next in run.results:
+                    result = run.take()
+                    # Nobody waits while the caller works.
+                    self._give(run)
+                    yield result
+                if not run.given:
+                    return
+                self._wait(run)
+        finally:
+            # What others compute now, nobody asks for.
+            for process in [p for p in self._processes if p.task is not None]:
+                self._remove(process)
+
+    def close(self) -> None:
+        """End all workers."""
+        for process in list(self._processes):
+            self._remove(process)
+
+    def _give(self, run: Tasks) -> None:
+        """Give tasks to those who have none, and open workers as long as there are too few."""
+        run.fill()
+        for process in [p for p in self._processes if p.ready and p.task is None]:
+            if run.queue:
+                process.give(run.queue.popleft(), run, self._common)
+        opening = sum(not p.ready for p in self._processes)
+        for _ in range(min(self.workers - len(self._processes), len(run.queue) - opening)):
+            assert self._open is not None
+            self._processes.append(_Process(self._open))
+
+    def _wait(self, run: Tasks) -> None:
+        """Wait until a worker has something to say, or has died, or for too long."""
+        active = [p for p in self._processes if p.task is not None or not p.ready]
+        timeout = None
+        if self.deadline is not None:
+            timeout = max(0.0, min(p.begin for p in active) + self.deadline - time.monotonic())
+        ready = connection.wait([p.pipe for p in active], timeout)
+        for process in active:
+            if process.pipe in ready:
+                try:
+                    number, error, answer = pickle.loads(process.pipe.recv_bytes())
+                except (EOFError, OSError):
+                    self._replace(process, run, "died")
+                    continue
+                if error is not None:
+                    raise error
+                if number == _COMMON:
+                    process.ready, run.lost = True, 0
+                else:
+                    run.answer(number, answer)
+                    process.task = None
+            elif self.deadline is not None and time.monotonic() - process.begin >= self.deadline:
+                self._replace(process, run, f"took more than {self.deadline:g} s (engine.deadline)")
+
+    def _replace(self, process: _Process, run: Tasks, what: str) -> None:
+        """Remove a worker, and have its task given to another; `_give` opens one."""
+        self._remove(process)
+        if what == "died":
+            what = f"died (exit code {process.process.exitcode})"
+        run.lose(process.task, what)
+
+    def _remove(self, process: _Process) -> None:
+        self._processes.remove(process)
+        process.end()
+
+
+class _Process:
+    """A worker, as the driver sees it.
+
+    Attributes
+    ----------
+    begin : float
+        When its task, or its opening, has begun.
+    ready : bool
+        Whether it is open.
+    task : int, optional
+        What it computes.
+    """
+
+    def __init__(self, open_worker: Callable[[], Worker]) -> None:
+        context = get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there, open_worker), daemon=True)
+        # Ctrl-C goes to all processes of a terminal, and it is the driver that ends its workers.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+        self.begin = time.monotonic()
+        self.ready = False
+        self.task: int | None = None
+        self._run: Tasks | None = None
+
+    def give(self, task: int, run: Tasks, common: bytes) -> None:
+        """Have a task computed."""
+        self.task = task
+        self.begin = time.monotonic()
+        # Where it is dead, waiting for its answer shows it.
+        with contextlib.suppress(OSError):
+            if self._run is not run:
+                self.pipe.send_bytes(common)
+            self.pipe.send_bytes(run.given[task])
+        self._run = run
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection, open_worker: Callable[[], Worker]) -> None:
+    """Be a worker, as long as the driver lives."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    number, common = _COMMON, None
+    try:
+        worker = open_worker()
+        _answer(pipe, number)
+        while True:
+            number, content = pickle.loads(pipe.recv_bytes())
+            if number == _COMMON:
+                common = content
+            else:
+                _answer(pipe, number, answer=pickle.dumps(worker(common, content)))
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        _answer(pipe, number, error_to_send(error))
+
+
+def _answer(
+    pipe: Connection, number: int, error: Exception | None = None, answer: bytes = b""
+) -> None:
+    pipe.send_bytes(pickle.dumps((number, error, answer)))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, in whatever way."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

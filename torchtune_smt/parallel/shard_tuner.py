@@ -1,0 +1,146 @@
+"""Epochs on shards, whose weights are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.checks import DAMAGED, well_formed
+from torchtune_smt.core.container import checksum
+from torchtune_smt.core.state import packed, unpacked
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.parallel.columns import Columns
+from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.parallel.shard_worker import (
+    ShardResult,
+    ShardTask,
+    State,
+    active,
+    weights_of_state,
+)
+from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.online import OnlineTuner
+
+
+class ShardTuner(Tuner):
+    """Each epoch goes through all shards, and mixes what has come out of them.
+
+    Parameters
+    ----------
+    weights : Weights
+    shards : sequence of int64 arrays
+        The sentences of each.
+    mixing : Mixing
+        See `torchtune_smt.parallel.mixing`.
+    engine : Engine
+        Its workers are `ShardWorker`s.
+    labels : sequence of str, optional
+        What the shards are called; by default they are numbered.
+    """
+
+    unit = "epoch"
+    advice = OnlineTuner.advice
+    results = ("best", "last", "average")
+
+    def __init__(
+        self,
+        weights: Weights,
+        shards: Sequence[Int64],
+        mixing: Any,
+        engine: Engine,
+        labels: Sequence[str] = (),
+    ) -> None:
+        self.weights = weights
+        self.shards = shards
+        self.mixing = mixing
+        self.engine = engine
+        self._labels = list(labels) or [str(z) for z in range(1, len(shards) + 1)]
+        # Of the epoch under way; and what the shards go on from, where they do.
+        self._columns: Columns | None = None
+        self._states: list[State] = []
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        """Compute an epoch on each shard, yielding after each, in their order, and mix.
+
+        Raises
+        ------
+        InputError
+            No shard has found a pair to learn from in the first epoch.
+        """
+        weights = self.weights
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = Columns(weights.features, weights.n_dense, len(self.shards))
+        left = range(done, len(self.shards))
+        found = 0
+        results = self.engine.map(active(weights), (self._task(number, z) for z in left))
+        for z, result in zip(left, results, strict=True):
+            columns.add(result.weights)
+            weights.grow()
+            if result.state is not None:
+                self._states[z:] = [unpacked(*result.state), *self._states[z + 1 :]]
+            found += result.pairs
+            yield self._report(z, result)
+        if number == 1 and not done:
+            check_pairs(found)
+        mixed = self.mixing.combine(columns)
+        with torch.no_grad():
+            weights.parameter.copy_(torch.from_numpy(mixed))
+        weights.version += 1
+        self._columns = None
+
+    def summary(self, kept: bool) -> Report:
+        """Return how many features have a weight."""
+        count = int(self.weights.parameter.count_nonzero())
+        return Report("round", text=f"{count:,} active features")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the shards of the epoch under way have added up to."""
+        columns = None if self._columns is None else self._columns.state_dict()
+        return {"shards": self._digest(), "columns": columns, "states": self._states}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        with well_formed():
+            saved, states = state_dict["columns"], list(state_dict["states"])
+            shards = state_dict["shards"]
+        if shards != self._digest():
+            raise ValueError("its shards had other sentences")
+        if len(states) > (0 if self.mixing.resends else len(self.shards)):
+            raise ValueError(DAMAGED)
+        for state in states:
+            weights_of_state(state)
+        columns = None
+        if saved is not None:
+            columns = Columns(self.weights.features, self.weights.n_dense, len(self.shards))
+            columns.load_state_dict(saved)
+        self._columns, self._states = columns, states
+
+    def _digest(self) -> str:
+        """Return what differs where shards do: labels are in a file that may have changed."""
+        return checksum(np.concatenate([part for z in self.shards for part in ([z.size], z)]))
+
+    def _task(self, epoch: int, z: int) -> ShardTask:
+        keeps = not self.mixing.resends
+        state = packed(self._states[z]) if keeps and epoch > 1 else None
+        return ShardTask(epoch, self.shards[z], keeps, state)
+
+    def _report(self, z: int, result: ShardResult) -> Report:
+        size = int(self.shards[z].size)
+        numbers = {
+            "train/loss": result.loss,
+            "train/gain": result.gain,
+            "train/pairs": result.pairs,
+            "parallel/shard_features": len(result.weights),
+            "speed/shard_sentences_per_second": size / result.seconds,
+        }
+        text = (
+            f"  shard {self._labels[z]}: {size:,} sentences, gain {result.gain:.4f}, "
+            f"{len(result.weights):,} active features"
+        )
+        return Report("part", numbers, text, size)

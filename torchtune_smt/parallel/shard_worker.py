@@ -1,0 +1,178 @@
+"""An epoch on one shard: a pure function of weights, shard and epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.checks import well_formed
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.tuners.base import Tuner
+from torchtune_smt.tuners.gradient import NoPairsError
+
+State = dict[str, Any]
+"""What a shard goes on from: names, weights and the state of its tuner, as tensors and numbers."""
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """An epoch on a shard.
+
+    Attributes
+    ----------
+    epoch : int
+        From 1.
+    sentences : int64 [n]
+        Those of the shard.
+    keeps : bool
+        Whether the shard's state is to be returned.
+    state : optional
+        What the shard goes on from, as `packed` gives it; None: from the common weights.
+    """
+
+    epoch: int
+    sentences: Int64
+    keeps: bool = False
+    state: tuple[Any, dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What has come out of an epoch on a shard.
+
+    Attributes
+    ----------
+    weights : FrozenWeights
+        At the end: the dense ones, and those that are not 0.
+    loss, gain : float
+        Mean over the pairs (lists), and over the sentences.
+    pairs : int
+        Number of pairs (lists).
+    seconds : float
+        That it took.
+    state : optional
+        See `ShardTask`.
+    """
+
+    weights: FrozenWeights
+    loss: float
+    gain: float
+    pairs: int
+    seconds: float
+    state: tuple[Any, dict[str, Any]] | None
+
+
+class ShardWorker:
+    """Computes epochs on shards.
+
+    Each begins with a decoder that has met nothing yet, so that ids of features, and with them the
+    last bits of sums, do not depend on what the worker has done before.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a tuner of some weights, on some sentences, with some decoder.
+    decoder : Decoder
+        Has met nothing yet, and is forked.
+    sentences : Sentences
+        Of all shards.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Weights, Sentences, Decoder], Tuner],
+        decoder: Decoder,
+        sentences: Sentences,
+    ) -> None:
+        self._make = make
+        self._decoder = decoder
+        self._sentences = sentences
+
+    def __call__(self, common: FrozenWeights, task: ShardTask) -> ShardResult:
+        """Go once through the sentences of a shard.
+
+        Raises
+        ------
+        InputError
+            The state is damaged.
+        """
+        start = time.perf_counter()
+        decoder = self._decoder.fork()
+        weights = Weights(decoder.dense_names)
+        state = None if task.state is None else unpacked(*task.state)
+        fill(weights, common if state is None else weights_of_state(state))
+        tuner = self._make(weights, self._sentences.part(task.sentences), decoder)
+        if state is not None:
+            try:
+                tuner.load_state_dict(state["tuner"])
+            except ValueError as error:
+                raise InputError(f"the state of a shard: {error}; start the run anew") from None
+        loss = gain = 0.0
+        pairs = 0
+        try:
+            for report in tuner.round(task.epoch):
+                count = int(report.numbers.get("train/pairs", 0))
+                loss += report.numbers.get("train/loss", 0.0) * count
+                gain += report.numbers.get("train/gain", 0.0) * report.sentences
+                pairs += count
+        except NoPairsError:
+            # Others may have some; without pairs no step was taken.
+            pass
+        return ShardResult(
+            active(weights),
+            loss / max(pairs, 1),
+            gain / task.sentences.size,
+            pairs,
+            time.perf_counter() - start,
+            packed(_state(weights, tuner)) if task.keeps else None,
+        )
+
+
+def active(weights: Weights) -> FrozenWeights:
+    """Return the dense weights and those that are not 0, over a vocabulary of them alone."""
+    values = weights.parameter.detach().double().numpy()
+    dense = np.arange(weights.n_dense)
+    ids = np.append(dense, np.flatnonzero(values[dense.size :]) + dense.size)
+    names = Vocabulary()
+    names.intern_spans(*weights.features.spans(ids))
+    return FrozenWeights(names, values[ids], weights.version, weights.n_dense)
+
+
+def fill(weights: Weights, values: FrozenWeights) -> None:
+    """Set weights; those that others have are as they were."""
+    spans = values.features.spans(np.arange(len(values)))
+    ids = torch.from_numpy(weights.features.intern_spans(*spans)).long()
+    weights.grow()
+    with torch.no_grad():
+        weights.parameter[ids] = torch.from_numpy(values.values).to(weights.parameter.dtype)
+
+
+def weights_of_state(state: State) -> FrozenWeights:
+    """Return the weights of a shard's state; raise ValueError if it is damaged."""
+    with well_formed():
+        names = {name: part.numpy() for name, part in state["features"].items()}
+        features = Vocabulary.from_arrays(names)
+        values = vector(state["weights"], torch.float64, len(features))
+        dict(state["tuner"])
+    return FrozenWeights(features, values.numpy())
+
+
+def _state(weights: Weights, tuner: Tuner) -> State:
+    names = weights.features.to_arrays()
+    return {
+        "features": {name: torch.from_numpy(part) for name, part in names.items()},
+        "weights": weights.parameter.detach().double(),
+        "tuner": tuner.state_dict(),
+    }
