@@ -15,10 +15,12 @@ import torch
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
+from torchtune_smt.parallel.columns import Columns
 
 # The arguments of train.py that the documentation gives, and one without a class of the user's.
 RUNS = {
@@ -36,6 +38,16 @@ RUNS = {
 }
 # Those with options of their own.
 OTHERS = {
+    "strategy": [
+        "parallel=mean_of_those",
+        "parallel.shards=2",
+        "engine.workers=1",
+        "tuner.epochs=1",
+        "tuner.sentences=10",
+        "tuner.result=last",
+        "decoder.pop_limit=10",
+        "model.folder=model",
+    ],
     "solver": [
         "tuner=mean_difference",
         "tuner.iterations=1",
@@ -254,6 +266,16 @@ def test_solver(tuned: Tuned) -> None:
     assert np.linalg.norm([*weights.values()]) == pytest.approx(2.0)
 
 
+def test_strategy(tuned: Tuned, importable: None) -> None:
+    from mean_of_those import MeanOfThose
+
+    columns = Columns(Vocabulary(["a"]), 1, 3)
+    for weights in ({"a": 3.0}, {"a": 0.0, "b": 2.0}, {"a": -1.0, "b": 4.0}):
+        columns.add(FrozenWeights.of(weights))
+    assert MeanOfThose().combine(columns).tolist() == [1, 3]
+    assert any(":" in name for name in tuned("strategy"))
+
+
 def test_decoder(tuned: Tuned) -> None:
     weights = tuned("decoder")
     assert {"Dictionary"} <= {*weights}
@@ -272,6 +294,7 @@ def test_examples_in_the_text_are_the_files(repository: Path) -> None:
         "optimizer/clipped_sgd",
         "tuner/mean_difference",
         "decoder/dictionary",
+        "parallel/mean_of_those",
     ):
         assert f"```yaml\n{(examples / 'conf' / f'{name}.yaml').read_text().rstrip()}\n```" in text
 

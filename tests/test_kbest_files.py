@@ -70,6 +70,15 @@ def test_lists_are_sorted_by_current_weights(decoder: KBestFiles) -> None:
         decoder.decode(sources, weights, k=0)
 
 
+def test_forks_may_decode_in_threads(decoder: KBestFiles) -> None:
+    """They share lists and features, and nothing that decoding writes to."""
+    fork = decoder.fork()
+    assert fork.features is decoder.features
+    assert fork.sets is decoder.sets
+    assert not np.shares_memory(fork._weight, decoder._weight)
+    assert not np.shares_memory(fork._mark, decoder._mark)
+
+
 def test_any_weights_may_come(decoder: KBestFiles) -> None:
     weights = Weights(["other", "id:z"])
     weights.set(["id:y"], [1.0])

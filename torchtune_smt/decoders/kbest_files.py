@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Final, cast
@@ -229,8 +230,10 @@ class KBestFiles(Decoder):
         return np.sort(self._occurring(self._checked(sources)))
 
     def fork(self) -> KBestFiles:
-        """Return this one: it adds no features when it decodes."""
-        return self
+        """Return a decoder of the same lists and features: none are added when it decodes."""
+        other = copy(self)
+        other._weight, other._mark = self._weight.copy(), self._mark.copy()
+        return other
 
     def sentences(
         self,

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric, with_gains
@@ -81,26 +82,18 @@ class OnlineTuner(Tuner):
         InputError
             The first epoch has found no pair to learn from.
         """
-        order = np.arange(len(self.sentences))
-        if self.shuffle:
-            order = np.random.default_rng((self.seed, number)).permutation(order)
         found = 0
-        for begin in range(done * self.batch_size, order.size, self.batch_size):
+        for chosen in self.batches(number)[done:]:
             start = time.perf_counter()
-            chosen = order[begin : begin + self.batch_size]
-            sources = [self.sentences.sources[i] for i in chosen]
-            lists = self.decoder.decode(sources, self.learner.snapshot())
+            lists = self.decoder.decode(self.sources(chosen), self.learner.snapshot())
             decoded = time.perf_counter()
             lists = with_gains(self.metric, lists)
             loss, pairs = self.step(lists, number)
-            gain = sum(float(one.finite_gains()[0]) for one in lists) / len(lists)
+            gain = mean_gain(lists)
             end = time.perf_counter()
             found += pairs
             numbers = {
-                "train/loss": loss,
-                "train/gain": gain,
-                "train/pairs": pairs,
-                "train/lr": float(self.optimizer.param_groups[0].get("lr", "nan")),
+                **self.numbers(loss, gain, pairs),
                 "speed/sentences_per_second": chosen.size / (end - start),
                 "speed/milliseconds_outside_decoding": 1e3 * (end - decoded) / chosen.size,
             }
@@ -110,6 +103,26 @@ class OnlineTuner(Tuner):
             check_pairs(found)
         self.optimizer.flush()
         self.optimizer.end_epoch()
+
+    def batches(self, number: int) -> list[Int64]:
+        """Return the sentences of each mini-batch of an epoch."""
+        order = np.arange(len(self.sentences))
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, number)).permutation(order)
+        return [order[i : i + self.batch_size] for i in range(0, order.size, self.batch_size)]
+
+    def sources(self, chosen: Int64) -> list[Source]:
+        """Return the sources of some sentences."""
+        return [self.sentences.sources[i] for i in chosen]
+
+    def numbers(self, loss: float, gain: float, pairs: int) -> dict[str, float]:
+        """Return what the log is to have of a mini-batch."""
+        return {
+            "train/loss": loss,
+            "train/gain": gain,
+            "train/pairs": pairs,
+            "train/lr": float(self.optimizer.param_groups[0].get("lr", "nan")),
+        }
 
     def summary(self, kept: bool) -> Report:
         """Return how many features have a weight."""
@@ -134,3 +147,8 @@ class OnlineTuner(Tuner):
         Without pairs no step is taken. A listwise loss has lists in the place of pairs.
         """
         return self.learner.step(lists, self.loss, self.sampler, (self.seed, epoch))
+
+
+def mean_gain(lists: KBestLists) -> float:
+    """Return the mean gain of the first hypotheses of k-best lists."""
+    return sum(float(one.finite_gains()[0]) for one in lists) / len(lists)

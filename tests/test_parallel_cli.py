@@ -1,0 +1,129 @@
+"""Parallel strategies by the command line, on the bundled example."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, run_command, train
+
+OPTIONS = [*MODEL, *SMALL, "data.test=null", "parallel.shards=3"]
+ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
+NAMES = ["weights.txt.gz", "dev.translations.txt"]
+
+
+@pytest.fixture(scope="module")
+def one_worker(place: Path) -> list[bytes]:
+    """What a run with one worker has written."""
+    options = ["data.test=null", "parallel.shards=3", "engine.workers=1"]
+    run = train(place, "one_worker", *ITERSEL, *options)
+    for tag in ("train/loss", "train/gain", "parallel/shard_features"):
+        assert sum(tag in line for line in run.metrics()) == 6
+    assert "  shard 3: 10 sentences, gain 0." in run.outcome.out
+    return [(run.folder / name).read_bytes() for name in NAMES]
+
+
+def test_workers_have_the_dimension_of_the_driver(place: Path) -> None:
+    """It is not counted again, in charts that another decoder has met or not."""
+    options = ["optimizer=fobos_oscar", "regularizer=oscar", "parallel=itermix"]
+    options += ["data.test=null", "tuner.epochs=1", "engine.workers=1"]
+    run = train(place, "oscar", *options, "parallel.shards=2")
+    found = re.search(r"OSCAR's d = ([\d,]+) \(features of the charts\)", run.outcome.out)
+    assert found is not None
+    given = f"regularizer.dimension={found[1].replace(',', '')}"
+    same = train(place, "oscar_given", *options, "parallel.shards=2", given)
+    assert same.weights.read_bytes() == run.weights.read_bytes()
+
+
+def processes(folder: Path, what: str = "") -> list[int]:
+    """The processes of a run, by their working directory, whose command has some text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            here = (path / "cwd").resolve() == folder.resolve()
+            if state != "Z" and here and what in (path / "cmdline").read_text():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_killed_and_resumed(
+    repository: Path, place: Path, one_worker: list[bytes], tmp_path: Path
+) -> None:
+    """Two workers, one of which is killed, and then the driver: the same bytes."""
+    (tmp_path / "outputs").symlink_to(place / "outputs")
+    command = [sys.executable, repository / "train.py"]
+    driver = subprocess.Popen(
+        [*command, *OPTIONS, *ITERSEL, "engine.workers=2", "hydra.run.dir=run"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killed = False
+    while not (tmp_path / "run" / "checkpoint.pt").exists():
+        assert driver.poll() is None, driver.communicate()
+        workers = processes(tmp_path, "spawn_main")
+        if workers and not killed:
+            os.kill(workers[0], signal.SIGKILL)
+            killed = True
+        time.sleep(0.01)
+    driver.kill()
+    assert "another takes its place" in driver.communicate()[1]
+    for _ in range(200):
+        if not processes(tmp_path):
+            break
+        time.sleep(0.05)
+    assert processes(tmp_path) == []
+    outcome = run_command("train", "resume=run", "engine.workers=1", folder=tmp_path).check()
+    assert "resuming in epoch 1, after 10 sentences" in outcome.out
+    assert [(tmp_path / "run" / name).read_bytes() for name in NAMES] == one_worker
+
+
+def test_stale(place: Path) -> None:
+    serial = train(place, "serial", "data.test=null", "threads=1")
+    same = train(place, "fresh", "data.test=null", "parallel=stale", "parallel.max_staleness=0")
+    assert serial.weights.read_bytes() == same.weights.read_bytes()
+    options = ["parallel=stale", "parallel.workers=3", "tuner.batch_size=2", "data.test=null"]
+    run = train(place, "stale", *options)
+    ages = [line["train/staleness"] for line in run.metrics() if "train/staleness" in line]
+    assert len(ages) == 30
+    assert "steps by staleness 0: " in run.outcome.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["parallel=mix", "tuner=pro"], "parallel: Mix spreads the mini-batches of an epoch"),
+        (["engine.workers=2"], "parallel=serial has no shards .* engine.workers=2 would change"),
+        (["parallel=stale", "loss=perceptron", "loss.reduction=each"], "loss.reduction=each takes"),
+        (["parallel=mix", "tuner.checkpoint_minutes=1"], "parallel=mix saves the run after each"),
+        (["parallel=itersel", "parallel.threshold=1"], "parallel: give one of features, threshold"),
+        (["parallel=itermix", "engine.workers=0"], "engine: workers must be a whole number, 1"),
+        (["parallel=mix", "parallel.shards=31"], "parallel.shards=31, and there are 30 sentences"),
+        (
+            [
+                "parallel=mix",
+                "optimizer=sgd",
+                "regularizer=none",
+                "optimizer.average=step",
+                "tuner.result=average",
+            ],
+            "optimizer.average=step: under parallel=mix each shard has an optimizer of its own",
+        ),
+    ],
+)
+def test_what_does_not_go_together(place: Path, options: list[str], message: str) -> None:
+    arguments = [*MODEL, "tuner.sentences=30", "hydra.run.dir=refused", *options]
+    outcome = run_command("train", *arguments, folder=place)
+    assert outcome.code == 1
+    assert re.search(message, outcome.err), outcome.err

@@ -1,0 +1,318 @@
+"""Stale gradients: with none that is stale as the serial tuner, else as by the book."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_online import DENSE, ListDecoder, random_lists, sentences_of, values_of
+from test_parallel import SETTINGS, Settings, make, start
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.losses import Logistic
+from torchtune_smt.metrics.base import with_gains
+from torchtune_smt.optim import AdaGrad, FobosOscar
+from torchtune_smt.parallel.base import Work
+from torchtune_smt.parallel.engine import InProcess
+from torchtune_smt.parallel.stale import BatchWeights, Stale, StaleTuner
+from torchtune_smt.regularizers import L1, Oscar
+from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.rounds import Rounds
+from torchtune_smt.tuners.gradient import Gradient, gradient
+from torchtune_smt.tuners.learner import Learner
+from torchtune_smt.tuners.online import OnlineTuner
+
+LISTS = random_lists(8, sentences=25)
+SENTENCES = sentences_of(LISTS)
+EPOCHS = 2
+CHOSEN: dict[str, Settings] = {
+    "adagrad": SETTINGS["adagrad"],
+    "torch": SETTINGS["torch"],
+    "lazy_oscar": (
+        Logistic("sum"),
+        partial(FobosOscar, lr=0.2, regularizer=Oscar(1e-3, 1e-4, 40), unregularized=2),
+    ),
+}
+
+
+class SlowDecoder(ListDecoder):
+    """Takes a while, so that gradients arrive in another order."""
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        lists = super().decode(sources, snapshot, k=k)
+        time.sleep(random.random() * 0.01)
+        return lists
+
+
+def online(settings: Settings, decoder: ListDecoder) -> OnlineTuner:
+    tuner: OnlineTuner = make(settings, start(), SENTENCES, decoder)
+    return tuner
+
+
+def stale(
+    strategy: Stale, settings: Settings = CHOSEN["adagrad"], decoder: ListDecoder | None = None
+) -> StaleTuner:
+    decoder = decoder or ListDecoder(LISTS)
+    work = Work(
+        lambda weights, sentences, d: make(settings, weights, sentences, d),
+        start(),
+        SENTENCES,
+        decoder,
+        InProcess(),
+        0,
+        [],
+    )
+    return strategy.tuner(work)
+
+
+def rounds_of(tuner: OnlineTuner | StaleTuner) -> Rounds:
+    return Rounds(tuner, lambda: 0.0, rounds=EPOCHS, result="last")
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("strategy", [Stale(3, max_staleness=0), Stale(simulate=0)])
+def test_nothing_stale_is_serial(name: str, strategy: Stale) -> None:
+    serial = online(CHOSEN[name], ListDecoder(LISTS))
+    tuner = stale(strategy, CHOSEN[name])
+    for epoch in range(1, EPOCHS + 1):
+        for expected, report in zip(serial.round(epoch), tuner.round(epoch), strict=True):
+            for tag in ("train/loss", "train/gain", "train/pairs", "train/lr"):
+                assert report.numbers[tag] == expected.numbers[tag]
+            assert report.numbers["train/staleness"] == 0
+    assert tuner.weights.features.names(range(len(tuner.weights))) == serial.weights.features.names(
+        range(len(serial.weights))
+    )
+    assert values_of(tuner.weights) == values_of(serial.weights)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("age", [1, 4, 100])
+def test_weights_of_some_steps_ago(name: str, age: int) -> None:
+    """The reference brings all weights up to date at each step, and keeps copies of all."""
+    settings = CHOSEN[name]
+    decoder = ListDecoder(LISTS)
+    plain = online(settings, decoder)
+    for epoch in range(1, EPOCHS + 1):
+        waiting: list[Gradient] = []
+        for chosen in plain.batches(epoch):
+            plain.optimizer.flush()
+            frozen = plain.weights.frozen()
+            lists = with_gains(plain.metric, decoder.decode(plain.sources(chosen), frozen))
+            lists = plain.learner.take(lists)
+            waiting.append(gradient(lists, frozen, plain.loss, plain.sampler, (plain.seed, epoch)))
+            if len(waiting) > age:
+                plain.learner.apply(waiting.pop(0))
+        for one in waiting:
+            plain.learner.apply(one)
+    plain.optimizer.flush()
+    tuner = stale(Stale(simulate=age), settings)
+    ages = [r.numbers["train/staleness"] for n in range(1, EPOCHS + 1) for r in tuner.round(n)]
+    batches = len(plain.batches(1))
+    assert ages == [min(b, age) for b in range(batches)] * EPOCHS or age >= batches - 1
+    assert max(ages) == min(age, batches - 1)
+    assert values_of(tuner.weights) == pytest.approx(values_of(plain.weights), abs=1e-11)
+
+
+@pytest.mark.parametrize("bound", [None, 1, 2, 5])
+def test_each_mini_batch_once_and_none_too_old(bound: int | None) -> None:
+    tuner = stale(Stale(4, max_staleness=bound), decoder=SlowDecoder(LISTS))
+    batches = tuner.online.batches(1)
+    for epoch in range(1, EPOCHS + 1):
+        reports = list(tuner.round(epoch))
+        assert len(reports) == len(batches)
+        assert sum(report.sentences for report in reports) == len(LISTS)
+        ages = [report.numbers["train/staleness"] for report in reports]
+        assert bound is None or max(ages) <= bound
+        assert max(ages) > 0
+        summary = tuner.summary(True)
+        assert sum(n for tag, n in summary.numbers.items() if tag[:10] == "staleness/") == len(ages)
+        assert "steps by staleness 0: " in summary.text
+    read = tuner.online.decoder.batches  # type: ignore[attr-defined]
+    assert sorted(i for batch in read for i in batch) == sorted([*range(len(LISTS))] * EPOCHS)
+
+
+def test_stale_gradients_tune() -> None:
+    tuner = stale(Stale(3), decoder=SlowDecoder(LISTS))
+    gains = []
+    for epoch in range(1, 9):
+        found = [report.numbers["train/gain"] * report.sentences for report in tuner.round(epoch)]
+        gains.append(sum(found) / len(LISTS))
+    assert max(gains[4:]) > gains[0] + 0.1
+
+
+def test_what_is_read_stays_as_it_was() -> None:
+    """Against a copy of all weights, brought up to date at the moment of the first reading."""
+    weights = start()
+    learner = Learner(weights, AdaGrad([weights.parameter], 0.5, L1(0.1), unregularized=2))
+    lock = Lock()
+    features = Vocabulary(["s:2", "new", *DENSE, "s:1", "s:0"])
+
+    def step(names: list[str]) -> None:
+        rng = np.random.default_rng(len(names))
+        ids = weights.features.intern(names)
+        order = np.argsort(ids)
+        found = Gradient(ids[order].astype(np.int64), rng.normal(size=len(names)), None, 0, 0.0, 1)
+        learner.apply(found)
+
+    step(["s:0", "s:1", "s:2", "model"])
+    step(["s:1"])
+    snapshot = BatchWeights(learner, lock)
+    assert not snapshot.was_read
+    assert snapshot.version == 2
+    first = snapshot.read(features, np.array([0, 1, 0, 5]))
+    assert lock.held == 1
+    frozen = Weights(DENSE)
+    frozen.set(*zip(*values_of(flushed(learner)).items(), strict=True))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(first, frozen.read(features, np.array([0, 1, 0, 5])))
+    assert first[0] != 0
+    step(["new", "s:0", "s:2", "s:1"])
+    assert snapshot.version == 2
+    # The new feature was unknown; s:1 was not asked for, and is as it is now.
+    np.testing.assert_array_equal(snapshot.read(features, np.array([0, 1, 0, 5])), first)
+    own = weights.features.lookup(["s:2", "new", "s:2", "s:0"])
+    np.testing.assert_array_equal(snapshot.read(weights.features, own), first)
+    now = weights.read(features, np.array([4]))
+    np.testing.assert_array_equal(snapshot.read(features, np.array([4])), now)
+
+
+class Lock:
+    """Counts how often it is held."""
+
+    held = 0
+
+    def __enter__(self) -> None:
+        self.held += 1
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def flushed(learner: Learner) -> Weights:
+    """A copy of the weights, all of them brought up to date; the learner's stay as they are."""
+    weights = Weights(DENSE)
+    names = learner.weights.features.names(range(len(learner.weights)))
+    weights.set(names, learner.weights.parameter.detach().numpy())
+    other = AdaGrad([weights.parameter], 0.5, L1(0.1), unregularized=2)
+    other.load_state_dict(learner.optimizer.state_dict())
+    other.flush()
+    return weights
+
+
+@pytest.mark.parametrize("strategy", [Stale(simulate=3), Stale(2, max_staleness=0)])
+def test_a_run_that_is_taken_up_after_any_step(strategy: Stale, tmp_path: Path) -> None:
+    whole = rounds_of(stale(strategy))
+    whole.run()
+    run = rounds_of(stale(strategy))
+    reports = 0
+    while True:
+        steps = run.steps()
+        if next(steps, None) is None:
+            break
+        reports += 1
+        save_checkpoint(tmp_path / "c", run.tuner.weights, run, {})
+        steps.close()  # type: ignore[attr-defined]
+        tuner = stale(strategy)
+        run = rounds_of(tuner)
+        load_checkpoint(tmp_path / "c", tuner.weights, run, {})
+    assert reports == EPOCHS * (len(whole.tuner.online.batches(1)) + 1)  # type: ignore[attr-defined]
+    assert values_of(run.tuner.weights) == pytest.approx(values_of(whole.tuner.weights), abs=1e-12)
+
+
+def test_a_damaged_state_is_refused() -> None:
+    tuner = stale(Stale(simulate=2))
+    next(iter(tuner.round(1)))
+    good = tuner.state_dict()
+    (first, _) = good["waiting"]
+    for bad in (
+        {},
+        good | {"done": [-1]},
+        good | {"done": 3},
+        good | {"staleness": {"a": 1}},
+        good | {"waiting": good["waiting"] * 2},
+        good | {"waiting": [{}]},
+        good | {"waiting": [first | {"feature": first["feature"] + 10_000}]},
+        good | {"waiting": [first | {"value": first["value"][1:]}]},
+        good | {"waiting": [first | {"age": -1}]},
+    ):
+        other = stale(Stale(simulate=2))
+        other.weights.take(tuner.weights.features)
+        with pytest.raises(ValueError, match="damaged"):
+            other.load_state_dict(bad)
+
+
+def test_threads_may_share_a_vocabulary() -> None:
+    words = Vocabulary()
+    names = [f"word{i}" for i in range(5000)]
+
+    def intern(seed: int) -> bool:
+        mine = random.Random(seed).sample(names, len(names))
+        found = [words.intern(mine[i : i + 50]) for i in range(0, len(mine), 50)]
+        return words.names(np.concatenate(found)) == mine
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(intern, range(8)))
+    assert sorted(words.names(range(len(words)))) == sorted(names)
+
+
+class BrokenDecoder(ListDecoder):
+    """Fails at one sentence."""
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        if any(source.index == 7 for source in sources):
+            raise InputError("sentence 7 is bad")
+        return super().decode(sources, snapshot, k=k)
+
+
+def test_errors_of_threads_come_here() -> None:
+    tuner = stale(Stale(2), decoder=BrokenDecoder(LISTS))
+    with pytest.raises(InputError, match="sentence 7 is bad"):
+        list(tuner.round(1))
+
+
+def test_what_takes_other_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="loss.reduction=each takes a step after each pair"):
+        stale(Stale(2), SETTINGS["perceptron"])
+
+    class Own(OnlineTuner):
+        def step(self, lists: KBestLists, epoch: int) -> tuple[float, int]:
+            return 0.0, 0
+
+    def build(weights: Weights, sentences: Any, decoder: Any) -> OnlineTuner:
+        tuner = make(CHOSEN["adagrad"], weights, sentences, decoder)
+        tuner.__class__ = Own
+        return tuner  # type: ignore[no-any-return]
+
+    decoder = ListDecoder(LISTS)
+    work = Work(build, start(), SENTENCES, decoder, InProcess(), 0, [])
+    with pytest.raises(InputError, match="Own takes steps of its own"):
+        Stale(2).tuner(work)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": 0},
+        {"max_staleness": -1},
+        {"simulate": 0.5},
+        {"simulate": 1, "workers": 2},
+        {"simulate": 1, "max_staleness": 2},
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Stale(**options)

@@ -1,0 +1,408 @@
+"""Asynchronous tuning by stale gradients (Green et al. 2013, Algorithm 2)."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.state import vector
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.metrics.base import with_gains
+from torchtune_smt.parallel.base import Strategy, Work
+from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.gradient import Gradient, check_pairs, gradient
+from torchtune_smt.tuners.learner import Learner
+from torchtune_smt.tuners.online import OnlineTuner, mean_gain
+
+
+class Stale(Strategy):
+    """Threads compute the gradients of mini-batches, and whatever arrives is applied.
+
+    Weights have then been changed by others since the gradient's were read: its staleness is how
+    often. Which gradient is applied when depends on time, and two runs are not the same.
+
+    Parameters
+    ----------
+    workers : int, optional
+        Mini-batches under way at a time; by default one for each core there is to use.
+    max_staleness : int, optional
+        Bound of the staleness, by default none; with 0 a run is one of `Serial`.
+    simulate : int, optional
+        Use no threads, and apply each gradient after so many others, in order.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range, or has no effect.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        max_staleness: int | None = None,
+        simulate: int | None = None,
+    ) -> None:
+        least = {"workers": (workers, 1), "max_staleness": (max_staleness, 0)}
+        for name, (value, low) in (least | {"simulate": (simulate, 0)}).items():
+            if value is not None and (type(value) is not int or value < low):
+                raise ValueError(f"{name} must be a whole number, {low} or more, or null")
+        if simulate is not None and (workers, max_staleness) != (None, None):
+            raise ValueError(
+                "simulate has no threads, and neither workers nor max_staleness; leave these out"
+            )
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.max_staleness = max_staleness
+        self.simulate = simulate
+
+    def tuner(self, work: Work) -> StaleTuner:
+        """Return the tuner whose mini-batches run side by side.
+
+        Raises
+        ------
+        InputError
+            It takes steps of its own, or more than one for a mini-batch.
+        """
+        online = work.make(work.weights, work.sentences, work.decoder)
+        if not isinstance(online, OnlineTuner) or type(online).step is not OnlineTuner.step:
+            raise InputError(
+                f"parallel=stale sends the gradients of OnlineTuner, and {type(online).__name__} "
+                "takes steps of its own: take tuner=online, or parallel=itermix"
+            )
+        if online.loss.reduction == "each":
+            raise InputError(
+                "parallel=stale sends one gradient for each mini-batch, and loss.reduction=each "
+                "takes a step after each pair or list: set loss.reduction=sum, or take "
+                "parallel=itermix"
+            )
+        return StaleTuner(online, self)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The gradient of a mini-batch, by its number in the epoch, and the mean gain of its lists."""
+
+    batch: int
+    gradient: Gradient
+    gain: float
+
+
+class BatchWeights:
+    """Weights of the features that somebody reads, as they were at the first reading.
+
+    Reading brings these alone up to date. What the learner did not know then is 0 for good; what
+    is first asked for later is as it is then.
+
+    Parameters
+    ----------
+    learner : Learner
+    lock : lock
+        Held while weights are read.
+    """
+
+    def __init__(self, learner: Learner, lock: Any) -> None:
+        self._learner = learner
+        self._lock = lock
+        self._read_version: int | None = None
+        self._known = 0
+        self._ids: Int64 = np.empty(0, np.int64)
+        self._values: Float64 = np.empty(0)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether anything was read."""
+        return self._read_version is not None
+
+    @property
+    def version(self) -> int:
+        """How many times the weights had been changed at the first reading."""
+        found = self._read_version
+        return self._learner.weights.version if found is None else found
+
+    def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
+        """See `Snapshot.read`."""
+        weights = self._learner.weights
+        with self._lock:
+            own = weights.own_ids(features, ids)
+            if self._read_version is None:
+                self._read_version, self._known = weights.version, len(weights.features)
+            new = np.setdiff1d(own[(own >= 0) & (own < self._known)], self._ids)
+            if new.size:
+                values = self._learner.snapshot().read(None, new)
+                together = np.concatenate([self._ids, new])
+                order = np.argsort(together)
+                self._ids = together[order]
+                self._values = np.concatenate([self._values, values])[order]
+        result: Float64 = np.zeros(own.size)
+        if self._ids.size:
+            places = np.minimum(np.searchsorted(self._ids, own), self._ids.size - 1)
+            there = self._ids[places] == own
+            result[there] = self._values[places[there]]
+        return result
+
+
+class StaleTuner(Tuner):
+    """An `OnlineTuner` whose mini-batches run side by side.
+
+    Parameters
+    ----------
+    online : OnlineTuner
+        Its learner owns the weights.
+    strategy : Stale
+    """
+
+    unit = OnlineTuner.unit
+    advice = OnlineTuner.advice
+    results = OnlineTuner.results
+
+    def __init__(self, online: OnlineTuner, strategy: Stale) -> None:
+        self.online = online
+        self.weights = online.weights
+        self.strategy = strategy
+        # Decoders add the names that they meet to their vocabularies: each thread has its own.
+        self._decoders = [online.decoder]
+        if strategy.simulate is None:
+            self._decoders = [online.decoder.fork() for _ in range(strategy.workers)]
+        # Those that are evaluated with read weights, too.
+        self.weights.readers = len(self._decoders) + 2
+        # Of the epoch under way: mini-batches that are done; with `simulate`, those that wait.
+        self._done: list[int] = []
+        self._waiting: deque[Arrived] = deque()
+        self._staleness: Counter[int] = Counter()
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        """Go once through the sentences, yielding after each step.
+
+        Raises
+        ------
+        InputError
+            The first epoch has found no pair to learn from.
+        """
+        online = self.online
+        if not done:
+            self._staleness.clear()
+        batches = online.batches(number)
+        known = {*self._done, *(arrived.batch for arrived in self._waiting)}
+        left = [b for b in range(len(batches)) if b not in known]
+        arrivals = self._threads if self.strategy.simulate is None else self._simulated
+        found = 0
+        begin = time.perf_counter()
+        for arrived in arrivals(left, number, batches):
+            grad, size = arrived.gradient, int(batches[arrived.batch].size)
+            staleness = self.weights.version - grad.version
+            online.learner.apply(grad, max_age=self.strategy.max_staleness)
+            self._done.append(arrived.batch)
+            self._staleness[staleness] += 1
+            found += grad.count
+            now = time.perf_counter()
+            numbers = {
+                **online.numbers(grad.loss, arrived.gain, grad.count),
+                "train/staleness": staleness,
+                "speed/sentences_per_second": size / (now - begin),
+            }
+            begin = now
+            yield Report("step", numbers, f"gain {arrived.gain:.4f}", size)
+        if number == 1 and not done:
+            check_pairs(found)
+        self._done = []
+        online.optimizer.flush()
+        online.optimizer.end_epoch()
+
+    def summary(self, kept: bool) -> Report:
+        """Return how many features have a weight, and how stale gradients have been."""
+        counts = sorted(self._staleness.items())
+        text = ", ".join(f"{age}: {count:,}" for age, count in counts)
+        numbers = {f"staleness/{age}": float(count) for age, count in counts}
+        said = self.online.summary(kept).text
+        return Report("round", numbers, f"{said}, steps by staleness {text or 'none'}")
+
+    def averaged(self) -> torch.Tensor | None:
+        """Return the optimizer's own average of the weights, if it is to be taken."""
+        return self.online.averaged()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's, which mini-batches are done, and gradients that wait."""
+        waiting = [
+            {
+                "batch": arrived.batch,
+                "feature": torch.from_numpy(arrived.gradient.feature),
+                "value": torch.from_numpy(arrived.gradient.value),
+                # A run that goes on counts anew.
+                "age": self.weights.version - arrived.gradient.version,
+                "loss": arrived.gradient.loss,
+                "count": arrived.gradient.count,
+                "gain": arrived.gain,
+            }
+            for arrived in self._waiting
+        ]
+        staleness = dict(self._staleness)
+        return {
+            "online": self.online.state_dict(),
+            "done": list(self._done),
+            "waiting": waiting,
+            "staleness": staleness,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        with well_formed():
+            done = [whole(batch, 0) for batch in state_dict["done"]]
+            waiting = deque(self._arrived(saved) for saved in state_dict["waiting"])
+            ages = dict(state_dict["staleness"])
+            staleness = Counter({whole(k, 0): whole(v, 0) for k, v in ages.items()})
+            online = state_dict["online"]
+        if len(waiting) > (self.strategy.simulate or 0):
+            raise ValueError(DAMAGED)
+        self.online.load_state_dict(online)
+        self._done, self._waiting, self._staleness = done, waiting, staleness
+
+    def _arrived(self, saved: dict[str, Any]) -> Arrived:
+        """Return a gradient that waits; raise ValueError if it is damaged."""
+        length = len(self.weights.features)
+        feature = vector(saved["feature"], torch.int64, length).numpy()
+        value = vector(saved["value"], torch.float64, length).numpy()
+        if feature.size != value.size or (feature.size and not feature.min() >= 0):
+            raise ValueError(DAMAGED)
+        if feature.size and feature.max() >= length:
+            raise ValueError(DAMAGED)
+        version = self.weights.version - whole(saved["age"], 0)
+        numbers = real(saved["loss"]), whole(saved["count"], 0)
+        found = Gradient(feature, value, None, version, *numbers)
+        return Arrived(whole(saved["batch"], 0), found, real(saved["gain"]))
+
+    def _compute(
+        self, decoder: Decoder, weights: BatchWeights, lock: Any, chosen: Int64, number: int
+    ) -> tuple[Gradient, float]:
+        """Return the gradient of a mini-batch, and the mean gain of its lists."""
+        online = self.online
+        lists = with_gains(online.metric, decoder.decode(online.sources(chosen), weights))
+        with lock:
+            lists = online.learner.take(lists)
+        found = gradient(lists, weights, online.loss, online.sampler, (online.seed, number))
+        return found, mean_gain(lists)
+
+    def _simulated(
+        self, left: Sequence[int], number: int, batches: Sequence[Int64]
+    ) -> Iterator[Arrived]:
+        """Yield gradients, each so many steps after its weights were read."""
+        lock = threading.RLock()
+        assert self.strategy.simulate is not None
+        for b in left:
+            weights = BatchWeights(self.online.learner, lock)
+            found = self._compute(self._decoders[0], weights, lock, batches[b], number)
+            self._waiting.append(Arrived(b, *found))
+            if len(self._waiting) > self.strategy.simulate:
+                yield self._waiting.popleft()
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def _threads(
+        self, left: Sequence[int], number: int, batches: Sequence[Int64]
+    ) -> Iterator[Arrived]:
+        """Yield gradients as they arrive, as far as the bound of staleness lets them.
+
+        Whoever iterates may read and change weights, but while he waits for the next one.
+        """
+        bound = self.strategy.max_staleness
+        # One more for each thread, that it need not wait for its next.
+        most = 2 * len(self._decoders) if bound is None else bound + 1
+        queue, reading, arrived = deque(left), dict[int, BatchWeights](), list[Arrived]()
+        with _Pool(self._decoders[:most]) as pool:
+
+            def job(b: int, decoder: Decoder) -> Arrived:
+                found = self._compute(decoder, reading[b], pool.lock, batches[b], number)
+                return Arrived(b, *found)
+
+            while queue or reading:
+                while queue and len(reading) < most:
+                    b = queue.popleft()
+                    reading[b] = BatchWeights(self.online.learner, pool.lock)
+                    pool.jobs.put((b, job))
+                arrived.append(pool.wait())
+                for one in sorted(arrived, key=lambda one: (one.gradient.version, one.batch)):
+                    if bound is None or self._may_step(one, reading, bound):
+                        arrived.remove(one)
+                        del reading[one.batch]
+                        yield one
+
+    def _may_step(self, one: Arrived, reading: dict[int, BatchWeights], bound: int) -> bool:
+        """Return whether all older gradients can still be applied in time after this one.
+
+        Of those that were read, the k-th oldest has to have k steps left before its own.
+        """
+        now = self.weights.version + 1
+        older = sorted(
+            weights.version
+            for b, weights in reading.items()
+            if b != one.batch and weights.was_read and weights.version < one.gradient.version
+        )
+        return all(version + bound >= now + k for k, version in enumerate(older))
+
+
+class _Pool:
+    """Threads with a decoder each, and the lock of the weights.
+
+    Who made it holds the lock, but while he waits.
+    """
+
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        self.lock = threading.RLock()
+        self.jobs: SimpleQueue[tuple[int, Callable[[int, Decoder], Arrived]] | None] = SimpleQueue()
+        self._results: SimpleQueue[Arrived | BaseException] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(decoder,), daemon=True) for decoder in decoders
+        ]
+        self._stopped = False
+
+    def __enter__(self) -> _Pool:
+        self.lock.acquire()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped = True
+        for _ in self._threads:
+            self.jobs.put(None)
+        with self._released():
+            for thread in self._threads:
+                thread.join()
+        self.lock.release()
+
+    def wait(self) -> Arrived:
+        """Return the next result; raise what a thread has raised."""
+        with self._released():
+            result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+
+    def _run(self, decoder: Decoder) -> None:
+        while (job := self.jobs.get()) is not None:
+            if self._stopped:
+                continue
+            try:
+                self._results.put(job[1](job[0], decoder))
+            except BaseException as error:
+                self._results.put(error)
