@@ -1,0 +1,122 @@
+"""The engine on a Ray cluster of two nodes on this machine; skipped where Ray is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_workers import OpenToy
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.parallel.on_ray import RayEngine
+
+with_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed"
+)
+PLAIN = [(n, "") for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def cluster(repository: Path) -> Iterator[Any]:
+    """A cluster with a head that computes nothing, and two nodes."""
+    from ray.cluster_utils import Cluster
+
+    before = os.environ.get("PYTHONPATH")
+    # Processes of Ray import the package and the toys.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(repository), str(repository / "tests")])
+    memory = {"object_store_memory": 80 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory})
+    cluster.nodes = [cluster.add_node(num_cpus=1, **memory) for _ in range(2)]
+    yield cluster
+    cluster.shutdown()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def engine(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+    engine = RayEngine(cluster.address, workers=2, deadline=30)
+    engine.serve(OpenToy(tmp_path_factory.mktemp("toys")))
+    yield engine
+    engine.close()
+
+
+@with_ray
+def test_results_are_in_the_order_of_tasks(engine: RayEngine) -> None:
+    tasks = [(n, "slow" if n in (0, 5) else "") for n in range(9)]
+    assert [value for value, _ in engine.map(7, tasks)] == [7 * n for n in range(9)]
+    assert [value for value, _ in engine.map(3, PLAIN)] == [3 * n for n in range(9)]
+
+
+@with_ray
+def test_errors_come_here(engine: RayEngine) -> None:
+    with pytest.raises(InputError, match="^file:3: is bad; make it good$"):
+        list(engine.map(1, [(0, "bad")]))
+    with pytest.raises(RuntimeError, match="KeyError: 'a bug'"):
+        list(engine.map(1, [(0, "bug")]))
+
+
+@with_ray
+def test_a_worker_that_is_killed_is_replaced(
+    engine: RayEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [(n, "kill once" if n == 1 else "") for n in range(5)]
+    assert [value for value, _ in engine.map(5, tasks)] == [5 * n for n in range(5)]
+    assert "a worker was lost (" in capsys.readouterr().err
+    with pytest.raises(InputError, match="3 workers were lost over one task"):
+        list(engine.map(5, [(2, "kill")]))
+
+
+@with_ray
+def test_a_worker_that_hangs_is_replaced(
+    engine: RayEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, engine.deadline = engine.deadline, 4.0
+    tasks = [(n, "hang once" if n == 1 else "") for n in range(3)]
+    assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
+    assert "a worker took more than 4 s (engine.deadline)" in capsys.readouterr().err
+    engine.deadline = before
+
+
+@with_ray
+def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
+    """Last: it does not come back."""
+    results = engine.map(2, [(n, "slow") for n in range(12)])
+    found = [next(results)[0]]
+    cluster.remove_node(cluster.nodes[0], allow_graceful=False)
+    found += [value for value, _ in results]
+    assert found == [2 * n for n in range(12)]
+
+
+@with_ray
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**options: Any) -> None:
+        raise ConnectionError("timed out")
+
+    engine = RayEngine("127.0.0.1:1")
+    engine.serve(OpenToy(Path()))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(InputError, match="engine.address=127.0.0.1:1: no Ray cluster answers"):
+        next(engine.map(1, PLAIN))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray() -> None:
+    with pytest.raises(InputError, match=r"pip install 'torchtune-smt\[ray\]'"):
+        RayEngine()
+
+
+def test_options_out_of_range() -> None:
+    with pytest.raises(ValueError, match="object_store must be 80 MiB or more"):
+        RayEngine(object_store=1)
+    with pytest.raises(ValueError, match="deadline must be above 0"):
+        RayEngine(deadline=-1)

@@ -1,0 +1,176 @@
+"""Workers of a Ray cluster, or of Ray on this machine."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.parallel.engine import Engine, Tasks, Worker, check_numbers, error_to_send
+
+_OPENED: dict[bytes, Worker] = {}
+"""The worker of this process, by what opens it."""
+
+_MIB: Final = 1 << 20
+
+
+class RayEngine(Engine):
+    """Computes tasks on a Ray cluster.
+
+    Tasks are pure functions: where a worker or a node dies or hangs, another computes its task
+    again. A process of Ray opens one worker and keeps it. The common part lies once on each node.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of the cluster's head, as ``auto`` or ``HOST:6379``; by default Ray starts on this machine.
+    workers : int, optional
+        Tasks at a time; by default one for each core of the cluster.
+    deadline : float, optional
+        Seconds after which a task counts as hung; never by default.
+    attempts : int
+        A task that has lost so many workers is an error.
+    object_store : int
+        MiB of shared memory for what is sent, where Ray starts here.
+
+    Raises
+    ------
+    InputError
+        Ray is not installed.
+    ValueError
+        A value is out of range.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: int | None = None,
+        deadline: float | None = None,
+        attempts: int = 3,
+        object_store: int = 256,
+    ) -> None:
+        super().__init__()
+        check_numbers(workers, deadline, attempts)
+        # Ray refuses less.
+        if type(object_store) is not int or object_store < 80:
+            raise ValueError(f"object_store must be 80 MiB or more, not {object_store!r}")
+        try:
+            import ray
+        except ImportError:
+            raise InputError(
+                "engine=ray needs the package ray, which is not installed: pip install "
+                "'torchtune-smt[ray]', or take engine=local"
+            ) from None
+        self._ray: Any = ray
+        self.address = address
+        self.workers = workers
+        self.deadline = deadline
+        self.attempts = attempts
+        self.object_store = object_store
+        self._started = False
+
+    def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results of tasks, in the order of the tasks; see `Engine.map`.
+
+        Raises
+        ------
+        InputError
+            No cluster answers, or a task has lost `attempts` workers.
+        """
+        ray = self._ray
+        self._start()
+        workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        run = Tasks(tasks, workers, self.attempts)
+        # Ray itself computes nothing again: it would do so without end where memory is short.
+        compute = ray.remote(num_cpus=1, max_retries=0)(_compute)
+        opened = ray.put((pickle.dumps(self._open), os.getcwd(), sys.path))
+        shared = ray.put(pickle.dumps(common))
+        busy: dict[Any, tuple[int, float]] = {}
+
+        def give() -> None:
+            run.fill()
+            while run.queue and len(busy) < workers:
+                number = run.queue.popleft()
+                busy[compute.remote(opened, shared, run.given[number])] = number, time.monotonic()
+
+        try:
+            while True:
+                give()
+                while run.next in run.results:
+                    result = run.take()
+                    give()
+                    yield result
+                if not run.given:
+                    return
+                self._wait(run, busy)
+        finally:
+            for reference in busy:
+                ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Leave the cluster; end it if it was started here."""
+        if self._started:
+            self._ray.shutdown()
+            self._started = False
+
+    def _start(self) -> None:
+        ray = self._ray
+        if self._started or ray.is_initialized():
+            return
+        options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+        if self.address is None:
+            options |= {"object_store_memory": self.object_store * _MIB}
+            options |= {"num_cpus": self.workers}
+        try:
+            ray.init(address=self.address, logging_level="ERROR", **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"engine.address={self.address}: no Ray cluster answers there ({error}); start one "
+                "with `ray start --head`, or leave address out"
+            ) from None
+        self._started = True
+
+    def _wait(self, run: Tasks, busy: dict[Any, tuple[int, float]]) -> None:
+        ray = self._ray
+        timeout = None
+        if self.deadline is not None:
+            first = min(begin for _, begin in busy.values())
+            timeout = max(0.0, first + self.deadline - time.monotonic())
+        for reference in ray.wait(list(busy), timeout=timeout)[0]:
+            number, _ = busy.pop(reference)
+            try:
+                error, answer = ray.get(reference)
+            except ray.exceptions.RayError as lost:
+                run.lose(number, f"was lost ({type(lost).__name__})")
+                continue
+            if error is not None:
+                raise error
+            run.answer(number, answer)
+        now = time.monotonic()
+        for reference, (number, begin) in list(busy.items()):
+            if self.deadline is not None and now - begin >= self.deadline:
+                del busy[reference]
+                ray.cancel(reference, force=True)
+                run.lose(number, f"took more than {self.deadline:g} s (engine.deadline)")
+
+
+def _compute(
+    opened: tuple[bytes, str, list[str]], common: bytes, task: bytes
+) -> tuple[Exception | None, bytes]:
+    """Return the error or the result of a task; runs in a process of Ray."""
+    open_worker, folder, path = opened
+    try:
+        worker = _OPENED.get(open_worker)
+        if worker is None:
+            os.chdir(folder)
+            sys.path.extend(place for place in path if place not in sys.path)
+            _OPENED.clear()
+            worker = _OPENED[open_worker] = pickle.loads(open_worker)()
+        _, content = pickle.loads(task)
+        return None, pickle.dumps(worker(pickle.loads(common), content))
+    except Exception as error:
+        return error_to_send(error), b""
