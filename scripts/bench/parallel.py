@@ -1,0 +1,134 @@
+"""Throughput of parallel strategies against one worker with one thread; what travels.
+
+Tunes on training sentences of a corpus with train.py, each strategy in turn, and takes the time of
+the epochs after the first, without the evaluation of dev. The share of the master is the processor
+time of the thread that steps or mixes. What travels is weighed with weights of real feature names.
+
+    python scripts/bench/parallel.py [--data example] [--sentences 400] [--workers 2] [--epochs 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHARDS_A_WORKER = 4
+
+
+def clock(path: str) -> Any:
+    """Return the callback of a run that writes down when its reports came."""
+    from torchtune_smt.runs.rounds import Callback, Rounds
+    from torchtune_smt.tuners.base import Report
+
+    class Clock(Callback):
+        def on_start(self, run: Rounds) -> None:
+            Path(path).write_text("")
+            self.write("round", 0)
+
+        def on_report(self, report: Report, run: Rounds) -> None:
+            self.write(report.kind, report.sentences)
+
+        def write(self, kind: str, sentences: int) -> None:
+            line = [kind, sentences, time.perf_counter(), time.thread_time()]
+            with open(path, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    return Clock()
+
+
+def measured(lines: list[Any]) -> tuple[float, float]:
+    """Return sentences a second, and the share of the master, of all epochs but the first."""
+    sentences, wall, master = 0, 0.0, 0.0
+    epoch, begin, last = 0, lines[0], lines[0]
+    count = 0
+    for line in lines[1:]:
+        if line[0] != "round":
+            count, last = count + line[1], line
+            continue
+        epoch += 1
+        if epoch > 1:
+            sentences += count
+            wall += last[2] - begin[2]
+            master += last[3] - begin[3]
+        begin, count = line, 0
+    return sentences / wall, master / wall
+
+
+def run(folder: Path, name: str, options: list[str]) -> tuple[float, float]:
+    """Tune as options say, and return what was `measured`."""
+    path = folder / f"{name}.jsonl"
+    command = [
+        *[sys.executable, str(REPOSITORY / "train.py"), *options, "data.test=null"],
+        *["tuner.tune_on=train", f"hydra.run.dir={folder / name}", "tuner.result=last"],
+        f"callbacks=[{{_target_: parallel.clock, path: {path}}}]",
+    ]
+    places = [str(REPOSITORY), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return measured([json.loads(line) for line in path.read_text().splitlines()])
+
+
+def weigh() -> None:
+    """Print how many bytes are sent for how many active features."""
+    from torchtune_smt.core.weights import Weights
+    from torchtune_smt.parallel.shard_worker import active
+
+    print("\nactive of features    bytes sent   bytes a feature")
+    for features in (10_000, 1_000_000):
+        for count in (1_000, 10_000):
+            weights = Weights()
+            weights.features.intern([f"rule_id:wort{i}~word{i}" for i in range(features)])
+            weights.grow()
+            chosen = np.random.default_rng(0).choice(features, count, replace=False)
+            weights.parameter.data[chosen] = 1.0
+            size = len(pickle.dumps(active(weights)))
+            print(f"{count:6,} of {features:9,}  {size:11,}  {size / count:8.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", default="example")
+    parser.add_argument("--sentences", type=int, default=400)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--engine", default="local")
+    given = parser.parse_args()
+    workers = given.workers
+    common = [f"data={given.data}", f"tuner.sentences={given.sentences}"]
+    common += [f"tuner.epochs={given.epochs}", "decoder.pop_limit=200", "tuner.batch_size=10"]
+    shards = [f"parallel.shards={workers * SHARDS_A_WORKER}", f"engine={given.engine}"]
+    shards += [f"engine.workers={workers}", "threads=1"]
+    rows = {
+        "serial, 1 thread": ["threads=1"],
+        f"serial, {workers} threads": [f"threads={workers}"],
+        f"stale, {workers} workers": [
+            *["parallel=stale", f"parallel.workers={workers}"],
+            "threads=1",
+        ],
+        f"itermix, {workers} workers": ["parallel=itermix", *shards],
+        f"itersel, {workers} workers": ["parallel=itersel", *shards],
+    }
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {' '.join(common)}")
+    print(f"{'':24}{'sentences/s':>12}{'ratio':>8}{'master':>8}")
+    with tempfile.TemporaryDirectory() as name:
+        base = 0.0
+        for number, (row, options) in enumerate(rows.items()):
+            speed, master = run(Path(name), str(number), [*common, *options])
+            base = base or speed
+            print(f"{row:24}{speed:12.1f}{speed / base:8.2f}{master:8.1%}", flush=True)
+    weigh()
+
+
+if __name__ == "__main__":
+    main()
