@@ -430,6 +430,39 @@ def test_sentences_without_a_parse(toy):
     assert all(features_of(long, h, decoder.features)["Glue"] >= 8 for h in range(len(long)))
 
 
+def yields(part, side):
+    """The words that a derivation covers, or that it gives."""
+    found = []
+    for symbol in getattr(part, side).split():
+        gap = symbol in GAPS and part.parts
+        found += yields(part.parts[int(symbol[1]) - 1], side) if gap else [symbol]
+    return found
+
+
+def used(part):
+    return [part, *(rule for inner in part.parts for rule in used(inner))]
+
+
+def test_derivations_are_those_of_the_best_translations(toy, toy_sources):
+    decoder = toy(unique=False)
+    weights = toy_weights(decoder)
+    sources = [*toy_sources, Source(30, [])]
+    nested = 0
+    for source, kbest in zip(sources, decoder.decode(sources, weights), strict=True):
+        whole = decoder.derivation(source, weights)
+        sides = [[w for p in whole.parts for w in yields(p, s)] for s in ("source", "target")]
+        assert sides == [source.words, words_of(kbest, decoder)]
+        rules = [rule for part in whole.parts for rule in used(part)]
+        names = Counter(
+            name for r in rules for name in RuleId().features(r.source.split(), r.target.split())
+        )
+        features = features_of(kbest, 0, decoder.features)
+        assert {n: v for n, v in features.items() if n.startswith("rule_id:")} == names
+        assert features.get("Glue", 0) == max(0, len(whole.parts) - 1)
+        nested += sum(len(rule.parts) == 2 for rule in rules)
+    assert nested
+
+
 def test_one_combination_a_cell(toy, toy_sources):
     narrow, wide = toy(pop_limit=1), toy(pop_limit=500)
     lists = narrow.decode(toy_sources, toy_weights(narrow))

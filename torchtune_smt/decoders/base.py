@@ -15,6 +15,7 @@ from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 
@@ -164,6 +165,13 @@ class Decoder(ABC):
         -------
         int64 [n], optional
             Ids in `features`, ascending; None if they are not known before decoding.
+        """
+        return None
+
+    def derivation(self, source: Source, snapshot: Snapshot) -> Derivation | None:
+        """Return how the best translation of a sentence came about; None: this decoder cannot say.
+
+        It is the first of `decode`'s list.
         """
         return None
 

@@ -5,12 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
-from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
-from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations, read_off
+from torchtune_smt.decoders.hiero_chart_kernels import (
+    CHILD1,
+    GLUE_FIRST,
+    GLUE_NEXT,
+    RULE,
+    Chart,
+    fill_chart,
+)
+from torchtune_smt.decoders.hiero_kbest_kernels import (
+    RANK1,
+    Derivations,
+    best_derivations,
+    read_off,
+)
 from torchtune_smt.decoders.hiero_rule_kernels import Targets, local_rules, score_rules
 from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model
 
 LANGUAGE_MODEL = "LanguageModel"
@@ -109,11 +126,67 @@ class HieroDecoder(GrammarDecoder[Targets]):
         dense_weight: Float64,
         k: int,
     ) -> Hypotheses:
+        columns = len(self.dense_names)
+        chart, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k)
+        return read_off(
+            chart,
+            derivations,
+            rules.words.size,
+            prepared,
+            rules.sparse_begin,
+            rules.sparse_feature,
+            rules.sparse_id,
+            columns - 5,
+            columns - 1,
+        )
+
+    def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
+        """Return the rules of the best translation."""
+        rules = self._rules_of(source)
+        prepared = self._prepare(rules)
+        n_dense = len(self.dense_names)
+        ids = np.concatenate([np.arange(n_dense), rules.sparse_id])
+        dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
+        chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
+
+        def child(d: int, number: int) -> int:
+            """Return the derivation that another one has for its first (0) or second child."""
+            item = chart.edge[found.derivation[d, 0], CHILD1 + number]
+            return int(found.pool[found.item[item, 0] + found.derivation[d, RANK1 + number]])
+
+        def tree(d: int) -> Derivation:
+            rule = int(chart.edge[found.derivation[d, 0], RULE])
+            if rule < rules.grammar.rule.size:
+                number = int(rules.grammar.rule[rule])
+                left, right = map(" ".join, self.grammar.rule_text(number))
+                gaps = sum(symbol < 0 for symbol in self.grammar.sides(number)[0])
+                return Derivation(left, right, tuple(tree(child(d, g)) for g in range(gaps)))
+            word = source.words[rule - rules.grammar.rule.size]
+            return Derivation(word, word)
+
+        d = child(int(found.pool[found.item[chart.goal, 0]]), 0)
+        glued = []
+        while chart.edge[found.derivation[d, 0], RULE] == GLUE_NEXT:
+            glued.append(tree(child(d, 1)))
+            d = child(d, 0)
+        # A sentence without words has no part.
+        if chart.edge[found.derivation[d, 0], RULE] == GLUE_FIRST:
+            glued.append(tree(child(d, 0)))
+        return Derivation("", "", tuple(reversed(glued)))
+
+    def _search(
+        self,
+        rules: SentenceRules,
+        prepared: Targets,
+        sparse_weight: Float64,
+        dense_weight: Float64,
+        k: int,
+    ) -> tuple[Chart, Derivations]:
+        """Return the chart of a sentence, and its best derivations."""
         # Every sentence gets a translation: words that no rule covers are passed through, and
         # whatever does not parse is glued.
         columns = len(self.dense_names)
-        lm_column = columns - 5
-        lm_weight = float(dense_weight[lm_column])
+        lm_weight = float(dense_weight[columns - 5])
         model = self.models[rules.model]
         table, nodes = model.tables
         scored = score_rules(
@@ -142,14 +215,4 @@ class HieroDecoder(GrammarDecoder[Targets]):
             lm_weight,
             float(dense_weight[columns - 1]),
         )
-        return read_off(
-            chart,
-            best_derivations(chart, prepared.begin, prepared.target, k, self.unique),
-            rules.words.size,
-            prepared,
-            rules.sparse_begin,
-            rules.sparse_feature,
-            rules.sparse_id,
-            lm_column,
-            columns - 1,
-        )
+        return chart, best_derivations(chart, prepared.begin, prepared.target, k, self.unique)
