@@ -107,9 +107,9 @@ class RunLog(Callback):
         self._file.flush()
         self.records += 1
 
-    def text(self, tag: str, text: str) -> None:
+    def text(self, tag: str, text: str, step: int | None = None) -> None:
         """Record a text (Markdown)."""
-        self._writer.add_text(tag, text)
+        self._writer.add_text(tag, text, step)
 
     def hparams(self, settings: dict[str, str | float], scores: dict[str, float]) -> None:
         """Record settings and final scores, for TensorBoard's table that compares runs."""
