@@ -316,7 +316,10 @@ def test_significance_over_runs(run: Run, tmp_path: Path) -> None:
     systems = "systems={base:[a1,a2],new:[b1,b2]}"
     options = [systems, "data=example", "metrics=[bleu]"]
     outcome = run_command("evaluate", *options, folder=tmp_path).check()
-    base, of_base, new, of_new, last = outcome.out.splitlines()
+    base, of_base, _, new, of_new, median, last = outcome.out.splitlines()
+    assert (
+        median == f"  median run: {min('b1', 'b2', key=lambda n: bleu(read_lines(tmp_path / n)))}"
+    )
     assert (base, new) == ("base", "new")
     scores = {path.name: bleu(read_lines(path)) for path in tmp_path.iterdir()}
     means = (scores["a1"] + scores["a2"]) / 2, (scores["b1"] + scores["b2"]) / 2
@@ -477,6 +480,7 @@ def test_every_configuration_composes(choice: str) -> None:
         ("build_model", []),
         ("translate", ["weights=a", "input=b"]),
         ("evaluate", ["systems=[a]"]),
+        ("compare", ["systems=[a]"]),
     ],
 )
 def test_every_command_composes(name: str, given: list[str]) -> None:

@@ -41,7 +41,9 @@ def imported(repository: Path, folder: Path, *arguments: str) -> set[str]:
     return set(last[1:])
 
 
-@pytest.mark.parametrize("command", ["train", "build-model", "translate", "rerank", "evaluate"])
+@pytest.mark.parametrize(
+    "command", ["train", "build-model", "translate", "rerank", "evaluate", "compare"]
+)
 def test_help_needs_hydra_alone(command: str, repository: Path, tmp_path: Path) -> None:
     found = imported(repository, tmp_path, command, "--help")
     assert "hydra" in found
@@ -52,12 +54,18 @@ def test_the_list_of_commands_needs_nothing(repository: Path, tmp_path: Path) ->
     assert not imported(repository, tmp_path, "--help") & (HEAVY | {"numba", "numpy", "hydra"})
 
 
-def test_evaluate(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_evaluate(repository: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "a").write_text("the dog\n")
-    found = imported(
-        repository, tmp_path, "evaluate", "systems=[a]", "references=[a]", "samples=10"
-    )
+    found = imported(repository, tmp_path, command, "systems=[a]", "references=[a]", "samples=10")
     assert not found & HEAVY
+
+
+def test_plot(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 1.0}\n')
+    found = imported(repository, tmp_path, "plot", "run", "--output", "run.svg")
+    assert not found & {"torch", "tensorboard", "sacrebleu", "numba"}
 
 
 def test_rerank(repository: Path, tmp_path: Path) -> None:

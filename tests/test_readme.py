@@ -23,12 +23,13 @@ from torchtune_smt.data.corpora import CORPORA
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "make", "torchtune-smt")
 CONFIGURED = {"train.py": "train"} | {
-    f"scripts/{name}.py": name for name in ("build_model", "translate", "evaluate", "rerank")
+    f"scripts/{name}.py": name
+    for name in ("build_model", "translate", "evaluate", "compare", "rerank")
 }
 # Commands that argparse reads.
 OTHERS = {
     "scripts/get_data.py": "torchtune_smt/cli/get_data.py",
-    "scripts/plot_run.py": "scripts/plot_run.py",
+    "scripts/plot.py": "torchtune_smt/cli/plot.py",
 }
 FLAGS = {"--help", "-m", "--multirun", "--cfg", "job", "--resolve"}
 
@@ -85,6 +86,10 @@ COMMANDS_SHOWN = commands()
 
 def check_composed(name: str, arguments: list[str]) -> None:
     """Compose what a command would be run with, for each value of a sweep."""
+    if name in ("compare", "evaluate"):
+        paths = [word for word in arguments if "=" not in word and word not in FLAGS]
+        arguments = [word for word in arguments if word not in paths]
+        arguments += [f"systems=[{','.join(paths)}]"] if paths else []
     overrides: list[list[str]] = [[]]
     words = iter(arguments)
     for word in words:

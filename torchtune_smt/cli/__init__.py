@@ -15,10 +15,12 @@ COMMANDS: Final = {
     "translate": "translate a file with tuned weights",
     "rerank": "apply weights to an n-best list of another decoder",
     "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
+    "compare": "runs, sweeps, translations or weights side by side, in tables",
+    "plot": "the curves of runs and sweeps in a picture",
     "get-data": "say where the public corpora come from, and fetch them",
 }
 # Those that Hydra does not configure.
-_PLAIN: Final = ("get-data",)
+_PLAIN: Final = ("get-data", "plot")
 _HELP: Final = frozenset({"-h", "--help", "--hydra-help"})
 
 

@@ -20,6 +20,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torchtune_smt.cli.command_line import split_arguments
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.core.errors import DivergenceError, InputError, escaped
 from torchtune_smt.core.resources import config_folder
 
@@ -32,16 +33,23 @@ class Command(Protocol):
         ...
 
 
-def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
+def hydra_main(
+    name: str, sweep: Sweep | None = None
+) -> Callable[[Callable[[DictConfig], Any]], Command]:
     """Return a decorator: a function of a configuration becomes a command.
 
     Bad input, and an option that is unknown or out of range, end the command with a message on
     the standard error output and exit code 1. Flags such as ``--config-dir`` may stand anywhere.
     Classes of the user's own files can be configured: the current folder is importable for them.
+
+    Parameters
+    ----------
+    sweep : Sweep, optional
+        Told what becomes of the runs of a sweep; a failed one makes the exit code 1.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Command:
-        def task(cfg: DictConfig) -> Any:
+        def one(cfg: DictConfig) -> Any:
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
                 _make_classes_importable(cfg)
@@ -67,6 +75,11 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                 raise
 
         def main(more: Sequence[str] = ()) -> int:
+            told = Sweep() if sweep is None else sweep
+
+            def task(cfg: DictConfig) -> Any:
+                return told.do(lambda: one(cfg))
+
             before = sys.argv
             given = split_arguments(sys.argv[1:])
             sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
@@ -86,7 +99,9 @@ def hydra_main(name: str) -> Callable[[Callable[[DictConfig], Any]], Command]:
                 return 1
             finally:
                 sys.argv = before
-            return 0
+            if told.failed:
+                print(told.summary(), file=sys.stderr)
+            return 1 if told.failed else 0
 
         main.__doc__ = function.__doc__
         return main

@@ -88,9 +88,9 @@ RULES: Final = {
         (_number(0), "tuner.tolerance tuner.dev.tolerance tuner.checkpoint_minutes"),
         (_share(), "tuner.interpolation tuner.dev.interpolation"),
         (_SWITCH, "optimizer.regularize_dense tuner.keep_lists tuner.shuffle"),
-        (_SWITCH, "detokenize capitalize lowercase"),
+        (_SWITCH, "detokenize capitalize lowercase group_seeds report"),
         (_TEXT, "weights input split tokenize"),
-        (_TEXT.or_null(), "init.file resume output"),
+        (_TEXT.or_null(), "init.file resume output baseline html"),
         (_FILES.or_null(), "references"),
         (_LIST, "features.templates metrics"),
         (_CLASSES, "callbacks"),
@@ -107,6 +107,7 @@ RULES: Final = {
         (_one_of("dev", "train"), "tuner.tune_on"),
         (_one_of("best", "last", "average"), "tuner.result"),
         (_one_of("bootstrap", "randomization"), "test"),
+        (_one_of("text", "markdown", "latex", "csv"), "table"),
     )
     for name in names.split()
 }

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -28,6 +28,7 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import check_plain
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs.folder import check_unused, claimed
 
 # Options whose values are paths; all of them are only read.
@@ -148,16 +149,60 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
+def recorded_overrides(folder: Path) -> list[str]:
+    """Return the overrides that a run recorded, to be shown and compared; none without a record.
+
+    Raises
+    ------
+    InputError
+        The record is damaged.
+    """
+    path = folder / ".hydra" / "overrides.yaml"
+    return _read_record(path) if os.path.lexists(path) else []
+
+
+def recorded_data(folder: Path) -> dict[str, Any] | None:
+    """Return the options of the group ``data`` of a finished run; None if it recorded none.
+
+    Raises
+    ------
+    InputError
+        The record is damaged, or has a value that is not taken from a folder.
+    """
+    path = folder / "config.yaml"
+    if not os.path.lexists(path):
+        return None
+    data = _read_yaml(path, dict, "configuration").get("data")
+    names = {entry.name for entry in fields(Dataset)}
+    if (
+        not isinstance(data, dict)
+        or not data.keys() <= names
+        or not all(_is_value(f"data.{name}", value) for name, value in data.items())
+    ):
+        raise InputError(
+            "has no plain settings for its data; say what they are: data=NAME", path=path
+        )
+    return data
+
+
 def _read_record(path: Path) -> list[str]:
     """Return the overrides that Hydra recorded."""
+    recorded: list[str] = _read_yaml(path, list, "list of overrides")
+    if not all(isinstance(o, str) for o in recorded):
+        raise InputError("is no list of overrides; the run folder is damaged", path=path)
+    return recorded
+
+
+def _read_yaml(path: Path, kind: type, what: str) -> Any:
+    """Return what a record of a run holds, which must be of a type."""
     try:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             raise ValueError
         recorded = yaml.safe_load(path.read_text("utf-8"))
-        if not isinstance(recorded, list) or not all(isinstance(o, str) for o in recorded):
+        if not isinstance(recorded, kind):
             raise ValueError
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        raise InputError("is no list of overrides; the run folder is damaged", path=path) from None
+        raise InputError(f"is no {what}; the run folder is damaged", path=path) from None
     return recorded
 
 

@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import leaves, override_key, quoted, split_arguments, value_of
+from torchtune_smt.cli.compare import compare_runs
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
@@ -24,6 +25,7 @@ from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
 from torchtune_smt.cli.shards import serve_shards
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
+from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.cli.task import evaluate_start, open_task
 from torchtune_smt.cli.tuning import Tuning, check_grouping
 from torchtune_smt.cli.unused import refuse_unused, unused_options
@@ -43,20 +45,30 @@ from torchtune_smt.runs.folder import (
 )
 from torchtune_smt.runs.group_records import GroupRecords
 from torchtune_smt.runs.log import RunLog
+from torchtune_smt.runs.samples import SampleTranslations
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.sentences import evaluate
 
 
-def _train(cfg: DictConfig, settings: Settings) -> float:
-    """Tune the configured system; returns dev BLEU, for sweeps."""
+def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
+    """Tune the configured system; returns dev BLEU, for sweeps.
+
+    Parameters
+    ----------
+    reported : list of Path
+        Gets the folder of a run that is to be reported on.
+    """
     folder = Path(HydraConfig.get().runtime.output_dir)
     with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder):
         if cfg.resume is not None:
             _check_unfinished(cfg, folder)
         elif not cfg.overwrite:
             check_unused(folder)
-        return _tune(cfg, settings, folder)
+        score = _tune(cfg, settings, folder)
+    if cfg.report:
+        reported.append(folder)
+    return score
 
 
 def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
@@ -105,7 +117,9 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan()}", flush=True)
 
     with RunLog(folder, run.progress if cfg.resume is not None else None) as log:
+        samples = SampleTranslations(log, decoder, weights, sets["dev"])
         if cfg.resume is None:
+            samples.record(0)
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
             log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
             log.weights(0, weights)
@@ -114,6 +128,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
         minutes = cfg.tuner.get("checkpoint_minutes", math.inf)
         run.callbacks = [
             log,
+            samples,
             Console(len(sentences) if tuning.online else None),
             *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
             *callbacks,
@@ -160,7 +175,15 @@ def main() -> int:
             refuse_links(folder)
             settings = take_up(folder, given)
             more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
-        return hydra_main("train")(partial(_train, settings=settings))(more)
+        sweep = Sweep()
+        reported: list[Path] = []
+        task = partial(_train, settings=settings, reported=reported)
+        code = hydra_main("train", sweep)(task)(more)
+        if sweep.folder is not None:
+            compare_runs(sweep.folder, table=True, report=bool(reported))
+        elif reported:
+            compare_runs(reported[0], table=False, report=True)
+        return code
     except (InputError, HydraException) as error:
         raise_if_stopped()
         print(f"error: {error}", file=sys.stderr)
@@ -202,6 +225,7 @@ def _check(cfg: DictConfig, parts: Parts) -> None:
 # What may differ between a run and the one that resumes it: it does not change the result.
 _FREE = (
     "callbacks",
+    "report",
     "resume",
     "overwrite",
     "threads",

@@ -32,7 +32,7 @@ class SystemScore:
     Attributes
     ----------
     score : CorpusScore
-        The mean over the runs.
+        Means over the runs.
     runs : tuple of float
         The scores of the runs.
     low, high : float
@@ -54,6 +54,9 @@ class SystemScore:
 
     def __str__(self) -> str:
         text = f"{self.score}, 95%: {self.low:.2f} to {self.high:.2f}"
+        if self.score.precisions:
+            precisions = "/".join(f"{precision:.1f}" for precision in self.score.precisions)
+            text += f"; BP {self.score.brevity_penalty:.3f}, precisions {precisions}"
         if len(self.runs) > 1:
             text += (
                 f"; mean of {len(self.runs)} runs, s_sel {self.s_sel:.2f}, s_opt {self.s_opt:.2f}"
@@ -108,9 +111,9 @@ class Evaluation:
     Parameters
     ----------
     systems : mapping of str to sequence of sequence of str
-        The runs of each system by its name, and each run's hypotheses, one a sentence. The first
-        system is the baseline. Runs are those of one way to tune with different seeds; a system
-        of which there is no more than one output has one.
+        The runs of each system by its name, and each run's hypotheses, one a sentence. Runs are
+        those of one way to tune with different seeds; a system of which there is no more than one
+        output has one.
     references : sequence of sequence of str
         ``references[i]``: those of sentence i.
     metrics, tokenize, lowercase
@@ -171,13 +174,29 @@ class Evaluation:
             for system in self._systems
         }
 
+    def median_run(self, system: str) -> int:
+        """Return the number (from 0) of a system's median run by the first metric.
+
+        Of an even number of runs it is the lower of the two in the middle; of runs with equal
+        scores the first.
+        """
+        order = np.argsort(self._measured[0].run_scores(system), kind="stable")
+        return int(order[(order.size - 1) // 2])
+
     def compare(
-        self, *, test: Test = "randomization", samples: int = SAMPLES, seed: int = SEED
+        self,
+        *,
+        baseline: str | None = None,
+        test: Test = "randomization",
+        samples: int = SAMPLES,
+        seed: int = SEED,
     ) -> list[Comparison]:
-        """Compare each system with the first one.
+        """Compare each system with a baseline.
 
         Parameters
         ----------
+        baseline : str, optional
+            The name of a system; by default the first.
         test : "bootstrap" or "randomization"
             Paired bootstrap (Koehn 2004) or approximate randomisation (Noreen 1989); see
             `torchtune_smt.evaluation.significance`.
@@ -194,18 +213,24 @@ class Evaluation:
         Raises
         ------
         ValueError
-            An argument is out of range, or there is no second system.
+            An argument is out of range, or there is no such baseline, or no second system.
         """
         if test not in _TESTS:
             raise ValueError(f'test must be "bootstrap" or "randomization", not {test!r}')
         if len(self._systems) < 2:
             raise ValueError(f"a comparison takes two systems or more, not {len(self._systems)}")
+        if baseline is None:
+            baseline = self._systems[0]
+        if baseline not in self._systems:
+            raise ValueError(
+                f"there is no system {baseline}; the baseline may be {', '.join(self._systems)}"
+            )
         _check_sampling(samples, seed)
-        baseline, *others = self._systems
         return [
             measured.compare(baseline, system, test, samples, seed)
             for measured in self._measured
-            for system in others
+            for system in self._systems
+            if system != baseline
         ]
 
 
@@ -227,9 +252,15 @@ class _Metric:
     def describe(self, system: str, samples: int, seed: int) -> SystemScore:
         drawn = significance.bootstrap_scores(self._rows[system], self._score_sums, samples, seed)
         low, high = np.percentile(drawn.mean(axis=1), _INTERVAL)
-        first, runs = self._scores[system][0], self._run_scores(system)
+        every, runs = self._scores[system], self.run_scores(system)
+        first, penalty = every[0], None
+        if first.brevity_penalty is not None:
+            penalty = float(np.mean([score.brevity_penalty for score in every]))
+        precisions = np.mean([score.precisions for score in every], axis=0).tolist()
         return SystemScore(
-            CorpusScore(first.name, float(runs.mean()), first.signature),
+            CorpusScore(
+                first.name, float(runs.mean()), first.signature, penalty, tuple(precisions)
+            ),
             tuple(runs.tolist()),
             float(low),
             float(high),
@@ -241,7 +272,7 @@ class _Metric:
         self, baseline: str, system: str, test: Test, samples: int, seed: int
     ) -> Comparison:
         p = _TESTS[test](self._rows[baseline], self._rows[system], self._score_sums, samples, seed)
-        runs = self._run_scores(baseline), self._run_scores(system)
+        runs = self.run_scores(baseline), self.run_scores(system)
         several = runs[0].size + runs[1].size > 2
         return Comparison(
             system,
@@ -255,7 +286,8 @@ class _Metric:
             significance.runs_test(*runs, samples, seed) if several else None,
         )
 
-    def _run_scores(self, system: str) -> Float64:
+    def run_scores(self, system: str) -> Float64:
+        """Return the score of each run."""
         return np.array([score.score for score in self._scores[system]])
 
 

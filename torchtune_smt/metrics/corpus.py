@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric as SacrebleuMetric
+from sacrebleu.metrics.base import Score
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -31,11 +32,23 @@ class CorpusScore:
         0..100 (TER may be more); of TER less is better.
     signature : str
         What it takes to compute the same score again.
+    brevity_penalty : float, optional
+        Of BLEU.
+    precisions : tuple of float
+        Of BLEU, in percent, of the n-grams with n = 1..4; of other metrics none.
     """
 
     name: str
     score: float
     signature: str
+    brevity_penalty: float | None = None
+    precisions: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, score: Score, signature: str) -> Self:
+        """Return what sacrebleu found."""
+        penalty, precisions = getattr(score, "bp", None), getattr(score, "precisions", ())
+        return cls(score.name, score.score, signature, penalty, tuple(precisions))
 
     def __str__(self) -> str:
         return f"{self.name} {self.score:.2f} ({self.signature})"
@@ -98,9 +111,7 @@ class StatisticsExtractor:
         rows: list[list[Any]] = self._metric._extract_corpus_statistics(hypotheses, None)
         score = self._metric._aggregate_and_compute(rows)
         signature = str(self._metric.get_signature())
-        return CorpusStatistics(
-            np.array(rows, np.float64), CorpusScore(score.name, score.score, signature)
-        )
+        return CorpusStatistics(np.array(rows, np.float64), CorpusScore.of(score, signature))
 
 
 def corpus_bleu(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
+from torchtune_smt.runs.folder import GROUPS
 from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.feature_groups import save_groups
 from torchtune_smt.tuners.group_picture import draw_groups
 from torchtune_smt.tuners.grouping import GroupingTuner
-
-GROUPS: Final = "groups.tsv.gz"
 
 
 @dataclass(eq=False)

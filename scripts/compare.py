@@ -1,0 +1,8 @@
+"""Compare systems side by side: python scripts/compare.py --help tells more."""
+
+import sys
+
+from torchtune_smt.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["compare", *sys.argv[1:]]))

@@ -1,0 +1,184 @@
+"""Runs, sweeps, files and weights side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import yaml
+from commands import Outcome, Run, run_command
+
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+
+EXAMPLE = example_folder()
+FEW = "samples=50"
+
+
+def compare(folder: Path, *arguments: str | Path, command: str = "compare") -> Outcome:
+    return run_command(command, *arguments, folder=folder)
+
+
+def rows(outcome: Outcome) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(outcome.check().out)))
+
+
+def leave_out(lines: list[str], number: int, every: int) -> list[str]:
+    """The lines, some without their last words: the fewer `every`, the more."""
+    return [
+        " ".join(line.split()[: max(1, len(line.split()) - number)]) if i % every == 0 else line
+        for i, line in enumerate(lines)
+    ]
+
+
+@pytest.fixture(scope="module")
+def sweep(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep over two losses and three seeds, as if the runs had been made."""
+    folder = tmp_path_factory.mktemp("compare") / "sweep"
+    lines = read_lines(run.folder / "test.translations.txt")
+    for number, (loss, seed) in enumerate((lo, s) for lo in ("hinge", "ramp") for s in (1, 2, 3)):
+        copy = folder / str(number)
+        shutil.copytree(run.folder, copy, ignore=shutil.ignore_patterns("tensorboard"))
+        overrides = ["threads=2", "tuner.epochs=2", f"loss={loss}", f"seed={seed}"]
+        (copy / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
+        changed = leave_out(lines, 1 + (loss == "ramp"), 7 - seed)
+        (copy / "test.translations.txt").write_text("".join(f"{line}\n" for line in changed))
+    return folder
+
+
+def bleu(path: Path) -> sacrebleu.metrics.bleu.BLEUScore:
+    references = [read_lines(EXAMPLE / f"test.en.{i}") for i in range(2)]
+    return sacrebleu.corpus_bleu(read_lines(path), references, tokenize="none", force=True)
+
+
+def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
+    found = rows(compare(sweep.parent, sweep, "table=csv", FEW))
+    assert [(row["metric"], row["system"]) for row in found] == [
+        (metric, f"loss={loss}")
+        for metric in ("BLEU", "chrF2", "TER")
+        for loss in ("hinge", "ramp")
+    ]
+    for row, numbers in zip(found, ((0, 1, 2), (3, 4, 5)), strict=False):
+        scores = [bleu(sweep / str(n) / "test.translations.txt") for n in numbers]
+        assert row["runs"] == "3"
+        assert float(row["score"]) == pytest.approx(statistics.mean(s.score for s in scores))
+        assert float(row["s_opt"]) == pytest.approx(statistics.stdev(s.score for s in scores))
+        assert float(row["s_sel"]) > 0
+        penalty = statistics.mean(s.bp for s in scores)
+        assert float(row["brevity_penalty"]) == pytest.approx(penalty)
+        for order in range(4):
+            mean = statistics.mean(s.precisions[order] for s in scores)
+            assert float(row[f"precision_{order + 1}"]) == pytest.approx(mean)
+    base, other = found[:2]
+    assert (base["p"], base["p_runs"]) == ("", "")
+    # Two of the 20 divisions are as far apart.
+    assert float(other["p_runs"]) == pytest.approx(0.1)
+    assert 0 < float(other["p"]) <= 1
+
+
+def test_any_system_is_the_baseline(sweep: Path) -> None:
+    first = rows(compare(sweep.parent, sweep, "table=csv", "metrics=[bleu]", FEW))
+    for baseline in ("loss=ramp", str(sweep / "4")):
+        options = [sweep, f"baseline='{baseline}'", "table=csv", "metrics=[bleu]", FEW]
+        found = rows(compare(sweep.parent, *options))
+        assert found[1]["p"] == ""
+        assert found[0]["p_runs"] == first[1]["p_runs"] != ""
+    outcome = compare(sweep.parent, sweep, "baseline=nobody", FEW)
+    assert outcome.code == 1
+    assert "baseline=nobody is none of the systems; they are loss=hinge, loss=ramp" in outcome.err
+
+
+def test_tables(sweep: Path) -> None:
+    text = compare(sweep.parent, sweep, "metrics=[bleu,ter]", FEW).check().out
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in table[:4]} == {14}
+    head = "system runs BLEU 95% s_sel s_opt p p-over-runs BP 1-grams 2-grams 3-grams 4-grams"
+    assert [c.strip().replace(" ", "-") for c in table[0].split("|")[1:-1]] == head.split()
+    assert table[2].startswith("| loss=hinge | 3 | ")
+    assert " ± " in table[2]
+    assert "- BLEU: nrefs:2|case:mixed" in text
+    by_score = sorted((bleu(sweep / n / "test.translations.txt").score, n) for n in "012")
+    assert f"- median run of loss=hinge: {sweep / by_score[1][1]}" in text
+    output = sweep.parent / "table.tex"
+    options = ["table=latex", f"output={output}", "metrics=[bleu]", FEW]
+    assert compare(sweep.parent, sweep, *options).check().out == ""
+    tex = output.read_text()
+    assert r"loss=hinge & 3 & " in tex
+    assert r"$\pm$" in tex
+    assert r"s\_sel" in tex
+    assert tex.count(r"\\") == 3
+    assert {line.count("&") for line in tex.splitlines() if line.endswith(r"\\")} == {12}
+
+
+def test_seeds_apart(sweep: Path) -> None:
+    options = ["group_seeds=false", "table=csv", "metrics=[bleu]", FEW]
+    found = rows(compare(sweep.parent, sweep / "0", sweep / "1", *options))
+    assert [row["system"] for row in found] == ["seed=1", "seed=2"]
+
+
+def test_evaluate_is_compare_on_one_system(sweep: Path) -> None:
+    paths = sweep / "0", sweep / "0" / "test.translations.txt"
+    text = compare(sweep.parent, paths[0], FEW, command="evaluate").check().out
+    score = bleu(paths[1])
+    assert text.startswith(f"{paths[0]}\n  BLEU {score.score:.2f} (nrefs:2|")
+    assert f"; BP {score.bp:.3f}, precisions {score.precisions[0]:.1f}/" in text
+    of_file = compare(sweep.parent, paths[1], "data=example", FEW, command="evaluate").check().out
+    assert of_file == text.replace(str(paths[0]), str(paths[1]))
+    wide = ["table=text", FEW]
+    assert compare(sweep.parent, paths[0], *wide).check().out == text
+
+
+def test_weights_translate(run: Run) -> None:
+    weights, lists = run.weights, run.place / "compared.nbest"
+    translate = [f"weights={weights}", f"input={EXAMPLE / 'test.de'}", f"output={lists}"]
+    run_command("translate", *translate, "n_best=5", folder=run.place).check()
+    options = ["metrics=[bleu]", "table=csv", FEW]
+    systems = f"systems={{run:{run.folder},weights:{weights},lists:{lists}}}"
+    found = rows(compare(run.place, systems, *options))
+    assert len({row["score"] for row in found}) == 1
+    assert [row["system"] for row in found] == ["run", "weights", "lists"]
+    assert [row["p"] for row in found] == ["", "1.0", "1.0"]
+    assert [bool(row["oracle"]) for row in found] == [False, False, True]
+    assert float(found[2]["oracle"]) > float(found[2]["score"])
+    # Another set than that of the run.
+    other = [f"data.test=[{EXAMPLE / 'dev.de'},{EXAMPLE / 'dev.en.0'},{EXAMPLE / 'dev.en.1'}]"]
+    (translated,) = rows(compare(run.place, run.folder, "data=example", *other, *options))
+    (stored,) = rows(compare(run.place, run.folder, "split=dev", *options))
+    assert translated["score"] == stored["score"]
+
+
+def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
+    def error(*arguments: str | Path) -> str:
+        outcome = compare(sweep.parent, *arguments, FEW)
+        assert (outcome.code, outcome.out) == (1, "")
+        return outcome.err.splitlines()[-1]
+
+    assert "holds no run with weights.txt.gz; give" in error(tmp_path)
+    assert "nothing: no such file" in error("nothing", "data=example")
+    assert "a run is named twice: " in error(sweep, sweep / "1")
+    assert "there is nothing to compare with" in error(sweep / "1" / "test.translations.txt")
+    copy = tmp_path / "copy"
+    shutil.copytree(sweep / "0", copy)
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["data"]["lowercase"] = not config["data"]["lowercase"]
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "was tuned with other data than" in error(sweep / "1", copy)
+    (copy / "config.yaml").write_text("data: {name: a, test: '${oc.env:HOME}'}\n")
+    assert "has no plain settings for its data" in error(copy)
+    (tmp_path / "list").write_text("1 ||| a ||| LM=1 ||| 0\n")
+    assert "list:1: this list is of sentence 1, and sentence 0 has none" in error(
+        tmp_path / "list", "data=example"
+    )
+
+
+def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        shutil.copytree(sweep / name, tmp_path / name)
+    (tmp_path / "1" / "weights.txt.gz").unlink()
+    outcome = compare(sweep.parent, tmp_path, FEW).check()
+    assert f"warning: {tmp_path / '1'}: is not finished, and is left out" in outcome.err

@@ -1,0 +1,187 @@
+"""``compare``: systems side by side, with the significance of their differences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.command_line import quoted, split_arguments
+from torchtune_smt.cli.hydra_main import hydra_main, warn
+from torchtune_smt.cli.outputs import Outputs, read_outputs
+from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.systems import Output, find_systems
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.data.suspicions import output_suspicions
+from torchtune_smt.evaluation import Evaluation, oracle_bleu
+from torchtune_smt.evaluation.tables import STYLES, Results
+from torchtune_smt.metrics.corpus import METRICS
+from torchtune_smt.runs.folder import REPORT, WEIGHTS
+
+
+def compare(cfg: DictConfig, *, show: bool = True) -> None:
+    """Print the scores of each system, and tests against the baseline.
+
+    Parameters
+    ----------
+    show : bool
+        Whether there is a table; the report is written in any case.
+    """
+    for name in cfg.metrics:
+        if name not in METRICS:
+            raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
+    if not cfg.metrics:
+        raise InputError(f"metrics is empty; choose of {', '.join(METRICS)}")
+    systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
+    baseline = _baseline(cfg.baseline, systems)
+    outputs = read_outputs(cfg, systems)
+    for output, lines in outputs.translations.items():
+        warn(
+            output_suspicions(
+                str(output.path),
+                [split_words(line) for line in lines],
+                [[split_words(reference) for reference in row] for row in outputs.references],
+                case=not cfg.lowercase,
+                tokens=cfg.tokenize == "none",
+            )
+        )
+    found = measure(cfg, systems, outputs, baseline)
+    table = STYLES[cfg.table](found)
+    if show and cfg.output is None:
+        print(table, end="")
+    elif show:
+        with atomic_writer(cfg.output) as file:
+            file.write(table)
+    if cfg.html is not None:
+        # It takes longer to import than a table to make.
+        from torchtune_smt.cli.report import write_report
+
+        write_report(Path(cfg.html), cfg, systems, outputs, found, baseline)
+        print(f"report: {cfg.html}", file=sys.stderr)
+
+
+def measure(
+    cfg: DictConfig, systems: Mapping[str, Sequence[Output]], outputs: Outputs, baseline: str
+) -> Results:
+    """Return the scores of the systems, and how they compare with the baseline."""
+    sampling = {"samples": cfg.samples, "seed": cfg.seed}
+    text = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
+    try:
+        evaluation = Evaluation(
+            {name: [outputs.translations[o] for o in found] for name, found in systems.items()},
+            outputs.references,
+            cfg.metrics,
+            **text,
+        )
+        scores = evaluation.scores(**sampling)
+        tested = (
+            evaluation.compare(baseline=baseline, test=cfg.test, **sampling)
+            if len(systems) > 1
+            else []
+        )
+        oracles = {
+            name: [oracle_bleu(outputs.lists[o], outputs.references, **text).score for o in found]
+            for name, found in systems.items()
+            if all(o in outputs.lists for o in found)
+        }
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return Results(
+        scores,
+        tested,
+        {name: float(np.mean(found)) for name, found in oracles.items()},
+        {
+            name: str(found[evaluation.median_run(name)].path)
+            for name, found in systems.items()
+            if len(found) > 1
+        },
+    )
+
+
+def run(name: str) -> int:
+    """Run ``compare``, or ``evaluate``, with the arguments of the process."""
+    before = sys.argv
+    try:
+        overrides, flags = split_arguments(sys.argv[1:])
+        paths = [given for given in overrides if _is_path(given)]
+        options = [given for given in overrides if not _is_path(given)]
+        if paths:
+            options.append(f"systems=[{','.join(map(quoted, paths))}]")
+        sys.argv = [sys.argv[0], *options, *flags]
+        return hydra_main(name)(compare)()
+    except (InputError, HydraException) as error:
+        raise_if_stopped()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        sys.argv = before
+
+
+def main() -> int:
+    """Compare systems; arguments that are no options are runs, sweeps, or files."""
+    return run("compare")
+
+
+def compare_runs(folder: Path, *, table: bool, report: bool) -> None:
+    """Say how the runs in a folder compare: BLEU of what all of them have translated.
+
+    Parameters
+    ----------
+    folder : path
+        Of a sweep, or of one run.
+    table : bool
+        Print the table.
+    report : bool
+        Write ``report.html`` to the folder.
+    """
+    finished = [path.parent for path in folder.rglob(WEIGHTS)]
+    splits = [
+        split
+        for split in ("test", "dev")
+        if all((run / f"{split}.translations.txt").is_file() for run in finished)
+    ]
+    if not finished or not splits:
+        return
+
+    def run(cfg: DictConfig) -> None:
+        try:
+            compare(cfg, show=table)
+        except InputError as error:
+            print(f"there is no {'table' if table else 'report'} of {folder}: {error}")
+
+    options = [f"systems=[{quoted(str(folder))}]", f"split={splits[0]}", "metrics=[bleu]"]
+    if table:
+        print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
+    if report:
+        options.append(f"html={quoted(str(folder / REPORT))}")
+    before = sys.argv
+    try:
+        sys.argv = ["compare", *options]
+        hydra_main("compare")(run)()
+    finally:
+        sys.argv = before
+
+
+def _is_path(argument: str) -> bool:
+    """Return whether an argument names something that is there, or is no option at all."""
+    return "=" not in argument.lstrip("+~") or Path(argument).exists()
+
+
+def _baseline(given: str | None, systems: Mapping[str, Sequence[Output]]) -> str:
+    """Return the name of the baseline, which may be given by a path, too."""
+    if given is None:
+        return next(iter(systems))
+    if given in systems:
+        return given
+    for name, outputs in systems.items():
+        if any(Path(given) == output.path for output in outputs):
+            return name
+    raise InputError(f"baseline={given} is none of the systems; they are {', '.join(systems)}")

@@ -1,0 +1,85 @@
+"""A decoder and tuned weights for it, as a command or a run's folder describes them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from hydra import compose
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
+from torchtune_smt.cli.command_line import quoted
+from torchtune_smt.cli.objects import make, make_dataset, make_templates, thread_count
+from torchtune_smt.cli.run_folder import Settings, take_up
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.models.base import Model, ModelSource
+from torchtune_smt.models.weight_files import read_any_weights
+
+
+class Tuned(NamedTuple):
+    """A decoder and weights that belong to it."""
+
+    decoder: Decoder
+    weights: FrozenWeights
+
+
+def open_tuned(cfg: DictConfig, settings: Settings, dataset: Dataset) -> Tuned:
+    """Return the decoder and the weights that ``translate`` is configured with.
+
+    Raises
+    ------
+    InputError
+        The weights belong to another model, or nobody says to which.
+    """
+    named = check_named(cfg, settings)
+    templates = make_templates(cfg)
+
+    def model() -> Model:
+        source: ModelSource = make(cfg, "model", "open")
+        found = source.open(
+            lambda: dataset.require("train", training=True),
+            report=lambda line: print(line, file=sys.stderr),
+            compare_bitext=False,
+            may_write=settings.may_write_model,
+        )
+        check_belongs(cfg, settings, named, model_origin(cfg, dataset, found, templates))
+        return found
+
+    decoder: Decoder = make(
+        cfg,
+        "decoder",
+        "decode",
+        offered={
+            "model": model,
+            "templates": lambda: templates,
+            "threads": lambda: thread_count(cfg.threads),
+        },
+    )
+    weights = FrozenWeights(*read_any_weights(cfg.weights))
+    dense = np.arange(len(decoder.dense_names))
+    if dense.size and not weights.read(decoder.features, dense).any():
+        raise InputError(
+            "has no weight for any dense feature of this model; was it made with another one?",
+            path=cfg.weights,
+        )
+    # Rows of features are written in this order.
+    decoder.features.intern(weights.features.names(range(len(weights))))
+    return Tuned(decoder, weights)
+
+
+def tuned_of(weights: Path) -> Tuned:
+    """Return the decoder of the run in whose folder some weights lie, and these weights.
+
+    To be called within a command that Hydra configures.
+    """
+    settings = take_up(weights.parent, ())
+    cfg = compose(
+        "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
+    )
+    return open_tuned(cfg, settings, make_dataset(cfg))

@@ -1,0 +1,216 @@
+"""The translations and the references of systems that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.objects import make_dataset
+from torchtune_smt.cli.run_folder import recorded_data
+from torchtune_smt.cli.systems import Output, reference_paths
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.lists import Source
+
+BATCH: Final = 64
+# What of a run's data the text of a set depends on, apart from the set's own files.
+_TEXT: Final = "source_language target_language folders lowercase normalize tokenize empty".split()
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What systems made of some sentences.
+
+    Attributes
+    ----------
+    translations : dict of Output to list of str
+        One a sentence.
+    references : list of list of str
+        ``references[i]``: those of sentence i.
+    corpus : Corpus, optional
+        The set that was translated, where the data are known.
+    lists : dict of Output to list of list of str
+        All hypotheses of each sentence, where there are lists.
+    """
+
+    translations: dict[Output, list[str]]
+    references: list[list[str]]
+    corpus: Corpus | None = None
+    lists: dict[Output, list[list[str]]] = field(default_factory=dict)
+
+
+def read_outputs(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> Outputs:
+    """Return the translations of all outputs; weights translate the set of the data first.
+
+    References are those of the files that are given, of the data that are given, or else of the
+    data that the runs have in common.
+
+    Raises
+    ------
+    InputError
+        There are no references; files do not have a line for each sentence; or there are weights,
+        and nobody says what they are to translate.
+    """
+    every = [output for outputs in systems.values() for output in outputs]
+    data = _common_data(cfg, every)
+    untranslated = _untranslated(cfg, every, data)
+    corpus: Corpus | None = None
+    # A report shows the source, too.
+    if data is not None and (cfg.references is None or untranslated or cfg.html is not None):
+        with option_errors("data", data):
+            corpus = Dataset(**data).require(cfg.split)
+    if corpus is None and cfg.references is None:
+        raise InputError(
+            "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
+            f"references of {cfg.split} are taken"
+        )
+    given: list[Sequence[str]] = []
+    if cfg.references is None:
+        assert corpus is not None
+        given = [[" ".join(row[0]) for row in corpus.references]]
+    lists: dict[Output, list[list[str]]] = {}
+    files: dict[Output, Path] = {}
+    made: dict[Output, list[str]] = {}
+    for output in every:
+        if output.kind == "lists":
+            lists[output] = _read_lists(output.path)
+            made[output] = [entries[0] for entries in lists[output]]
+        elif output in untranslated:
+            if corpus is None:
+                raise InputError(
+                    f"{cfg.split} is still to be translated with these weights, and nobody says "
+                    "what it is; give data=NAME",
+                    path=output.path,
+                )
+            made[output] = _translate(output, corpus)
+        else:
+            files[output] = _translations(cfg, output)
+    references = [] if cfg.references is None else reference_paths(cfg.references)
+    paths = [*references, *map(str, files.values())]
+    columns = _columns(given, paths, len(references))
+    read = dict(zip(files, columns[len(given) + len(references) :], strict=True))
+    if cfg.references is None:
+        assert corpus is not None
+        rows = [[" ".join(words) for words in row] for row in corpus.references]
+    else:
+        rows = [list(row) for row in zip(*columns[: len(references)], strict=True)]
+    for output, lines in made.items():
+        if len(lines) != len(rows):
+            raise InputError(
+                f"has translations of {len(lines)} sentences, and there are references of "
+                f"{len(rows)}",
+                path=output.path,
+            )
+    if corpus is not None and len(corpus.source) != len(rows):
+        # The references that were given are of something else.
+        corpus = None
+    return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
+
+
+def _common_data(cfg: DictConfig, outputs: Sequence[Output]) -> dict[str, Any] | None:
+    """Return the data that are given, or else those of the runs; None: there are none."""
+    if "data" in cfg:
+        make_dataset(cfg)
+        return {
+            str(name): None if OmegaConf.is_missing(cfg.data, name) else value
+            for name, value in OmegaConf.to_container(cfg.data, resolve=True).items()  # type: ignore[union-attr]
+        }
+    found: dict[str, Any] | None = None
+    first: Path | None = None
+    for folder in (o.folder for o in outputs if o.folder is not None):
+        data = recorded_data(folder)
+        if data is None:
+            continue
+        if found is None:
+            found, first = data, folder
+        elif _of_set(data, cfg.split) != _of_set(found, cfg.split):
+            if cfg.references is not None:
+                return None
+            raise InputError(
+                f"was tuned with other data than {first}, or text that is prepared in another "
+                "way; say what is to be compared: data=NAME, or references=[FILE,...]",
+                path=folder,
+            )
+    return found
+
+
+def _of_set(data: Mapping[str, Any], split: str) -> dict[str, Any]:
+    return {name: data.get(name) for name in (*_TEXT, split)}
+
+
+def _untranslated(
+    cfg: DictConfig, outputs: Sequence[Output], data: Mapping[str, Any] | None
+) -> list[Output]:
+    """Return the outputs whose weights must translate the set: no run has done it."""
+    found = []
+    for output in outputs:
+        if output.folder is None:
+            continue
+        own = recorded_data(output.folder)
+        other = (
+            data is not None
+            and own is not None
+            and _of_set(own, cfg.split) != _of_set(data, cfg.split)
+        )
+        if output.kind == "weights" or other or not _translations(cfg, output).is_file():
+            found.append(output)
+    return found
+
+
+def _translations(cfg: DictConfig, output: Output) -> Path:
+    if output.kind == "run":
+        return output.path / f"{cfg.split}.translations.txt"
+    return output.path
+
+
+def _translate(output: Output, corpus: Corpus) -> list[str]:
+    """Return the translations of a set with the weights of a run."""
+    # Most comparisons need no decoder.
+    from torchtune_smt.cli.decoding import tuned_of
+
+    assert output.weights is not None
+    decoder, weights = tuned_of(output.weights)
+    sources = [Source(i, words) for i, words in enumerate(corpus.source)]
+    batches = (sources[begin : begin + BATCH] for begin in range(0, len(sources), BATCH))
+    return [kbest.text(0) for batch in batches for kbest in decoder.decode(batch, weights, k=1)]
+
+
+def _read_lists(path: Path) -> list[list[str]]:
+    """Return the hypotheses of each sentence, in the order of the file."""
+    stored = read_lists(path, dense=[])
+    return [[kbest.text(h) for h in range(len(kbest))] for kbest in stored.lists]
+
+
+def _columns(
+    given: Sequence[Sequence[str]], files: Sequence[str], references: int
+) -> list[list[str]]:
+    """Return the lines of all files, behind columns that are given: all must have as many lines.
+
+    They are read side by side, so that one that is far too long takes no memory. The first files
+    are those of references.
+    """
+    if not given and not files:
+        return []
+    try:
+        rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
+    except UnequalLinesError as error:
+        first, *_ = error.counts
+        for number, (path, count) in enumerate(zip(files, error.counts[len(given) :], strict=True)):
+            if count != first:
+                raise InputError(
+                    f"has {count} lines, {files[0]} has {first}; every file of references "
+                    "needs one line a sentence"
+                    if number < references
+                    else f"has {count} lines, and there are references of {first} sentences; both "
+                    "need one line a sentence",
+                    path=path,
+                ) from None
+    return [[row[i] for row in rows] for i in range(len(given) + len(files))]

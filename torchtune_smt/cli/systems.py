@@ -1,0 +1,229 @@
+"""What is compared: systems, each with the outputs of one run or of several seeds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from omegaconf import DictConfig, ListConfig
+
+from torchtune_smt.cli.command_line import override_key
+from torchtune_smt.cli.hydra_main import warn
+from torchtune_smt.cli.run_folder import recorded_overrides
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import iterate_lines
+from torchtune_smt.runs.folder import WEIGHTS
+
+Kind = Literal["run", "weights", "lists", "translations"]
+_ENTRY: Final = re.compile(r"\s*\d+ \|\|\| .* \|\|\| ")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one run of a system left: its folder, or a file of it.
+
+    Attributes
+    ----------
+    path : Path
+        As it was given, or as it was found in a folder that was given.
+    kind : {"run", "weights", "lists", "translations"}
+    overrides : tuple of str
+        Of a run's command line, its seed and Hydra's options left out.
+    seed : str
+        Of a run, as its command line has it.
+    """
+
+    path: Path
+    kind: Kind
+    overrides: tuple[str, ...] = ()
+    seed: str = ""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, where it is known."""
+        if self.kind == "run":
+            return self.path
+        return self.path.parent if self.kind == "weights" else None
+
+    @property
+    def weights(self) -> Path | None:
+        """The file of its weights, where it is known."""
+        if self.kind == "run":
+            return self.path / WEIGHTS
+        return self.path if self.kind == "weights" else None
+
+
+def find_systems(
+    given: str | ListConfig | DictConfig, *, group_seeds: bool = True
+) -> dict[str, list[Output]]:
+    """Return the outputs of each system by its name.
+
+    Systems that have names keep them, and have all outputs that are found under theirs. Otherwise a
+    file is a system of its own, with its path for a name. Runs whose command lines differ in the
+    seed alone are one system, named after the overrides that others do not have.
+
+    Parameters
+    ----------
+    given
+        A path, paths, or names with paths.
+    group_seeds : bool
+        Whether the seed may differ within a system.
+
+    Raises
+    ------
+    InputError
+        Nothing is given, something twice, or a folder holds no finished run.
+    """
+    if isinstance(given, DictConfig):
+        named = {str(name): _paths(f"systems.{name!s}", paths) for name, paths in given.items()}
+    else:
+        named = {"": _paths("systems", given)}
+    if not named:
+        raise InputError("systems={} names no system; name one at least")
+    counts = Counter(path for paths in named.values() for path in paths)
+    if twice := [path for path in counts if counts[path] > 1]:
+        raise InputError(f"systems names a file twice: {', '.join(twice)}")
+    found = {
+        name: [output for path in paths for output in _outputs(Path(path))]
+        for name, paths in named.items()
+    }
+    _refuse_copies([output for outputs in found.values() for output in outputs])
+    return found if isinstance(given, DictConfig) else _named(found[""], group_seeds)
+
+
+def systems_in(
+    paths: Sequence[Path], marker: str, *, group_seeds: bool = True
+) -> dict[str, list[Output]]:
+    """Return the runs in some folders, finished or not, as `find_systems` does.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Folders of runs or of sweeps; a file counts as a run.
+    marker : str
+        The file that makes a folder that of a run.
+    """
+    outputs = []
+    for path in paths:
+        outputs += [Output(path, "run")] if path.is_file() else _runs_in(path, marker)
+    _refuse_copies(outputs)
+    return _named(outputs, group_seeds)
+
+
+def _refuse_copies(outputs: Sequence[Output]) -> None:
+    every = Counter(output.path.resolve() for output in outputs)
+    if more := [str(path) for path in every if every[path] > 1]:
+        raise InputError(f"a run is named twice: {', '.join(more)}")
+
+
+def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Output]]:
+    """Return systems whose names tell them apart."""
+    groups: dict[tuple[str, ...], list[Output]] = {}
+    for output in outputs:
+        if output.kind in ("lists", "translations") or not _recorded(output):
+            key: tuple[str, ...] = (str(output.path),)
+        else:
+            key = output.overrides
+            if not group_seeds:
+                key = (*key, f"seed={output.seed}" if output.seed else "")
+        groups.setdefault(key, []).append(output)
+    runs = [set(key) for key, group in groups.items() if _recorded(group[0])]
+    common = set.intersection(*runs) if runs else set()
+    systems: dict[str, list[Output]] = {}
+    for key, group in groups.items():
+        name = str(group[0].path)
+        if _recorded(group[0]):
+            own = " ".join(override for override in key if override and override not in common)
+            # One system alone, or the one without overrides of its own.
+            name = own or (name if len(group) == 1 else " ".join(key) or "default")
+            seeds = Counter(output.seed for output in group)
+            if len(seeds) < len(group):
+                warn([f"{name}: two runs have the same seed, and count as two all the same"])
+        systems[name] = group
+    return systems
+
+
+def _recorded(output: Output) -> bool:
+    """Return whether the run's command line is known."""
+    folder = output.folder
+    return folder is not None and (folder / ".hydra").is_dir()
+
+
+def _outputs(path: Path) -> Iterator[Output]:
+    """Yield what a path leads to: a run, the runs of a sweep, or a file."""
+    if not path.is_dir():
+        yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
+        return
+    folders = _runs_in(path, WEIGHTS)
+    started = {found.parent for found in path.rglob(".hydra")} - {o.path for o in folders}
+    warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
+    yield from folders
+
+
+def _runs_in(path: Path, marker: str) -> list[Output]:
+    """Return the run in a folder, or else those in the folders below it."""
+    if (path / marker).is_file():
+        return [_of_folder(path, path, "run")]
+    folders = sorted((found.parent for found in path.rglob(marker)), key=_natural)
+    if not folders:
+        raise InputError(
+            f"holds no run with {marker}; give the folder of a run or of a sweep, or a file",
+            path=path,
+        )
+    return [_of_folder(folder, folder, "run") for folder in folders]
+
+
+def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
+    recorded = [o for o in recorded_overrides(folder) if not o.startswith("hydra.")]
+    seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]
+    # What has no effect on what comes out.
+    passing = ("seed", "resume", "overwrite", "threads", "callbacks", "report")
+    overrides = tuple(o for o in recorded if override_key(o) not in passing)
+    return Output(path, kind, overrides, seeds[-1] if seeds else "")
+
+
+def _file(path: Path) -> Output:
+    return Output(path, "lists" if _ENTRY.match(_first_line(path)) else "translations")
+
+
+def _is_weights(path: Path) -> bool:
+    if path.name in (WEIGHTS, Path(WEIGHTS).stem):
+        return True
+    return _first_line(path).startswith("# torchtune_smt weights")
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of a file, if there is one: who reads all of it says what is wrong."""
+    return next(iter(iterate_lines(path)), "") if path.is_file() else ""
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts run 10 behind run 9."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _paths(option: str, files: Any) -> list[str]:
+    """Return the paths of a list of files; one may stand without a list."""
+    if isinstance(files, str):
+        return [files]
+    if not isinstance(files, ListConfig):
+        raise InputError(f"{option} must be a file or a list of files, not {files}")
+    if not files:
+        raise InputError(f"{option} is an empty list of files; name one file at least")
+    for path in files:
+        if not isinstance(path, str | int | float):
+            raise InputError(
+                f"{option} has {path} in the place of a file; runs of a system are given with "
+                "its name, as in systems={base:[a1,a2],new:[b1,b2]}"
+            )
+    return [str(path) for path in files]
+
+
+def reference_paths(files: Any) -> list[str]:
+    """Return the files of references."""
+    return _paths("references", files)

@@ -1,0 +1,95 @@
+"""The best that could be chosen of k-best lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.metrics.bleu import BleuReferences
+from torchtune_smt.metrics.corpus import bleu_scores, sacrebleu_metric
+from torchtune_smt.metrics.variants import BleuPlusOne
+
+# A change that gains less is rounding.
+_TOLERANCE: Final = 1e-9
+
+
+class Oracle(NamedTuple):
+    """A choice of one hypothesis of each list.
+
+    Attributes
+    ----------
+    score : float
+        Its corpus BLEU (0..100).
+    chosen : int64 [n]
+        The place in each list, from 0.
+    """
+
+    score: float
+    chosen: Int64
+
+
+def oracle_bleu(
+    lists: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    *,
+    tokenize: str = "none",
+    lowercase: bool = False,
+) -> Oracle:
+    """Choose of each list the hypothesis that makes corpus BLEU largest, as far as can be found.
+
+    Corpus BLEU does not decompose over sentences. So choices start with the first of each list, and
+    once more with the best by BLEU+1, and each sentence in turn takes the hypothesis that gains the
+    most corpus BLEU, until no change of one sentence gains anything (hill climbing; Li and
+    Khudanpur 2009). The better end is returned: no less than the score of the first hypotheses.
+
+    Parameters
+    ----------
+    lists : sequence of sequence of str
+        The hypotheses of each sentence, one or more.
+    references : sequence of sequence of str
+        ``references[i]``: those of sentence i.
+    tokenize, lowercase
+        As for `torchtune_smt.metrics.corpus.corpus_bleu`.
+    """
+    metric, words = sacrebleu_metric("bleu", tokenize, lowercase), Vocabulary()
+
+    def prepared(line: str) -> list[str]:
+        return metric._preprocess_segment(line).split()
+
+    hypotheses = [[" ".join(prepared(line)) for line in entries] for entries in lists]
+    given = KBestLists.of_strings(hypotheses, words=words)
+    bound = BleuReferences([[prepared(line) for line in row] for row in references], words)
+    counts = np.concatenate([bound.statistics(kbest) for kbest in given])
+    gains = BleuPlusOne().score(counts)
+    # As `bleu_scores` takes them.
+    rows = counts[:, [8, 9, *range(8)]].astype(np.float64)
+    begin = given.begin
+    first = begin[:-1].copy()
+    best = np.array([b + gains[b:e].argmax() for b, e in pairwise(begin)])
+    ends = [_climb(rows, begin, start) for start in (first, best)]
+    score, chosen = max(ends, key=lambda end: end[0])
+    return Oracle(score, chosen - first)
+
+
+def _climb(rows: Float64, begin: Int64, chosen: Int64) -> tuple[float, Int64]:
+    """Return corpus BLEU and the hypotheses where no change of one sentence gains anything."""
+    chosen = chosen.copy()
+    sums = rows[chosen].sum(axis=0)
+    score = float(bleu_scores(sums))
+    moved = True
+    while moved:
+        moved = False
+        for s, old in enumerate(chosen.tolist()):
+            others = sums - rows[old] + rows[begin[s] : begin[s + 1]]
+            scores = bleu_scores(others)
+            place = int(scores.argmax())
+            if scores[place] > score + _TOLERANCE:
+                chosen[s], sums, score = begin[s] + place, others[place], float(scores[place])
+                moved = True
+    return score, chosen
