@@ -1,0 +1,8 @@
+"""Draw the curves of runs and sweeps: python scripts/plot.py --help tells more."""
+
+import sys
+
+from torchtune_smt.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["plot", *sys.argv[1:]]))

@@ -1,0 +1,93 @@
+"""Curves of runs: what is read, the band over seeds, the legend."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from commands import Outcome, run_command
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
+
+
+def write_run(folder: Path, seed: int, loss: str, test: float) -> Path:
+    """Write what `plot` reads of a run."""
+    (folder / ".hydra").mkdir(parents=True)
+    (folder / ".hydra" / "overrides.yaml").write_text(f"- seed={seed}\n- loss={loss}\n")
+    lines = [
+        {"step": step, "bleu/dev": 40.0 + step * seed, "train/loss": 1 / (step + 1)}
+        for step in (0, 10, 20)
+    ]
+    lines.append({"step": 20, "bleu/test_tuned": test, "active/dense": 3.0})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("curves")
+    for n, (loss, seed) in enumerate((lo, s) for lo in ("hinge", "ramp") for s in (1, 2)):
+        write_run(folder / str(n), seed, loss, 50.0 + n)
+    return folder
+
+
+def plot(folder: Path, *arguments: str | Path) -> Outcome:
+    return run_command("plot", *arguments, folder=folder)
+
+
+def test_records_by_name(sweep: Path) -> None:
+    found = read_metrics(sweep / "1")
+    assert found["bleu/dev"] == Series([0, 10, 20], [40.0, 60.0, 80.0])
+    assert found["bleu/test_tuned"] == Series([20], [51.0])
+    assert legend("a", [found]) == "a (test 51.00)"
+    assert legend("a", [found, read_metrics(sweep / "0")]) == "a (test 50.50 ± 0.71)"
+    assert legend("a", [{}]) == "a"
+
+
+def test_the_band_has_the_steps_that_all_runs_have() -> None:
+    runs = [Series([0, 1, 2, 3], [1, 2, 3, 4]), Series([0, 2, 2], [3, 9, 5])]
+    steps, mean, low, high = band(runs)
+    assert steps == [0, 2]
+    assert (mean.tolist(), low.tolist(), high.tolist()) == ([2, 4], [1, 3], [3, 5])
+
+
+def test_smoothing() -> None:
+    assert smoothed([1, 3, 5, 7], 2) == [1, 2, 4, 6]
+    assert smoothed([1, 3], 1) == [1, 3]
+
+
+def test_a_sweep_in_one_picture(sweep: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run.svg"
+    assert plot(tmp_path, sweep, "--output", output).check().out == f"{output}\n"
+    svg = output.read_text()
+    # Text is drawn as shapes, with the text beside it in comments.
+    assert "<!-- loss=hinge (test 50.50 ± 0.71) -->" in svg
+    assert "<!-- loss=ramp (test 52.50 ± 0.71) -->" in svg
+    before = output.read_bytes()
+    plot(tmp_path, sweep, "--output", output).check()
+    assert output.read_bytes() == before
+    plot(tmp_path, sweep, "--each", "--output", output, "--labels", *"abcd").check()
+    assert "<!-- d (test 53.00) -->" in output.read_text()
+
+
+def test_bad_arguments(sweep: Path, tmp_path: Path) -> None:
+    assert "each of the 2 curves" in plot(tmp_path, sweep, "--labels", "a").err
+    assert "must end with .png" in plot(tmp_path, sweep, "--output", "a.gif").err
+    for path, message in ((tmp_path, "holds no run with metrics.jsonl"), (sweep / "0", "twice")):
+        with pytest.raises(InputError, match=message):
+            plot(tmp_path, sweep, path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "a": "b"}\n')
+    with pytest.raises(InputError, match="metrics.jsonl:2: is no line"):
+        plot(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_pictures_of_one_run_and_of_none() -> None:
+    for runs in ([], [{}]):
+        file = io.BytesIO()
+        draw({"a": runs}, file, "png")
+        assert file.getvalue().startswith(b"\x89PNG")

@@ -1,0 +1,59 @@
+"""``torchtune-smt plot``: the curves of runs and sweeps in one picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from torchtune_smt.cli.systems import systems_in
+from torchtune_smt.core.textio import atomic_path
+from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
+
+
+def main() -> int:
+    """Read the command line, draw, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Draws dev BLEU, loss, gain and active features by template of tuning runs. "
+        "Runs whose overrides differ in the seed alone are one curve, with a band from the lowest "
+        "to the highest; the legend has the overrides that others do not have, and test BLEU.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs or sweeps")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("run.png"),
+        help="file to write: .png, .svg or .pdf (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--labels", nargs="+", help="names in the legend (default: overrides, or folders)"
+    )
+    parser.add_argument(
+        "--each", action="store_true", help="a curve for each run, whatever its seed"
+    )
+    parser.add_argument(
+        "--smooth",
+        type=int,
+        default=5,
+        metavar="N",
+        help="mean over N mini-batches, for loss and gain (default: %(default)s)",
+    )
+    options = parser.parse_args()
+    if options.output.suffix not in (".png", ".svg", ".pdf"):
+        parser.error(f"--output must end with .png, .svg or .pdf, not {options.output.name}")
+    if options.smooth < 1:
+        parser.error(f"--smooth must be at least 1, not {options.smooth}")
+    systems = systems_in(options.runs, METRICS, group_seeds=not options.each)
+    labels = options.labels or list(systems)
+    if len(labels) != len(systems) or len(set(labels)) < len(labels):
+        parser.error(
+            f"give each of the {len(systems)} curves a name of its own with --labels: "
+            f"{', '.join(systems)}"
+        )
+    curves = {}
+    for label, outputs in zip(labels, systems.values(), strict=True):
+        runs = [read_metrics(output.path) for output in outputs]
+        curves[legend(label, runs)] = runs
+    with atomic_path(options.output) as beside, beside.open("wb") as file:
+        draw(curves, file, options.output.suffix[1:], options.smooth)
+    print(options.output)
+    return 0

@@ -1,0 +1,184 @@
+"""Curves of tuning runs: read from their records, drawn with a band over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import read_lines
+
+METRICS: Final = "metrics.jsonl"
+
+
+class Series(NamedTuple):
+    """What was recorded under one name.
+
+    Attributes
+    ----------
+    steps : list of int
+        In sentences tuned on.
+    values : list of float
+    """
+
+    steps: list[int]
+    values: list[float]
+
+
+Run = Mapping[str, Series]
+"""All that a run recorded."""
+
+
+def read_metrics(path: Path) -> dict[str, Series]:
+    """Return what a run recorded, by name.
+
+    Parameters
+    ----------
+    path : path
+        Of the run's folder, or of its ``metrics.jsonl``.
+
+    Raises
+    ------
+    InputError
+        The file is missing, or a line of it is no JSON object of numbers with a step.
+    """
+    path = path / METRICS if path.is_dir() else path
+    series: dict[str, Series] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            entry = {name: float(value) for name, value in json.loads(line).items()}
+            step = int(entry.pop("step"))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise InputError(
+                "is no line of a metrics file; give the folder of a run", path=path, line=number
+            ) from None
+        for name, value in entry.items():
+            found = series.setdefault(name, Series([], []))
+            found.steps.append(step)
+            found.values.append(value)
+    return series
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of each value and those before it, `window` at most."""
+    parts = [values[max(0, i + 1 - window) : i + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
+
+
+class Band(NamedTuple):
+    """Several runs' values at the steps that all of them have.
+
+    Attributes
+    ----------
+    steps : list of int
+    mean, low, high : float64 [steps]
+    """
+
+    steps: list[int]
+    mean: Float64
+    low: Float64
+    high: Float64
+
+
+def band(runs: Sequence[Series]) -> Band:
+    """Return the mean and the extremes over runs; of two values at a step the later counts."""
+    at = [dict(zip(run.steps, run.values, strict=True)) for run in runs]
+    steps = sorted(set.intersection(*(set(values) for values in at)))
+    rows = np.array([[values[step] for step in steps] for values in at])
+    return Band(steps, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
+
+
+def legend(name: str, runs: Sequence[Run]) -> str:
+    """Return a system's name with the test BLEU of its runs, as far as they recorded it."""
+    scores = [run["bleu/test_tuned"].values[-1] for run in runs if "bleu/test_tuned" in run]
+    if not scores:
+        return name
+    spread = f" ± {np.std(scores, ddof=1):.2f}" if len(scores) > 1 else ""
+    return f"{name} (test {np.mean(scores):.2f}{spread})"
+
+
+def draw(
+    systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str, window: int = 5
+) -> None:
+    """Draw dev BLEU, loss, gain and the active features of each template.
+
+    Where a system has several runs, a line is their mean, and a band reaches from the lowest to
+    the highest of them.
+
+    Parameters
+    ----------
+    systems : mapping of str to sequence of Run
+        The runs of each system by its label.
+    output : binary file
+    form : {"png", "svg", "pdf"}
+    window : int
+        Mini-batches that loss and gain are averaged over.
+    """
+    # It takes long to import.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # The same runs give the same bytes.
+    matplotlib.rcParams["svg.hashsalt"] = "torchtune_smt"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True, layout="constrained")
+    bleu, loss, gain, active = axes.flat
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    markers = "os^Dvx"
+    for s, (label, runs) in enumerate(systems.items()):
+        colour = colours[s % len(colours)]
+        _curve(bleu, runs, "bleu/dev", color=colour, marker="o", label=label)
+        for axis, name in ((loss, "train/loss"), (gain, "train/gain")):
+            _curve(axis, runs, name, window, color=colour, label=label)
+        names = sorted({name for run in runs for name in run if name.startswith("active/")})
+        for t, name in enumerate(names):
+            template = name.partition("/")[2]
+            # One system: a colour for each template. Several: its colour, a marker for each.
+            single = len(systems) == 1
+            _curve(
+                active,
+                runs,
+                name,
+                color=colours[t % len(colours)] if single else colour,
+                marker=markers[t % len(markers)],
+                label=template if single or s == 0 else None,
+            )
+    _finish(bleu, "dev BLEU", legend=True)
+    _finish(loss, "mean loss of a pair")
+    _finish(gain, "mean gain of the best hypotheses")
+    _finish(active, "active features", legend=True)
+    active.set_yscale("log")
+    for axis in axes[1]:
+        axis.set_xlabel("sentences tuned on")
+    # The day is no result, and nothing is loaded from the addresses that matplotlib names.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    figure.savefig(output, format=form, dpi=110, metadata=metadata)
+    plt.close(figure)
+
+
+def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: Any) -> None:
+    """Draw what some runs recorded under a name, as far as they did."""
+    found = [run[name] for run in runs if name in run]
+    if not found:
+        return
+    steps, mean, low, high = band(found)
+    colour = style["color"]
+    if len(found) > 1:
+        smooth = [smoothed(values.tolist(), max(window, 1)) for values in (low, high)]
+        axis.fill_between(steps, *smooth, color=colour, alpha=0.2, linewidth=0)
+    elif window:
+        axis.plot(steps, mean, color=colour, alpha=0.25)
+    axis.plot(steps, smoothed(mean.tolist(), max(window, 1)), **style)
+
+
+def _finish(axis: Any, title: str, *, legend: bool = False) -> None:
+    axis.set_title(title, fontsize="medium")
+    axis.grid(alpha=0.3)
+    if legend and axis.has_data():
+        axis.legend(fontsize="small")
