@@ -50,7 +50,6 @@ class FakeTrain:
         for folder in folders:
             if not self.train(folder):
                 self.code = 1
-                break
         return self
 
     def train(self, folder: Path) -> bool:
@@ -185,9 +184,9 @@ def test_a_sweep_goes_on_where_it_was(run: Run) -> None:
     points = sweep("regularizer.strength", values, run, start=train)
     assert [p.folder.name for p in points] == ["0.1", "0.2", "0.3"]
     assert train.commands[-1][1:] == ["train.py", f"resume={run.folder / '0.2'}"]
-    assert len(train.commands) == 3
+    assert len(train.commands) == 2
     assert sweep("regularizer.strength", values, run, start=train) == points
-    assert len(train.commands) == 3
+    assert len(train.commands) == 2
 
 
 def options(tmp_path: Path, *arguments: str) -> liu2013.Options:
@@ -322,7 +321,6 @@ def store(folder: Path) -> dict[str, Result]:
 
 
 def test_tables(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     results = store(tmp_path / "runs")
     assert Result.load(tmp_path / "runs" / "multi30k" / "oscar") == results["oscar"]
     liu2013.write_tables(tmp_path / "runs", tmp_path / "out")
@@ -397,7 +395,6 @@ def test_p_values_of_another_test_are_computed_again(tmp_path: Path) -> None:
 
 
 def test_rows_without_translations_say_so(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     folder = tmp_path / "runs" / "multi30k"
     store(tmp_path / "runs")
     translate_rows(folder)
@@ -453,7 +450,6 @@ def test_sections_in_one_table(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_rows(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     model = ["model.order=3", "model.folds=3", "model.iterations=2", "decoder.pop_limit=5"]
     arguments = ["--small", "--rows", "mert_dev", "pro_dev", "--iterations", "1"]
     command = [sys.executable, "scripts/reproduce/liu2013.py", *arguments]

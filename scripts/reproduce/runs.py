@@ -171,16 +171,15 @@ def sweep(
     for point in points:
         if point.stopped and not complete(point, start=start, tick=tick):
             failed.add(point.folder)
-    while todo := [p for p in points if not p.finished and p.folder not in failed]:
+    todo = [p for p in points if not p.finished and p.folder not in failed]
+    if todo:
         arguments = [
             *[sys.executable, "train.py", "-m", *run.overrides],
             f"{option}={','.join(point.folder.name for point in todo)}",
             f"hydra.sweep.dir={run.folder}",
             f"hydra.sweep.subdir=${{{option}}}",
         ]
-        if not _follow(todo, arguments, run.folder, start, tick):
-            # Hydra stops at the first that fails; the others are tried without it.
-            failed.add(next(p.folder for p in todo if not p.finished))
+        _follow(todo, arguments, run.folder, start, tick)
     return [point for point in points if point.finished]
 
 
@@ -199,7 +198,7 @@ def _follow(
     records = {run.folder: _Record.of(run) for run in runs}
     for run in runs:
         if not run.stopped:
-            _clear(run.folder)
+            _clear(run)
             records[run.folder].parts = []
     folder.mkdir(parents=True, exist_ok=True)
     current = None
@@ -209,16 +208,16 @@ def _follow(
         try:
             code = None
             while code is None:
-                if current is None or (current.finished and current is not runs[-1]):
-                    current = next((run for run in runs if not run.finished), runs[-1])
+                if (now := _current(runs)) is not current:
+                    current = now
                     records[current.folder].begin()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(timeout=tick)
-                now = time.monotonic()
+                instant = time.monotonic()
                 cpu = _cpu_seconds(process.pid) if code is None else _children_seconds() - before
                 total = max(used, cpu)
-                records[current.folder].add(now - last, total - used)
-                last, used = now, total
+                records[current.folder].add(instant - last, total - used)
+                last, used = instant, total
         finally:
             if code is None:
                 process.terminate()
@@ -228,6 +227,15 @@ def _follow(
             # It took less than a tick.
             records[run.folder].begin()
     return code == 0 and all(run.finished for run in runs)
+
+
+def _current(runs: Sequence[Run]) -> Run:
+    """Return the run that is at work: one that fails is followed by the next, too."""
+    begun = [i for i, run in enumerate(runs) if run.finished or _files(run)]
+    last = begun[-1] if begun else 0
+    if runs[last].finished and last + 1 < len(runs):
+        last += 1
+    return runs[last]
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -245,16 +253,20 @@ def _children_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _clear(folder: Path) -> None:
+def _files(run: Run) -> list[Path]:
+    """Return what a run itself has written."""
+    if not run.folder.is_dir():
+        return []
+    return [path for path in run.folder.iterdir() if path.name not in (RECORD, LOG, SWEEP)]
+
+
+def _clear(run: Run) -> None:
     """Remove what an earlier attempt left that cannot be taken up again."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name in (RECORD, LOG, SWEEP):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    for path in _files(run):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 class Log(NamedTuple):
