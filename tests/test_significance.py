@@ -355,7 +355,11 @@ def test_scores_and_their_deviations(systems):  # type: ignore[no-untyped-def]
             assert "; mean of 2 runs, s_sel " in str(described)
     one = Evaluation(first_runs(systems), systems[1]).scores(samples=400, seed=9)["base"][0]
     assert one.s_opt == 0
-    assert str(one) == f"{one.score}, 95%: {one.low:.2f} to {one.high:.2f}"
+    precisions = "/".join(f"{precision:.1f}" for precision in one.score.precisions)
+    assert str(one) == (
+        f"{one.score}, 95%: {one.low:.2f} to {one.high:.2f}; "
+        f"BP {one.score.brevity_penalty:.3f}, precisions {precisions}"
+    )
 
 
 def test_s_sel_is_the_standard_error_of_a_mean() -> None:

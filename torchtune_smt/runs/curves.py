@@ -131,24 +131,27 @@ def draw(
     bleu, loss, gain, active = axes.flat
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     markers = "os^Dvx"
+    every = {name for runs in systems.values() for run in runs for name in run}
+    templates = sorted(name for name in every if name.startswith("active/"))
+    named: set[str] = set()
     for s, (label, runs) in enumerate(systems.items()):
         colour = colours[s % len(colours)]
         _curve(bleu, runs, "bleu/dev", color=colour, marker="o", label=label)
         for axis, name in ((loss, "train/loss"), (gain, "train/gain")):
             _curve(axis, runs, name, window, color=colour, label=label)
-        names = sorted({name for run in runs for name in run if name.startswith("active/")})
-        for t, name in enumerate(names):
-            template = name.partition("/")[2]
-            # One system: a colour for each template. Several: its colour, a marker for each.
-            single = len(systems) == 1
-            _curve(
-                active,
-                runs,
-                name,
-                color=colours[t % len(colours)] if single else colour,
-                marker=markers[t % len(markers)],
-                label=template if single or s == 0 else None,
-            )
+        # One system: a colour for each template. Several: its colour, a marker for each.
+        for t, name in enumerate(templates):
+            if any(name in run for run in runs):
+                colour_of_template = colours[t % len(colours)] if len(systems) == 1 else colour
+                _curve(
+                    active,
+                    runs,
+                    name,
+                    color=colour_of_template,
+                    marker=markers[t % len(markers)],
+                    label=None if name in named else name.partition("/")[2],
+                )
+                named.add(name)
     _finish(bleu, "dev BLEU", legend=True)
     _finish(loss, "mean loss of a pair")
     _finish(gain, "mean gain of the best hypotheses")

@@ -1,0 +1,216 @@
+"""The report: what it shows, what it escapes, and that a browser has nothing to complain about."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from base64 import b64decode
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Run, run_command
+
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, align
+from torchtune_smt.report.content import (
+    Contribution,
+    Example,
+    GroupRow,
+    Model,
+    Pair,
+    Report,
+    Side,
+    WeightRow,
+)
+from torchtune_smt.report.page import page
+
+EXAMPLE = example_folder()
+HOSTILE = "<script>alert(1)</script>"
+LOADING = {"src", "href", "srcset", "data", "action", "background", "poster"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Page(HTMLParser):
+    """Elements, attributes that load something, and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+        self.handlers: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in LOADING]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def check_self_contained(text: str) -> Page:
+    found = Page(text)
+    assert "script" not in found.tags
+    assert found.handlers == []
+    assert all(address.startswith(("#", "data:")) for address in found.loaded), found.loaded
+    assert "default-src 'none'" in text
+    assert "@import" not in text and "url(" not in text
+    return found
+
+
+@pytest.fixture(scope="module")
+def reported(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on two systems: the run, and another with two seeds and hostile translations."""
+    place = tmp_path_factory.mktemp("report")
+    lines = read_lines(run.folder / "test.translations.txt")
+    for name, seed in (("base", 1), ("bad", 1), ("bad", 2), ("bad", 3)):
+        folder = place / f"{name}{seed}"
+        shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
+        overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+        overrides += [f"seed={seed}"] + (["loss=hinge"] if name == "bad" else [])
+        (folder / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
+        if name == "bad":
+            changed = [
+                f"{HOSTILE} {line}" if i < 10 * seed else line for i, line in enumerate(lines)
+            ]
+            (folder / "test.translations.txt").write_text("".join(f"{x}\n" for x in changed))
+    (place / "bad2" / "groups.tsv.gz").write_bytes(b"")
+    table = [f"7\t-0.5\t2\trule_id:{HOSTILE}", "7\t-0.5\t2\trule_id:b", "9\t0.1\t1\tc"]
+    (place / "groups.tsv").write_text("\n".join(["group\tweight\tsize\tfeature", *table]) + "\n")
+    subprocess.run(["gzip", "-n", place / "groups.tsv"], check=True)
+    shutil.move(place / "groups.tsv.gz", place / "bad2" / "groups.tsv.gz")
+    # The model is the run's.
+    (place / "outputs").symlink_to(run.place / "outputs")
+    options = [
+        "systems={base:[base1],bad:[bad1,bad2,bad3]}",
+        "samples=20",
+        "html=report.html",
+        "metrics=[bleu]",
+    ]
+    outcome = run_command("compare", *options, folder=place).check()
+    assert "report: report.html" in outcome.err
+    return place / "report.html"
+
+
+def test_text_is_escaped_and_nothing_is_loaded(reported: Path) -> None:
+    shown = check_self_contained(reported.read_text())
+    assert HOSTILE in shown.words
+    assert f"rule_id:{HOSTILE}" in shown.words
+    assert {"table", "details", "img"} <= set(shown.tags)
+
+
+def test_what_the_page_shows(reported: Path) -> None:
+    text = reported.read_text()
+    shown = Page(text)
+    words = " ".join(shown.words.split())
+    assert "bad: what follows is of bad2, its median run." in words
+    assert "bad is worse" in words
+    # Its translations are not those of its decoder, and nothing says how they came about.
+    assert words.count("derivation of base") >= 6
+    assert "derivation of bad" not in words
+    assert "fires in" in words
+    assert "LanguageModel" in words and "group weight features such as" in words
+    curves = re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", text)
+    assert curves is not None
+    svg = b64decode(curves[1])
+    assert svg.startswith(b"<?xml")
+    assert b"<!-- bad (test " in svg
+
+
+def test_all_text_is_escaped() -> None:
+    h = HOSTILE
+    part = Derivation(h, h, (Derivation(h, h),))
+    side = Side(h, 1.0, [Contribution(h, 1.0, 1.0)], 1.0, Derivation("", "", (part,)))
+    example = Example(1, h, [h], align([h], [h, h]), [side, side])
+    report = Report(
+        title=h,
+        tables=[([h, h], [[h, h]], [h])],
+        systems=[h, h],
+        words=[Bucket(h, 1, [1.0, 1.0])],
+        lengths=[Bucket(h, 1, [1.0, 1.0])],
+        pairs=[Pair([h, h], [example], [], [NgramDifference(h, 1, 0)], [])],
+        runs={h: h},
+        curves=f"<svg>{h}</svg>".encode(),
+        models=[Model(h, h, {h: [WeightRow(h, 1.0, (h, h))]}, 1, [GroupRow(h, h, h, [h])])],
+        notes=[h],
+    )
+    found = check_self_contained(page(report))
+    # Each of those above, some of them several times.
+    assert found.words.count(h) == page(report).count("&lt;script&gt;alert(1)&lt;/script&gt;") > 50
+
+
+def test_a_system_alone_and_without_a_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text((run.folder / "test.translations.txt").read_text())
+    files = f"references=[{EXAMPLE / 'test.en.0'},{EXAMPLE / 'test.en.1'}]"
+    run_command("evaluate", "a", files, "samples=20", "html=a.html", folder=tmp_path).check()
+    shown = check_self_contained((tmp_path / "a.html").read_text())
+    words = " ".join(shown.words.split())
+    assert "a: the best sentences" in words
+    assert "a: the worst sentences" in words
+    assert "a has no features and derivations here: the run that made it is not known." in words
+    assert "Weights" not in words
+
+
+def test_train_reports(run: Run) -> None:
+    options = ["model.order=3", "model.folds=3", "model.iterations=2", "tuner.epochs=1"]
+    options += ["tuner.sentences=5", "decoder.k=5", "decoder.pop_limit=5", "features=dense"]
+    arguments = [*options, "report=true", "hydra.run.dir=reported"]
+    outcome = run_command("train", *arguments, folder=run.place).check()
+    assert "| system" not in outcome.out
+    shown = check_self_contained((run.place / "reported" / "report.html").read_text())
+    words = " ".join(shown.words.split())
+    assert "derivation of" in words
+    assert "Learning curves" in words
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, BROWSERS)), reason="there is no Chromium to open the page with"
+)
+def test_a_browser_has_nothing_to_complain_about(reported: Path, tmp_path: Path) -> None:
+    assert open_in_browser(reported, tmp_path / "page") == ([], set())
+    # What would be found.
+    address = "http://127.0.0.1:9/x.png"
+    (tmp_path / "bad.html").write_text(f'<img src="{address}"><script>console.log("hi")</script>')
+    (line,), requests = open_in_browser(tmp_path / "bad.html", tmp_path / "bad")
+    assert '"hi"' in line
+    assert requests == {address}
+
+
+def open_in_browser(path: Path, folder: Path) -> tuple[list[str], set[str]]:
+    """Open a page in Chromium; returns the messages of its console, and what it asked for."""
+    folder.mkdir()
+    browser = next(path for path in map(shutil.which, BROWSERS) if path)
+    log, picture = folder / "net.json", folder / "page.png"
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update"),
+            # Chromium itself would look for updates.
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            *("--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}"),
+            *(f"--log-net-log={log}", f"--screenshot={picture}", "--window-size=1200,3000"),
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert picture.stat().st_size > 5_000
+    events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    # Those of Chromium itself have no page for their origin.
+    asked = {
+        event["url"]
+        for event in events
+        if event.get("initiator", "not an origin") != "not an origin"
+        and not event.get("url", "").startswith(("data:", "file:"))
+    }
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked

@@ -1,0 +1,279 @@
+"""A comparison as an HTML page: what is gathered for it, of texts, runs and their decoders."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.outputs import Outputs
+from torchtune_smt.cli.systems import Output
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words
+from torchtune_smt.core.textio import atomic_writer, iterate_lines
+from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.evaluation.analysis import (
+    SentenceScores,
+    align,
+    extremes,
+    ngram_differences,
+    word_f1,
+)
+from torchtune_smt.evaluation.tables import MetricTable, Results
+from torchtune_smt.features.template import template_of
+from torchtune_smt.report.content import (
+    Contribution,
+    Example,
+    GroupRow,
+    Model,
+    Pair,
+    Report,
+    Side,
+    WeightRow,
+)
+from torchtune_smt.report.page import page
+from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
+from torchtune_smt.runs.folder import GROUPS
+
+# Sentences shown of each kind, and decoded to find examples of features.
+SHOWN: Final = 6
+DECODED: Final = 100
+# Systems beside the baseline whose sentences are shown; features and groups of each table.
+PAIRS: Final = 4
+FEATURES: Final = 12
+DECIDED: Final = 8
+
+
+class _Decoded(NamedTuple):
+    """Translations of some sentences by a run's own decoder, each with its features."""
+
+    texts: dict[int, str]
+    rows: dict[int, dict[str, float]]
+    weights: dict[str, float]
+    dense: frozenset[str]
+    derivations: dict[int, Derivation]
+
+
+def write_report(
+    path: Path,
+    cfg: DictConfig,
+    systems: Mapping[str, Sequence[Output]],
+    outputs: Outputs,
+    results: Results,
+    baseline: str,
+) -> None:
+    """Write the page of a comparison.
+
+    Of each system the median run is shown. Where the folder of a run is known, some sentences are
+    decoded with its weights, for features and derivations.
+    """
+    chosen = {
+        name: next(o for o in found if results.median.get(name, str(found[0].path)) == str(o.path))
+        for name, found in systems.items()
+    }
+    text = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
+    lines = {name: outputs.translations[output] for name, output in chosen.items()}
+    scores = SentenceScores(lines, outputs.references, **text)
+    tokens = {name: [split_words(line) for line in found] for name, found in lines.items()}
+    references = [[split_words(line) for line in row] for row in outputs.references]
+    others = [name for name in systems if name != baseline]
+    notes = []
+    if len(others) > PAIRS:
+        notes.append(
+            f"Examples are of {PAIRS} of {len(others)} systems; give fewer to see the others'."
+        )
+    sentences = _extremes(scores, baseline, others[:PAIRS])
+    wanted = sorted({i for found in sentences.values() for kind in found for i in kind})
+    decoded: dict[str, _Decoded] = {}
+    shown = [baseline, *others[:PAIRS]]
+    for name in shown:
+        found = _decode(chosen[name], outputs, wanted)
+        if isinstance(found, str):
+            notes.append(f"{name} has no features and derivations here: {found}.")
+        else:
+            decoded[name] = found
+    pairs = []
+    for names, (better, worse) in sentences.items():
+        more, fewer = (
+            ngram_differences(tokens[names[0]], tokens[names[1]], references)
+            if len(names) > 1
+            else ([], [])
+        )
+        examples = partial(
+            _example,
+            names=names,
+            outputs=outputs,
+            tokens=tokens,
+            scores=scores,
+            decoded=decoded,
+        )
+        shown_sentences = [examples(i) for i in better], [examples(i) for i in worse]
+        pairs.append(Pair(names, *shown_sentences, more, fewer))
+    report = Report(
+        title=" · ".join(systems),
+        tables=[_cells(MetricTable.of(results, m)) for m in range(results.metrics)],
+        systems=list(systems),
+        words=word_f1(list(tokens.values()), references),
+        lengths=scores.by_length([len(row[0]) for row in references]),
+        pairs=pairs,
+        runs=dict(results.median),
+        curves=_curves(systems),
+        models=[_model(n, chosen[n], decoded[n], outputs) for n in shown if n in decoded],
+        notes=notes,
+    )
+    with atomic_writer(path) as file:
+        file.write(page(report))
+
+
+def _cells(table: MetricTable) -> tuple[list[str], list[list[str]], list[str]]:
+    return table.head, table.rows, table.notes
+
+
+def _extremes(
+    scores: SentenceScores, baseline: str, others: Sequence[str]
+) -> dict[tuple[str, ...], tuple[list[int], list[int]]]:
+    """Return for each system and the baseline, or the baseline alone, the sentences to show."""
+    base = scores.gains(baseline)
+    if not others:
+        return {(baseline,): extremes(base - base.mean(), SHOWN)}
+    return {(name, baseline): extremes(scores.gains(name) - base, SHOWN) for name in others}
+
+
+def _decode(output: Output, outputs: Outputs, wanted: Sequence[int]) -> _Decoded | str:
+    """Return some sentences decoded with the weights of a run, or why there are none."""
+    if output.weights is None:
+        return "the run that made it is not known"
+    if outputs.corpus is None:
+        return "its source sentences are not known"
+    # Only here is a decoder needed.
+    from torchtune_smt.cli.decoding import tuned_of
+    from torchtune_smt.kbest.lists import Source
+
+    try:
+        decoder, weights = tuned_of(output.weights)
+    except InputError as error:
+        return str(error)
+    every = outputs.corpus.source
+    spread = np.linspace(0, len(every) - 1, min(DECODED, len(every))).astype(int).tolist()
+    chosen = sorted({*wanted, *spread})
+    sources = [Source(i, every[i]) for i in chosen]
+    texts, rows, derivations = {}, {}, {}
+    for kbest in decoder.decode(sources, weights, k=1):
+        ids, values = kbest.row(0)
+        texts[kbest.index] = kbest.text(0)
+        rows[kbest.index] = dict(zip(decoder.features.names(ids), values.tolist(), strict=True))
+    for i in wanted:
+        derivation = decoder.derivation(Source(i, every[i]), weights)
+        if derivation is not None:
+            derivations[i] = derivation
+    names = weights.features.names(range(len(weights)))
+    known = dict(zip(names, weights.values.tolist(), strict=True))
+    return _Decoded(texts, rows, known, frozenset(decoder.dense_names), derivations)
+
+
+def _example(
+    i: int,
+    *,
+    names: Sequence[str],
+    outputs: Outputs,
+    tokens: Mapping[str, Sequence[Sequence[str]]],
+    scores: SentenceScores,
+    decoded: Mapping[str, _Decoded],
+) -> Example:
+    """Return a sentence with the translations of one system or two."""
+    sides = []
+    for name in names:
+        mine = decoded.get(name)
+        # The decoder of the run must write what was scored: settings may have been lost.
+        is_mine = mine is not None and split_words(mine.texts[i]) == list(tokens[name][i])
+        decided: list[Contribution] = []
+        margin = None
+        other = decoded.get(next((n for n in names if n != name), ""))
+        if mine is not None and other is not None and is_mine and mine.texts[i] != other.texts[i]:
+            decided = _contributions(mine, other, i)
+            margin = sum(one.value for one in decided)
+        derivation = mine.derivations.get(i) if mine is not None and is_mine else None
+        gain = float(scores.gains(name)[i])
+        sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
+    source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
+    pieces = align(tokens[names[0]][i], tokens[names[-1]][i])
+    return Example(i + 1, source, outputs.references[i], pieces, sides)
+
+
+def _contributions(mine: _Decoded, other: _Decoded, i: int) -> list[Contribution]:
+    """Return what a run's features add to the lead of its translation, the largest first."""
+    ours, theirs = mine.rows[i], other.rows[i]
+    found = [
+        Contribution(name, mine.weights[name], ours.get(name, 0.0) - theirs.get(name, 0.0))
+        for name in sorted(ours.keys() | theirs.keys())
+        if mine.weights.get(name)
+    ]
+    found = [one for one in found if one.value]
+    return sorted(found, key=lambda one: -abs(one.value))
+
+
+def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
+    """Return the learning curves of all runs that have some, as SVG."""
+    found: dict[str, list[Any]] = {}
+    for name, outputs in systems.items():
+        folders = [o.folder for o in outputs if o.folder and (o.folder / METRICS).is_file()]
+        if folders:
+            runs = [read_metrics(folder) for folder in folders]
+            found[legend(name, runs)] = runs
+    if not found:
+        return b""
+    file = io.BytesIO()
+    draw(found, file, "svg")
+    return file.getvalue()
+
+
+def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> Model:
+    """Return the largest weights of each template, with sentences in which they fire."""
+    assert output.folder is not None and outputs.corpus is not None
+    fires: dict[str, int] = {}
+    for i, row in decoded.rows.items():
+        for feature in row:
+            fires.setdefault(feature, i)
+    by_template: dict[str, list[tuple[str, float]]] = {}
+    for feature, weight in decoded.weights.items():
+        if weight:
+            template = "dense" if feature in decoded.dense else template_of(feature)
+            by_template.setdefault(template, []).append((feature, weight))
+    weights = {}
+    for template in sorted(by_template, key=lambda t: (t != "dense", t)):
+        largest = sorted(by_template[template], key=lambda entry: (-abs(entry[1]), entry[0]))
+        weights[template] = [
+            WeightRow(feature, weight, _where(fires.get(feature), decoded, outputs))
+            for feature, weight in largest[:FEATURES]
+        ]
+    groups = _groups(output.folder / GROUPS)
+    return Model(name, str(output.path), weights, len(decoded.rows), groups)
+
+
+def _where(i: int | None, decoded: _Decoded, outputs: Outputs) -> tuple[str, ...]:
+    if i is None or outputs.corpus is None:
+        return ()
+    return " ".join(outputs.corpus.source[i]), decoded.texts[i]
+
+
+def _groups(path: Path) -> list[GroupRow]:
+    """Return the groups with the largest weights that have several features."""
+    if not path.is_file():
+        return []
+    lines = iterate_lines(path)
+    next(lines, None)
+    found: list[GroupRow] = []
+    for _, rows in groupby((line.split("\t") for line in lines), key=lambda row: row[0]):
+        members = list(rows)
+        if any(len(row) != 4 for row in members):
+            raise InputError("is no file of groups", path=path)
+        if len(members) > 1 and len(found) < FEATURES:
+            number, weight, size, _ = members[0]
+            found.append(GroupRow(number, weight, size, [row[3] for row in members[:FEATURES]]))
+    return found

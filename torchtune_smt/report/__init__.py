@@ -1,0 +1,1 @@
+"""Comparisons of systems as one HTML page that needs nothing else."""
