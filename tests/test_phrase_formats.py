@@ -260,6 +260,7 @@ def test_all_of_moses_own(shared):
         ("Distortion\n", "Distortion\nGeneration\n", 15, "the feature Generation is not supported"),
         ("[distortion-limit]\n6", "[distortion-limit]\nsix", 7, "'six' is no whole number"),
         ("type=wbe-msd-", "type=wbe-", 13, "the reordering type"),
+        ("=6 type", "=3 type", 13, "LexicalReordering0 has 6 scores, and not num-features=3"),
         ("# A comment", "comment", 1, "stands before the first [section]"),
     ],
 )

@@ -25,6 +25,7 @@ TASKS = {
     "hiero": [],
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
     "aligned": ["model.alignment_file=a"],
+    "phrase": ["decoder=phrase", "model=phrase"],
     "moses": ["decoder=phrase", "model=moses", "model.ini=i", "init=moses"],
     "lists": ["decoder=kbest_files", "decoder.dev=d", "decoder.train=t"],
     "all lists": [
@@ -55,7 +56,7 @@ class Case(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        return self.task in ("hiero", "files", "aligned", "moses")
+        return self.task in ("hiero", "files", "aligned", "phrase", "moses")
 
     @property
     def on_train(self) -> bool:
@@ -63,7 +64,7 @@ class Case(NamedTuple):
 
     @property
     def builds(self) -> bool:
-        return self.task in ("hiero", "aligned")
+        return self.task in ("hiero", "aligned", "phrase")
 
     @property
     def references(self) -> bool:
@@ -120,8 +121,8 @@ effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.count
 effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
 effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
 effect(lambda c: c.decodes, "model.ini model.phrase_table model.reordering_table")
-effect(lambda c: c.decodes, "model.rule_counts")
-effect(lambda c: c.task == "hiero", "model.aligner model.iterations")
+effect(lambda c: c.decodes, "model.rule_counts model.reordering")
+effect(lambda c: c.task in ("hiero", "phrase"), "model.aligner model.iterations")
 # Whole lists, with copies, come to batch tuners, which tell hypotheses apart by their words.
 effect(
     lambda c: c.decodes or c.tuner == "online" or c.task == "scores" or c.task == "short lists",

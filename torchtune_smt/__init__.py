@@ -30,10 +30,13 @@ _WHERE: Final = {
     "BitextModel": "models.bitext",
     "FileModel": "models.files",
     "Model": "models.base",
+    "MosesModel": "models.moses",
+    "PhraseModel": "models.phrase",
     "load_model": "models.folder",
     "Decoder": "decoders.base",
     "HieroDecoder": "decoders.hiero",
     "KBestFiles": "decoders.kbest_files",
+    "PhraseDecoder": "decoders.phrase",
     # tuning
     "Gradient": "tuners.gradient",
     "gradient": "tuners.gradient",

@@ -18,6 +18,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import formats, read_alignments, read_grammar
+from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.kbest.formats import Format, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists
@@ -64,6 +65,12 @@ ein [X][X] haus [X] ||| a [X][X] house [X] ||| 1 0 0.3 0.2 ||| 0-0 1-1 2-2 |||
 [X][X] do not [X][X] [X] ||| [X][X] n' ai [X][X] pas [X] ||| 0.1 0.9 0.9 0.9 ||| 3-3 0-0
 [X][X] von [X][X] [X] ||| [X][X] 's [X][X] [X] ||| 0.1 0.9 0.9 F=0.5 ||| 2-0 0-2
 """
+PHRASES = """ein  haus ||| a house ||| 0.5 .25 1 1e-3 ||| 0-0 1-1 ||| 2 4 1 ||| |||
+ein ||| a ||| 0.5 0.5 0.30000000000000000000001 0 ||| ||| 8 9 7
+ein ||| one ||| 1 1 1 1
+nun ||| ||| 1 1 1 1
+ein ||| a ||| 1 1 1 1 ||| 0-0
+"""
 ARPA = """made by hand
 
 \\data\\
@@ -100,7 +107,19 @@ TARGET = "this is a house\nfor us\nno\nyes\n"
 
 ALL = [
     text.encode()
-    for text in (MOSES, CDEC, FEATURES, SCORES, SCORED, RULES, MOSES_RULES, ARPA, WEIGHTS, SOURCE)
+    for text in (
+        MOSES,
+        CDEC,
+        FEATURES,
+        SCORES,
+        SCORED,
+        RULES,
+        MOSES_RULES,
+        PHRASES,
+        ARPA,
+        WEIGHTS,
+        SOURCE,
+    )
 ]
 # What means something in some format, and what some program or other takes for a blank, a line
 # end or a digit.
@@ -157,8 +176,7 @@ def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, l
         right = [-symbol if symbol < 0 else table.target_words[symbol] for symbol in target]
         values = table.dense[rule].tolist()
         if format == "moses":
-            # The last bit of a logarithm is a library's own.
-            values = [float(f"{value:.14g}") for value in values]
+            values = _digits(values)
         found[tuple(left), tuple(right)] = values
     return table.dense_names, found
 
@@ -166,8 +184,30 @@ def _grammar(format: formats.Format, path: Path) -> tuple[list[str], dict[Any, l
 def _simple_grammar(format: str, data: bytes) -> tuple[list[str], dict[Any, list[float]]]:
     names, found = simple.grammar(data, format)
     if format == "moses":
-        found = {rule: [float(f"{v:.14g}") for v in row] for rule, row in found.items()}
+        found = {rule: _digits(row) for rule, row in found.items()}
     return names, found
+
+
+def _phrases(path: Path) -> dict[Any, Any]:
+    table = read_phrase_table(path)
+    found = {}
+    for rule in range(len(table)):
+        source, target = table.rule_text(rule)
+        links: list[tuple[int, int]] = []
+        if table.point_begin is not None and table.points is not None:
+            links = [(s, t) for s, t in table.points[slice(*table.point_begin[rule : rule + 2])]]
+        found[tuple(source), tuple(target)] = (_digits(table.dense[rule].tolist()), links)
+    return found
+
+
+def _simple_phrases(data: bytes) -> dict[Any, Any]:
+    found = simple.phrases(data)
+    return {pair: (_digits(logs), links) for pair, (logs, links) in found.items()}
+
+
+def _digits(values: list[float]) -> list[float]:
+    """Return logarithms without their last bit, which is a library's own."""
+    return [float(f"{value:.14g}") for value in values]
 
 
 def _arpa(path: Path) -> list[Sorted]:
@@ -320,6 +360,7 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]] =
     "grammar-cdec": (RULES, partial(_grammar, "cdec"), partial(_simple_grammar, "cdec")),
     "grammar-joshua": (RULES, partial(_grammar, "joshua"), partial(_simple_grammar, "joshua")),
     "grammar-moses": (MOSES_RULES, partial(_grammar, "moses"), partial(_simple_grammar, "moses")),
+    "phrase-table": (PHRASES, _phrases, _simple_phrases),
     "arpa": (ARPA, _arpa, _simple_arpa),
     "weights": (WEIGHTS, _weights, simple.weights),
     "alignments": (ALIGNMENT, _alignments, simple.alignments),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 Row = tuple[int, list[str], dict[str, float], list[int]]
 """A hypothesis: its sentence, words, features that are not 0, and statistics."""
@@ -332,6 +333,34 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
                 row[name] = value
         found.setdefault(rule, list(row.values()))
     return [*called, *names], found
+
+
+def phrases(data: bytes) -> dict[Any, tuple[list[float], list[tuple[int, int]]]]:
+    """Read a phrase table: logarithms and links of each pair; counts must be numbers."""
+    rows = []
+    for line in lines(data):
+        parts = [*fields(line), [], []]
+        check(len(parts) >= 5 and len(parts[0]) > 0)
+        source, target, probabilities, alignment, counts = parts[:5]
+        values = [real(word) for word in probabilities]
+        for word in counts:
+            real(word)
+        links = []
+        for word in alignment:
+            ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", word)
+            check(ends is not None)
+            assert ends is not None
+            s, t = int(ends[1]), int(ends[2])
+            check(s < len(source) and t < len(target))
+            links.append((s, t))
+        rows.append(((tuple(source), tuple(target)), values, links))
+    check(len(rows) > 0)
+    found: dict[Any, tuple[list[float], list[tuple[int, int]]]] = {}
+    for pair, values, links in rows:
+        check(0 < len(values) == len(rows[0][1]) and min(values) >= 0)
+        logs = [math.log(max(value, math.exp(-100))) for value in values]
+        found.setdefault(pair, (logs, links))
+    return found
 
 
 def cdec_sides(source: list[str], target: list[str]) -> tuple[Side, Side]:

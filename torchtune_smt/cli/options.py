@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -132,7 +133,10 @@ def _rules_of_classes(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
     for group, target in kinds.items():
         # Whoever makes the object says it where there is no such class.
         with suppress(ImportError):
-            for name, kind in get_type_hints(get_object(target).__init__).items():
+            made = get_object(target)
+            # Fields that a dataclass inherits are spelt in the words of its parent's module.
+            typed = made if is_dataclass(made) else made.__init__
+            for name, kind in get_type_hints(typed).items():
                 rule = _of_type(kind, _LEAST.get(f"{group}.{name}", 1))
                 if rule is not None:
                     yield f"{group}.{name}", rule

@@ -41,7 +41,15 @@ class Parts:
         self.decoder_takes = argument_names(self.decoder)
         self.model: ModelSource | None = None
         if "model" in self.decoder_takes:
-            self.model = make(cfg, "model", "open", "from_bitext")
+            self.model = make(cfg, "model", "open", "from_bitext", "phrases")
+            if self.decoder.phrases not in (None, self.model.phrases):
+                raise InputError(
+                    "this decoder takes phrase pairs, and this model has rules with gaps; take "
+                    "model=phrase or model=moses"
+                    if self.decoder.phrases
+                    else "this decoder takes rules with gaps, and this model has phrase pairs "
+                    "alone; take model=hiero, or decoder=phrase"
+                )
 
 
 def refuse_device(cfg: DictConfig) -> None:

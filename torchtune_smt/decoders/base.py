@@ -37,12 +37,16 @@ class Decoder(ABC):
         Words of its hypotheses. References are looked up in it, too.
     stored : bool
         Whether it decodes nothing, and has lists that stay, whose features are all known.
+    phrases : bool, optional
+        Whether a model's rules must be phrase pairs, without gaps, or must not; None: they may be
+        either.
     takes_not : mapping of str to str
         Why its class is not given what a configuration offers by the name of an argument (see
         `torchtune_smt.cli.objects`), where there is more to say than that it is not taken.
     """
 
     stored: ClassVar[bool] = False
+    phrases: ClassVar[bool | None] = None
     takes_not: ClassVar[Mapping[str, str]] = {}
 
     dense_names: list[str]

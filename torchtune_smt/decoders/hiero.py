@@ -73,6 +73,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
         A limit is below 1, or the grammar has scores of reordering, which this decoder has not.
     """
 
+    phrases = False
+
     max_span: int
     pop_limit: int
 

@@ -50,10 +50,16 @@ class Grammar(ABC):
     reordering : ReorderingType or None
         What the last columns of features are: one for each orientation of a phrase, of which a
         derivation has one or none.
+    point_begin : int64 [rules + 1], optional
+    points : int32 [points, 2], optional
+        Word alignment of each rule: places of a source and of a target word. None if nobody knows
+        it.
     """
 
     gaps: ClassVar[bool] = True
     reordering: ReorderingType | None = None
+    point_begin: Int64 | None = None
+    points: Int32 | None = None
 
     source_words: Vocabulary
     target_words: Vocabulary
@@ -114,6 +120,16 @@ class Grammar(ABC):
     @abstractmethod
     def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
+
+    def rule_counts(self, rule: Int64) -> Float64:
+        """Return how often rules occurred in the bitext, float64 [rules].
+
+        Raises
+        ------
+        ValueError
+            Nobody knows.
+        """
+        raise ValueError("this grammar does not say how often its rules occurred")
 
     def rules_within_limit(self) -> Iterator[Int64]:
         """Yield the ids (int64) of all rules within the table limit, piece by piece."""

@@ -112,6 +112,10 @@ class ExtractedGrammar(Grammar):
             self._add_lexical_scores(words[words >= 0], rule[piece], no_links, dense[piece])
         return dense
 
+    def rule_counts(self, rule: Int64) -> Float64:
+        """Return how often rules occurred, float64 [rules]; shares of a phrase's count add up."""
+        return self.counts.rule_count[rule]
+
     def _add_lexical_scores(
         self, words: Int32, rule: Int64, own_link: Int32, dense: Float64
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,6 +19,42 @@ from torchtune_smt.grammar.extracted_kernels import RuleCounts
 from torchtune_smt.grammar.trie import ordered_trie
 
 _BLOCK = 500  # sentences whose rules are held before equal ones are merged
+
+
+class NumberedBitext(NamedTuple):
+    """A bitext as ids of words, with its links.
+
+    Attributes
+    ----------
+    source_words, target_words : Vocabulary
+        Ids are in the order of the strings.
+    source_begin, source, target_begin, target : int64, int32
+        Words of all sentences.
+    link_begin : int64
+    links : int32 [links, 2]
+        (source, target) positions, none twice in a sentence.
+    """
+
+    source_words: Vocabulary
+    source_begin: Int64
+    source: Int32
+    target_words: Vocabulary
+    target_begin: Int64
+    target: Int32
+    link_begin: Int64
+    links: Int32
+
+
+class Attached(Protocol):
+    """What else is to be known of each occurrence of a rule; see `count_rules`."""
+
+    def __call__(self, first: int, last: int) -> tuple[Int32, Int32]:
+        """Return what is added up (int32 [rules, c]), and what the first one decides (int32).
+
+        Of the rules that `extraction_kernels.extract` finds in sentences first..last-1, in its
+        order.
+        """
+        ...
 
 
 def extract_grammar(
@@ -74,6 +110,33 @@ def extract_grammar(
             raise ValueError(f"{name} must be in {lowest}..{highest}, not {value}")
     if counts not in ("shared", "occurrences"):
         raise ValueError(f"counts must be shared or occurrences, not {counts!r}")
+    bitext = number_bitext(sources, targets, alignments)
+    arrays = count_rules(
+        bitext,
+        max_phrase_length=max_phrase_length,
+        max_symbols=max_symbols,
+        max_gaps=max_gaps,
+        unaligned_edges=unaligned_edges,
+        share=counts == "shared",
+        progress=progress,
+    )
+    return ExtractedGrammar(
+        bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
+    )
+
+
+def number_bitext(
+    sources: Sequence[Sequence[str]],
+    targets: Sequence[Sequence[str]],
+    alignments: Sequence[Alignment],
+) -> NumberedBitext:
+    """Return a bitext as numbers.
+
+    Raises
+    ------
+    InputError
+        Numbers of sentences differ, or a link leads out of its sentences.
+    """
     if not len(sources) == len(targets) == len(alignments):
         raise InputError(
             f"{len(sources)} source sentences, {len(targets)} target sentences and "
@@ -82,30 +145,77 @@ def extract_grammar(
     source_words, source_begin, source = _number_words(sources)
     target_words, target_begin, target = _number_words(targets)
     link_begin, links = _join_links(alignments, source_begin, target_begin)
+    return NumberedBitext(
+        source_words,
+        source_begin,
+        source,
+        target_words,
+        target_begin,
+        target,
+        link_begin,
+        links,
+    )
 
+
+def count_rules(
+    bitext: NumberedBitext,
+    *,
+    max_phrase_length: int,
+    max_symbols: int,
+    max_gaps: int,
+    unaligned_edges: bool,
+    share: bool,
+    progress: Callable[[int], None] | None = None,
+    attached: Attached | None = None,
+) -> dict[str, np.ndarray]:
+    """Return the arrays of `ExtractedGrammar`.
+
+    Parameters
+    ----------
+    share : bool
+        Whether the rules of a phrase share a count of 1, or have 1 each.
+    attached : callable, optional
+        With it there are two more arrays, of each sentence's own rules: ``own_sum`` int32
+        [own rules, c], sums over the occurrences in the sentence, and ``own_first`` int32, that of
+        the first one.
+
+    Raises
+    ------
+    InputError
+        A sentence has a rule too often, or there are too many rules.
+    """
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
-    sentence_parts, key_parts, low_parts = [], [], []
-    for first in range(0, len(sources), _BLOCK):
-        last = min(first + _BLOCK, len(sources))
+    sentence_parts, key_parts, low_parts, sum_parts, first_parts = [], [], [], [], []
+    sentences = bitext.source_begin.size - 1
+    for first in range(0, sentences, _BLOCK):
+        last = min(first + _BLOCK, sentences)
         sentence, low, side_begin, side, target_side_begin, target_side = (
             extraction_kernels.extract(
-                source_begin,
-                source,
-                target_begin,
-                target,
-                link_begin,
-                links,
+                bitext.source_begin,
+                bitext.source,
+                bitext.target_begin,
+                bitext.target,
+                bitext.link_begin,
+                bitext.links,
                 first,
                 last,
                 max_phrase_length,
                 max_symbols,
                 max_gaps,
                 unaligned_edges,
-                counts == "shared",
+                share,
             )
         )
         key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
         key |= target_sides.intern_spans(target_side, target_side_begin[:-1], target_side_begin[1:])
+        if attached is not None and key.size:
+            added, one = attached(first, last)
+            order = np.lexsort((key, sentence))
+            begins = np.flatnonzero(
+                (np.diff(sentence[order], prepend=-1) != 0) | (np.diff(key[order], prepend=-1) != 0)
+            )
+            sum_parts.append(np.add.reduceat(added[order], begins, axis=0))
+            first_parts.append(one[order][begins])
         kept = extraction_kernels.merge_equal(sentence, key, low)
         if kept < 0:
             raise InputError(
@@ -121,13 +231,15 @@ def extract_grammar(
     arrays = _count_rules(
         sides, target_sides, _joined(sentence_parts), _joined(key_parts), _joined(low_parts)
     )
-    own_rules = np.bincount(arrays.pop("sentence"), minlength=len(sources))
+    order = arrays.pop("own_order")
+    if attached is not None:
+        added, one = attached(0, 0)
+        arrays["own_sum"] = np.concatenate([added, *sum_parts])[order]
+        arrays["own_first"] = np.concatenate([one, *first_parts])[order]
+    own_rules = np.bincount(arrays.pop("sentence"), minlength=sentences)
     arrays["own_begin"] = offsets(own_rules)
-    arrays |= _count_links(
-        source_begin, source, target_begin, target, link_begin, links,
-        len(source_words), len(target_words),
-    )  # fmt: skip
-    return ExtractedGrammar(source_words, target_words, arrays, table_limit=table_limit)
+    arrays |= _count_links(bitext)
+    return arrays
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -177,7 +289,9 @@ def _count_rules(
     key: Int64,
     low: Int64,
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `ExtractedGrammar` about rules, and ``sentence`` [own rules].
+    """Return the arrays of `ExtractedGrammar` about rules, and two more [own rules].
+
+    ``sentence`` is the sentence that a rule is of, ``own_order`` where it stood among those given.
 
     Parameters
     ----------
@@ -203,6 +317,7 @@ def _count_rules(
     new_number[order] = np.arange(order.size)
     own = new_number[rule_of_occurrence]
     del rule_of_occurrence, key, new_number
+    own_order = np.lexsort((own, sentence))
     extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
 
     rule_low, rule_count, rule_source = rule_low[order], rule_count[order], rule_source[order]
@@ -238,6 +353,7 @@ def _count_rules(
         "own_rule": own.astype(np.int32),
         "own_low": low,
         "sentence": sentence,
+        "own_order": own_order,
     }
 
 
@@ -249,17 +365,16 @@ def _sums(group: Int32, low: Int64, count: np.ndarray | None, n: int) -> tuple[I
     return sums_low, sums
 
 
-def _count_links(
-    source_begin: Int64,
-    source: Int32,
-    target_begin: Int64,
-    target: Int32,
-    link_begin: Int64,
-    links: Int32,
-    n_source: int,
-    n_target: int,
-) -> dict[str, np.ndarray]:
+def _count_links(bitext: NumberedBitext) -> dict[str, np.ndarray]:
     """Return the arrays of `ExtractedGrammar` about word links."""
+    source_begin, source, link_begin, links = (
+        bitext.source_begin,
+        bitext.source,
+        bitext.link_begin,
+        bitext.links,
+    )
+    target_begin, target = bitext.target_begin, bitext.target
+    n_source, n_target = len(bitext.source_words), len(bitext.target_words)
     sentence = np.repeat(np.arange(link_begin.size - 1), np.diff(link_begin))
     source_place = source_begin[sentence] + links[:, 0]
     target_place = target_begin[sentence] + links[:, 1]

@@ -20,13 +20,15 @@ from torchtune_smt.grammar import formats_kernels as fields
 from torchtune_smt.grammar import phrase_formats_kernels as kernels
 from torchtune_smt.grammar.file_grammar import Side
 from torchtune_smt.grammar.formats import checked_probabilities, read_slow_values, token_at
-from torchtune_smt.grammar.phrase_table import PhraseTable
+from torchtune_smt.grammar.phrase_table import (
+    RULE_COUNT,
+    UNIQUE_RULE,
+    PhraseTable,
+    reordering_names,
+)
 from torchtune_smt.grammar.reordering import ReorderingType
 
 logger = logging.getLogger(__name__)
-
-RULE_COUNT = "LogRuleCount"
-UNIQUE_RULE = "UniqueRule"
 
 _PHRASES = "source ||| target ||| probabilities"
 _ROLES = [
@@ -121,15 +123,16 @@ def read_phrase_table(
             raise ValueError("reordering_type is needed with a reordering table")
         kind = ReorderingType.parse(reordering_type)
         columns.append(_reordering_of(table, path, kind, Path(reordering)))
-        names += [f"{reordering_name}_{i}" for i in range(kind.scores)]
+        names += reordering_names(kind, reordering_name)
     result = PhraseTable(
         table.source,
         table.target,
         names,
         np.hstack(columns),
         reordering=kind,
-        point_begin=table.point_begin,
+        point_begin=table.point_begin if table.points.size else None,
         points=table.points,
+        counts=table.counts if (table.counts > 0.0).all() else None,
     )
     if result.n_duplicates:
         logger.warning(

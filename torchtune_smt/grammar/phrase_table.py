@@ -7,6 +7,14 @@ from torchtune_smt.core.offsets import places_of
 from torchtune_smt.grammar.file_grammar import FileGrammar, Side
 from torchtune_smt.grammar.reordering import ReorderingType
 
+RULE_COUNT = "LogRuleCount"
+UNIQUE_RULE = "UniqueRule"
+
+
+def reordering_names(kind: ReorderingType, name: str = "LexicalReordering0") -> list[str]:
+    """Return the names of reordering scores."""
+    return [f"{name}_{i}" for i in range(kind.scores)]
+
 
 class PhraseTable(FileGrammar):
     """Phrase pairs with their scores: a grammar without gaps.
@@ -24,6 +32,8 @@ class PhraseTable(FileGrammar):
     point_begin : int64 [phrases + 1], optional
     points : int32 [points, 2], optional
         Word alignment of each phrase pair: places of a source and of a target word.
+    counts : float64 [phrases], optional
+        How often each occurred.
 
     Attributes
     ----------
@@ -44,10 +54,18 @@ class PhraseTable(FileGrammar):
         reordering: ReorderingType | None = None,
         point_begin: Int64 | None = None,
         points: Int32 | None = None,
+        counts: Float64 | None = None,
     ) -> None:
         super().__init__(source, target, dense_names, dense)
         self.reordering = reordering
-        self.point_begin, self.points = None, None
+        self._counts = None if counts is None else counts[self.given]
         if point_begin is not None and points is not None:
             self.point_begin, places = places_of(point_begin, self.given)
             self.points = points[places]
+
+    def rule_counts(self, rule: Int64) -> Float64:
+        """Return how often phrases occurred; see `Grammar`."""
+        if self._counts is None:
+            return super().rule_counts(rule)
+        counts: Float64 = self._counts[rule]
+        return counts

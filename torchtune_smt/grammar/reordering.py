@@ -26,10 +26,9 @@ class ReorderingType:
         Moses's name of the type.
     kind : str
         A key of `ORIENTATIONS`.
-    hierarchical : bool
-        Orientation towards blocks of phrases (Galley & Manning 2008), not towards single phrases.
-        Whether a table that is none of these was estimated from words (``wbe``) or from phrases
-        makes no difference to a decoder.
+    unit : str
+        What orientation is told by when scores are estimated: words (``wbe``), phrases (``phrase``)
+        or blocks of phrases (``hier``; Galley & Manning 2008).
     backward, forward : bool
         Whether there are scores for the orientation of a phrase towards what comes before it, and
         towards what comes behind it. A table has the former first.
@@ -39,10 +38,15 @@ class ReorderingType:
 
     name: str
     kind: str
-    hierarchical: bool
+    unit: str
     backward: bool
     forward: bool
     target: bool
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether a decoder, too, looks at blocks; words or phrases are all the same to it."""
+        return self.unit == "hier"
 
     @property
     def orientations(self) -> int:
@@ -53,6 +57,14 @@ class ReorderingType:
     def scores(self) -> int:
         """Number of scores of a phrase."""
         return self.orientations * (self.backward + self.forward)
+
+    def check_target(self) -> None:
+        """Raise ValueError if scores depend on the source side alone, as none are extracted."""
+        if not self.target:
+            raise ValueError(
+                f"the reordering type {self.name} has scores of source sides alone (f), which are "
+                "not extracted; write fe"
+            )
 
     @classmethod
     def parse(cls, name: str) -> ReorderingType:
@@ -90,7 +102,7 @@ class ReorderingType:
         return cls(
             name,
             parts["kind"],
-            parts.get("unit") == "hier",
+            parts.get("unit", "wbe"),
             direction != "forward",
             direction in ("bidirectional", "forward"),
             parts["side"] == "fe",

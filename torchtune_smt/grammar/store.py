@@ -15,9 +15,14 @@ from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import store_kernels as kernels
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
+from torchtune_smt.grammar.orientation_kernels import LINK
+from torchtune_smt.grammar.reordering import ReorderingType
 
 _VERSION: Final = 2
 _KIND: Final = "grammar"
+# What phrases have besides; see `ExtractedPhrases`.
+_OF_PHRASES: Final = ("orientation", "own_orientation", "point_begin", "point")
 _WORDS: Final = ("source_words", "target_words")
 
 
@@ -40,7 +45,10 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
     arrays = dict(grammar.arrays)
     for name in _WORDS:
         arrays |= getattr(grammar, name).to_arrays(f"{name}_")
-    return write_container(path, _KIND, _VERSION, {"table_limit": grammar.table_limit}, arrays)
+    content: dict[str, Any] = {"table_limit": grammar.table_limit}
+    if grammar.reordering is not None:
+        content["reordering"] = grammar.reordering.name
+    return write_container(path, _KIND, _VERSION, content, arrays)
 
 
 def load_grammar(
@@ -68,19 +76,51 @@ def load_grammar(
         source_words, target_words = (
             Vocabulary.from_arrays(stored.arrays, f"{name}_") for name in _WORDS
         )
-        limit = stored.content["table_limit"]
+        limit, reordering = stored.content["table_limit"], stored.content.get("reordering")
         if type(limit) is not int or not 0 < limit < 2**31:
             raise ValueError
         arrays = {name: a for name, a in stored.arrays.items() if not name.startswith(_WORDS)}
+        own = {name: arrays.pop(name) for name in _OF_PHRASES if reordering is not None}
         _check(arrays, len(source_words), len(target_words))
+        kind = None
+        if reordering is not None:
+            kind = ReorderingType.parse(str(reordering))
+            _check_phrases(arrays, own)
     except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
-    return ExtractedGrammar(
-        source_words,
-        target_words,
-        arrays,
-        table_limit=limit if table_limit is None else table_limit,
-    )
+    limit = limit if table_limit is None else table_limit
+    if kind is not None:
+        return ExtractedPhrases(
+            source_words, target_words, arrays | own, reordering=kind, table_limit=limit
+        )
+    return ExtractedGrammar(source_words, target_words, arrays, table_limit=limit)
+
+
+def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:
+    """Raise ValueError unless a grammar's `arrays` are phrases, with what they have besides."""
+    rules, point = arrays["rule_source"].size, own["point"]
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "orientation": ("i4", (rules, 8)),
+        "own_orientation": ("i2", (arrays["own_rule"].size, 8)),
+        "point_begin": ("i8", (rules + 1,)),
+        "point": ("i4", (point.size,)),
+    }
+    for name, (kind, shape) in shapes.items():
+        if own[name].dtype != np.dtype(kind) or own[name].shape != shape:
+            raise ValueError
+    sound = are_offsets(own["point_begin"], point.size) and (point >= 0).all()
+    for name in ("source_symbols", "target_symbols"):
+        sound = sound and (arrays[name] >= 0).all()
+    for name in ("orientation", "own_orientation"):
+        sound = sound and (own[name] >= 0).all()
+    if not sound:
+        raise ValueError
+    rule = np.repeat(np.arange(rules), np.diff(own["point_begin"]))
+    source = np.diff(arrays["source_begin"])[arrays["rule_source"][rule]]
+    if (point // LINK >= source).any() or (
+        point % LINK >= np.diff(arrays["target_begin"])[rule]
+    ).any():
+        raise ValueError
 
 
 def _check(arrays: dict[str, NDArray[Any]], source_words: int, target_words: int) -> None:

@@ -5,5 +5,14 @@ from torchtune_smt.models.bitext import BitextModel
 from torchtune_smt.models.files import FileModel
 from torchtune_smt.models.folder import load_model
 from torchtune_smt.models.moses import MosesModel
+from torchtune_smt.models.phrase import PhraseModel
 
-__all__ = ["BitextModel", "FileModel", "Model", "ModelSource", "MosesModel", "load_model"]
+__all__ = [
+    "BitextModel",
+    "FileModel",
+    "Model",
+    "ModelSource",
+    "MosesModel",
+    "PhraseModel",
+    "load_model",
+]

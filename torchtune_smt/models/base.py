@@ -49,9 +49,12 @@ class ModelSource(Protocol):
     ----------
     from_bitext : bool
         Whether it is made from the training bitext.
+    phrases : bool
+        Whether its rules are phrase pairs, without gaps.
     """
 
     from_bitext: ClassVar[bool] = False
+    phrases: ClassVar[bool] = False
 
     def unused(self) -> Mapping[str, str]:
         """Return the options that others of its options cancel, each with the reason."""
@@ -62,7 +65,7 @@ class ModelSource(Protocol):
         # It has memorised each sentence of its bitext.
         raise InputError(
             "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
-            "is read from a file cannot: use model=hiero, or tuner.tune_on=dev"
+            "is read from a file cannot: use model=hiero or model=phrase, or tuner.tune_on=dev"
         )
 
     def open(

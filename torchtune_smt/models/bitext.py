@@ -1,55 +1,26 @@
-"""A model that is built from a bitext once, before tuning, and kept in a folder."""
+"""A hierarchical model that is built from a bitext."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from torchtune_smt.core.container import file_checksum
-from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.leftovers import restored
-from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
-from torchtune_smt.core.textio import atomic_folder, read_bytes
-from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.alignment_files import read_alignments, write_alignments
-from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.folder import (
-    ALIGNER_SETTINGS,
-    FOLDS,
-    GRAMMAR,
-    LANGUAGE_MODEL,
-    MANIFEST,
-    VERSION,
-    load_model,
-)
+from torchtune_smt.grammar.alignment_files import Alignment
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.models.built import BuiltModel
 
 
 @dataclass(frozen=True)
-class BitextModel(ModelSource):
+class BitextModel(BuiltModel):
     """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
 
     Parameters
     ----------
-    folder : str
-        Where it is kept; see `torchtune_smt.models.folder`.
-    aligner : {"fast_align", "hmm"}
-    iterations : int
-        Of the aligner's EM.
-    alignment_file : str, optional
-        Take the alignment from this Pharaoh file instead.
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds
+        See `BuiltModel`.
     max_phrase_length, max_symbols, unaligned_edges, counts, table_limit
         As `extract_grammar` takes them.
-    order : int
-        Of the language model.
-    discount_fallback : sequence of 3 floats, optional
-        Discounts for an order whose own cannot be estimated, as on little text.
-    folds : int
-        Cross-fitted language models; 0: none.
 
     Raises
     ------
@@ -57,163 +28,28 @@ class BitextModel(ModelSource):
         A value is out of range.
     """
 
-    from_bitext: ClassVar[bool] = True
-
-    folder: str
-    aligner: Literal["fast_align", "hmm"] = "fast_align"
-    iterations: int = 5
-    alignment_file: str | None = None
-    max_phrase_length: int = 10
     max_symbols: int = 5
     unaligned_edges: bool = False
     counts: Literal["shared", "occurrences"] = "shared"
-    table_limit: int = 30
-    order: int = 5
-    discount_fallback: tuple[float, float, float] | None = None
-    folds: int = 10
 
     def __post_init__(self) -> None:
-        if self.aligner not in ("fast_align", "hmm"):
-            raise ValueError(f"aligner must be fast_align or hmm, not {self.aligner}")
+        super().__post_init__()
         if self.counts not in ("shared", "occurrences"):
             raise ValueError(f"counts must be shared or occurrences, not {self.counts}")
-        for name in ("iterations", "max_phrase_length", "max_symbols", "table_limit"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("max_phrase_length", "max_symbols"):
-            if getattr(self, name) > 100:
-                raise ValueError(f"{name} must be at most 100, not {getattr(self, name)}")
-        if not 1 <= self.order <= 6:
-            raise ValueError(f"order must be in 1..6, not {self.order}")
-        if self.folds != 0 and self.folds < 2:
-            raise ValueError(f"folds must be 0 or at least 2, not {self.folds}")
-        if self.discount_fallback is not None:
-            # Configurations have lists.
-            object.__setattr__(self, "discount_fallback", tuple(self.discount_fallback))
-        if self.discount_fallback is not None and len(self.discount_fallback) != 3:
-            raise ValueError(f"discount_fallback must be 3 numbers, not {self.discount_fallback}")
-        for count, discount in enumerate(self.discount_fallback or (), start=1):
-            if not 0 < discount <= count:
-                raise ValueError(f"discount_fallback[{count - 1}] must be in (0, {count}]")
+        if not 1 <= self.max_symbols <= 100:
+            bound = "at least 1" if self.max_symbols < 1 else "at most 100"
+            raise ValueError(f"max_symbols must be {bound}, not {self.max_symbols}")
 
-    def unused(self) -> Mapping[str, str]:
-        """Return the options of the aligner if the alignment is given; see `ModelSource`."""
-        if self.alignment_file is None:
-            return {}
-        return dict.fromkeys(ALIGNER_SETTINGS, "model.alignment_file has the alignment")
-
-    def check_training(self, folds: bool) -> None:
-        """Raise InputError if there are no folds, and they are wanted."""
-        if folds and not self.folds:
-            raise InputError(
-                "lm=folds needs cross-fitted language models, and model.folds is 0: set "
-                "model.folds=10"
-            )
-
-    def open(
+    def _extract(
         self,
-        bitext: Callable[[], Corpus],
-        *,
-        folds: bool = False,
-        report: Callable[[str], None] = print,
-        compare_bitext: bool = True,
-        may_write: bool = True,
-    ) -> Model:
-        """Load the model, built if need be; see `ModelSource`."""
-        corpus = bitext() if compare_bitext else None
-        reason = self.why_not_built(corpus)
-        if reason is not None and not may_write:
-            raise InputError(
-                f"{reason}, and a model is never built where the folder of a run says: build it "
-                f"with build_model, or give model.folder={self.folder} to have it built",
-                path=self.folder,
-            )
-        if reason is not None:
-            report(f"building the model in {self.folder}: {reason}")
-            self.build(corpus or bitext(), lambda step: report(f"  {step}"))
-        return load_model(self.folder, folds=folds, may_write=may_write)
-
-    def build(self, bitext: Corpus, report: Callable[[str], None] = print) -> None:
-        """Align a bitext, extract its grammar, estimate language models; write all to the folder.
-
-        Raises
-        ------
-        InputError
-            The bitext or the alignment file is bad, or the folder cannot be written to.
-        """
-        folder = Path(self.folder)
-        ours = (folder / MANIFEST).is_file() or (folder.is_dir() and not any(folder.iterdir()))
-        if folder.exists() and not ours:
-            raise InputError(
-                "exists and holds no model; choose another folder, or remove it", path=folder
-            )
-        with atomic_folder(folder) as beside:
-            self._write(beside, bitext, report)
-
-    def why_not_built(self, bitext: Corpus | None) -> str | None:
-        """Return why the folder is not the model of this bitext and these options, None if it is.
-
-        Without a bitext, the options alone are compared: the model may have moved away from its
-        text.
-        """
-        path = restored(Path(self.folder)) / MANIFEST
-        if not path.is_file():
-            return "there is no whole model"
-        try:
-            manifest = read_manifest(path, VERSION)
-            built, parts = dict(manifest["settings"]), dict(manifest["parts"])
-            digests = manifest["bitext"], manifest["alignment"]
-        except OtherVersionError:
-            return "it was built by another version of this package"
-        except (ValueError, KeyError, TypeError):
-            return f"{path} is damaged"
-        for name, value in json.loads(json.dumps(self._settings())).items():
-            if built.get(name) != value:
-                return f"it was built with {name}={built.get(name)}, not {value}"
-        if bitext is not None and digests[0] != _digest(bitext):
-            return "it was built from another bitext"
-        if bitext is not None and digests[1] != self._alignment_digest():
-            return "it was built from another alignment"
-        for part in parts:
-            if not (path.parent / part).exists():
-                return f"{part} is missing"
-        return None
-
-    def _settings(self) -> dict[str, Any]:
-        """Return what a model is built with, wherever it lies."""
-        return {name: value for name, value in asdict(self).items() if name != "folder"}
-
-    def _alignment_digest(self) -> str | None:
-        """Return a hash of the alignment that the user gave."""
-        if self.alignment_file is None:
-            return None
-        return hashlib.sha256(read_bytes(self.alignment_file)).hexdigest()
-
-    def _write(self, folder: Path, bitext: Corpus, report: Callable[[str], None]) -> None:
-        """Write all parts of the model to a folder."""
-        # Imported only by those who build: they bring the aligner with them.
-        from torchtune_smt.grammar.alignment import align
+        sources: Sequence[Sequence[str]],
+        targets: Sequence[Sequence[str]],
+        alignments: Sequence[Alignment],
+    ) -> ExtractedGrammar:
+        # Imported only by those who build.
         from torchtune_smt.grammar.extraction import extract_grammar
-        from torchtune_smt.grammar.store import save_grammar
-        from torchtune_smt.lm.arpa import write_arpa
-        from torchtune_smt.lm.estimate import estimate
-        from torchtune_smt.lm.folds import build_folds
 
-        sources, targets = bitext.source, bitext.targets
-        before = time.perf_counter()
-
-        def done(step: str) -> None:
-            nonlocal before
-            report(f"{step} ({time.perf_counter() - before:.1f} s)")
-            before = time.perf_counter()
-
-        if self.alignment_file is None:
-            alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
-        else:
-            alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
-        write_alignments(folder / "alignment.gz", alignments)
-        done(f"aligned {len(sources):,} sentence pairs")
-        grammar = extract_grammar(
+        return extract_grammar(
             sources,
             targets,
             alignments,
@@ -223,29 +59,3 @@ class BitextModel(ModelSource):
             counts=self.counts,
             table_limit=self.table_limit,
         )
-        parts = {GRAMMAR: save_grammar(folder / GRAMMAR, grammar)}
-        done(f"extracted {len(grammar):,} rules")
-        ngrams = estimate(targets, self.order, self.discount_fallback)
-        write_arpa(folder / LANGUAGE_MODEL, ngrams)
-        parts[LANGUAGE_MODEL] = file_checksum(folder / LANGUAGE_MODEL)
-        done(f"estimated a language model of order {self.order}")
-        if self.folds:
-            parts[FOLDS] = build_folds(
-                folder / FOLDS, targets, self.folds, self.order, self.discount_fallback
-            )
-            done(f"estimated {self.folds} cross-fitted language models")
-        manifest = {
-            "settings": self._settings(),
-            "bitext": _digest(bitext),
-            "alignment": self._alignment_digest(),
-            "parts": parts,
-        }
-        write_manifest(folder / MANIFEST, VERSION, manifest)
-
-
-def _digest(bitext: Corpus) -> str:
-    """Return a hash of the words of a bitext."""
-    digest = hashlib.sha256()
-    for source, target in zip(bitext.source, bitext.targets, strict=True):
-        digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
-    return digest.hexdigest()

@@ -1,7 +1,7 @@
 """A model folder: everything that is made from a bitext once, before tuning.
 
 alignment.gz    word alignment (Pharaoh)
-grammar         hierarchical rules with their counts
+grammar         rules or phrase pairs with their counts
 lm.arpa.gz      language model of the target side
 folds/          cross-fitted language models
 model.json      what it was built from, and checksums of all that is loaded; written last, so a
@@ -47,6 +47,7 @@ _GRAMMAR_SETTINGS = (
     "unaligned_edges",
     "counts",
     "table_limit",
+    "reordering",
 )
 _LM_SETTINGS = ("order", "discount_fallback")
 
@@ -126,6 +127,6 @@ def _digests(manifest: dict[str, Any]) -> tuple[str, str]:
     """
     settings, text = manifest["settings"], [manifest["version"], manifest["bitext"]]
     aligned = manifest["alignment"] or [settings[name] for name in ALIGNER_SETTINGS]
-    grammar = [settings[name] for name in _GRAMMAR_SETTINGS]
+    grammar = [settings[name] for name in _GRAMMAR_SETTINGS if name in settings]
     language_model = [settings[name] for name in _LM_SETTINGS]
     return digest_of([text, aligned, grammar]), digest_of([text, language_model])

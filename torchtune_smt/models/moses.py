@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
@@ -33,6 +34,8 @@ class MosesModel(ModelSource):
     rule_counts : bool
         Add features of how often a phrase pair occurred (`read_phrase_table`).
     """
+
+    phrases: ClassVar[bool] = True
 
     ini: str
     phrase_table: str | None = None

@@ -265,15 +265,20 @@ class _Reader:
 
     def _width(self, feature: Feature) -> int | None:
         """Return how many weights a feature has; None if its line does not say."""
+        text = feature.settings.get("num-features")
+        said = None if text is None else self._integer(text, feature.line)
+        if feature.kind == "PhraseDictionaryMemory":
+            return said
+        width = 1
         if feature.kind == "LexicalReordering":
             try:
-                return ReorderingType.parse(feature.settings.get("type", "")).scores
+                width = ReorderingType.parse(feature.settings.get("type", "")).scores
             except ValueError as error:
                 raise self._error(str(error), feature.line) from None
-        if feature.kind == "PhraseDictionaryMemory":
-            text = feature.settings.get("num-features")
-            return None if text is None else self._integer(text, feature.line)
-        return 1
+        if said not in (None, width):
+            message = f"{feature.name} has {width} scores, and not num-features={said}"
+            raise self._error(message, feature.line)
+        return width
 
     def _weights(self, features: list[Feature]) -> dict[str, float]:
         """Return the dense weights."""
