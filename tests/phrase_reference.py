@@ -15,7 +15,7 @@ from lm_reference import UNKNOWN, DictModel
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar.file_grammar import Side
 from torchtune_smt.grammar.phrase_table import PhraseTable
-from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.grammar.reordering import ORIENTATIONS, ReorderingType
 
 NAMES = ["TranslationModel0_0", "TranslationModel0_1"]
 OWN = ["Distortion0_0", "LM0_0", "WordPenalty0_0", "PhrasePenalty0_0", "UnknownWordPenalty0_0"]
@@ -46,6 +46,18 @@ def reordering_names(kind: ReorderingType) -> list[str]:
 
 def sparse_name(source: Sequence[str], target: Sequence[str]) -> str:
     return f"rule_id:{'_'.join(source)}~{'_'.join(target)}"
+
+
+def class_names(kind: ReorderingType, column: int, behind: bool, rule: str = "") -> list[str]:
+    """The sparse features of an orientation; `rule` is what a lexicalised name ends in."""
+    name = ORIENTATIONS[kind.kind][column].split()[0]
+    if behind:
+        names = [f"behind_{name}"]
+    elif name in ("left", "right"):
+        names = [f"before_{name}"]
+    else:
+        names = [f"before_{name}", "monotone" if name == "monotone" else "nonmonotone"]
+    return [f"lex_reordering:{n}{rule}" for n in names]
 
 
 def orientation(kind: str, monotone: bool, swap: bool, right: bool) -> int:
@@ -92,8 +104,14 @@ def all_translations(
     sentence: Sequence[str],
     distortion_limit: int,
     limit: int = 2000,
+    lexicalized: bool = False,
 ) -> list[Derivation]:
     """Return every derivation with its features.
+
+    Parameters
+    ----------
+    lexicalized : bool
+        Whether sparse features of reordering have the phrase in their names.
 
     Raises
     ------
@@ -114,6 +132,12 @@ def all_translations(
             yield Step(first, last, None, words)
 
     found: list[Derivation] = []
+    # Without a model of reordering, phrases still have an order.
+    order = ReorderingType.parse("msd-bidirectional-fe") if kind is None else kind
+
+    def rule_of(step: Step) -> str:
+        source = "_".join(sentence[step.first : step.last + 1])
+        return f":{source}~{'_'.join(step.target)}" if lexicalized else ""
 
     def features(steps: list[Step]) -> Counter[str]:
         total: Counter[str] = Counter()
@@ -129,16 +153,18 @@ def all_translations(
                 total[OWN[4]] -= 100
             else:
                 total.update(dict(zip(NAMES, step.phrase.values, strict=True)))
-            if kind is not None:
-                names = reordering_names(kind)
-                if kind.backward and step.phrase is not None:
-                    column = towards_before(kind, spans, *now)
-                    total[names[column]] += step.phrase.reordering[column]
-                before = steps[i - 1].phrase if i else None
-                if kind.forward and before is not None:
-                    column = kind.scores - kind.orientations
-                    column += towards_behind(kind, covered, spans[-1], now)
-                    total[names[column]] += before.reordering[column]
+            names = reordering_names(kind) if kind is not None else []
+            column = towards_before(order, spans, *now)
+            total.update(class_names(order, column, False, rule_of(step)))
+            if kind is not None and kind.backward and step.phrase is not None:
+                total[names[column]] += step.phrase.reordering[column]
+            before = steps[i - 1].phrase if i else None
+            column = towards_behind(order, covered, spans[-1], now)
+            if i:
+                total.update(class_names(order, column, True, rule_of(steps[i - 1])))
+            if kind is not None and kind.forward and before is not None:
+                column += kind.scores - kind.orientations
+                total[names[column]] += before.reordering[column]
             spans.append(now)
             covered |= set(range(step.first, step.last + 1))
         total[OWN[1]] = model.score(words) * math.log(10)

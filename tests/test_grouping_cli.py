@@ -198,7 +198,7 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["regularizer.dimension=5"], "regularizer.dimension=5 is smaller than the number"),
         (["sampler.threshold=2"], "no list has a pair of hypotheses to learn from"),
         (["decoder=kbest_files", "decoder.dev=x"], "decoder.train is null, and its k-best lists"),
-        (["model=files", "model.grammar=a", "model.language_model=b"], "use model=hiero, or"),
+        (["model=files", "model.grammar=a", "model.language_model=b"], "use model=hiero or"),
     ],
 )
 def test_what_makes_no_sense_is_refused(place: Path, options: list[str], message: str) -> None:

@@ -15,6 +15,7 @@ from phrase_reference import (
     OWN,
     Phrase,
     all_translations,
+    class_names,
     reordering_names,
     sentences_and_phrases,
     sparse_name,
@@ -22,8 +23,10 @@ from phrase_reference import (
 )
 
 from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
-from torchtune_smt.features import RuleId
+from torchtune_smt.features import LexReordering, RuleId, WordAlignment
+from torchtune_smt.grammar.phrase_extraction import extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel
@@ -53,15 +56,23 @@ def names_of(kind):
     return [*NAMES, *(reordering_names(kind) if kind is not None else []), *OWN]
 
 
-def check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight):
+def ending(phrase):
+    return f":{'_'.join(phrase.source)}~{'_'.join(phrase.target)}"
+
+
+def check_lists(
+    sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight, lexicalized=False
+):
     """Compare with all translations; where something is pruned, look for its entries there."""
     try:
-        expected = all_translations(phrases, kind, model, sentence, distortion_limit)
+        expected = all_translations(
+            phrases, kind, model, sentence, distortion_limit, lexicalized=lexicalized
+        )
     except TooManyError:
         assume(False)
     decoder = PhraseDecoder(
         Model(to_table(phrases, kind), NgramModel.from_ngrams(to_ngrams(model))),
-        templates=[RuleId()],
+        templates=[RuleId(), LexReordering(lexicalized=lexicalized)],
         k=k,
         pop_limit=pop,
         stack_size=pop,
@@ -96,7 +107,7 @@ def check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop
         assert 1 <= len(kbest) <= min(k, len(scores))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     sentences_and_phrases(),
     dict_models(),
@@ -104,17 +115,29 @@ def check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop
     st.booleans(),
     st.sampled_from([1, 2, 10, ALL]),
     st.sampled_from([1, 3, NO_PRUNING, NO_PRUNING, NO_PRUNING]),
+    st.booleans(),
     st.data(),
 )
 def test_lists_are_those_of_all_translations(
-    given_phrases, model, distortion_limit, unique, k, pop, data
+    given_phrases, model, distortion_limit, unique, k, pop, lexicalized, data
 ):
     sentence, kind, phrases = given_phrases
     names = names_of(kind)
     weight = dict(zip(names, data.draw(st.tuples(*[weight_values] * len(names))), strict=True))
     sparse = sorted({sparse_name(phrase.source, phrase.target) for phrase in phrases})
-    weight |= data.draw(st.dictionaries(st.sampled_from([*sparse, "rule_id:q~q"]), weight_values))
-    check_lists(sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight)
+    order = MSD if kind is None else kind
+    classes = {
+        name
+        for phrase in phrases
+        for column in range(order.orientations)
+        for behind in (False, True)
+        for name in class_names(order, column, behind, ending(phrase) if lexicalized else "")
+    }
+    names = [*sparse, *sorted(classes), "rule_id:q~q"]
+    weight |= data.draw(st.dictionaries(st.sampled_from(names), weight_values))
+    check_lists(
+        sentence, kind, phrases, model, distortion_limit, unique, k, pop, weight, lexicalized
+    )
 
 
 @settings(max_examples=60)
@@ -256,5 +279,41 @@ def test_a_negative_distortion_limit_is_refused():
 def test_a_grammar_with_gaps_is_refused():
     grammar = to_table(PHRASES, None)
     grammar.gaps = True
-    with pytest.raises(ValueError, match="this grammar has gaps; take model=moses"):
+    with pytest.raises(ValueError, match="this grammar has gaps; take model=phrase"):
         PhraseDecoder(Model(grammar, LM))
+
+
+def test_features_of_links_and_counts():
+    """Of pairs that occurred often enough; copied words occurred never."""
+    text = [["ja", "ein"]] * 2, [["so", "a"]] * 2, [[(1, 1)], [(1, 1)]]
+    model = Model(extract_phrases(*text), LM)
+
+    def sparse(*templates):
+        decoder = PhraseDecoder(model, templates=templates, k=1)
+        (kbest,) = decoder.decode([Source(0, ["ja", "ein", "x"])], weights(PhrasePenalty=-9.0))
+        assert words_of(kbest)[-1] == "x"
+        features = features_of(kbest, 0, decoder.features)
+        return {name: value for name, value in features.items() if ":" in name}
+
+    assert sparse(WordAlignment()) == {"alignment:ein~a": 1, "alignment:ja~": 1, "alignment:x~x": 1}
+    named = {"rule_id:ja_ein~a": 1, "rule_id:x~x": 1}
+    assert sparse(RuleId()) == named
+    assert sparse(RuleId(min_count=2)) == {"rule_id:ja_ein~a": 1}
+    assert sparse(RuleId(min_count=3), WordAlignment(min_count=3), LexReordering()) == {
+        "lex_reordering:before_monotone": 2,
+        "lex_reordering:monotone": 2,
+        "lex_reordering:behind_monotone": 1,
+    }
+    assert sparse(LexReordering(behind=False, lexicalized=True, min_count=1)) == {
+        "lex_reordering:before_monotone:ja_ein~a": 1,
+        "lex_reordering:monotone:ja_ein~a": 1,
+    }
+
+
+def test_templates_that_need_what_is_not_there():
+    with pytest.raises(ValueError, match="alignment features need the word alignment"):
+        decoder_of(PHRASES, templates=[WordAlignment()])
+    with pytest.raises(ValueError, match="does not say how often its rules occurred"):
+        decoder_of(PHRASES, templates=[RuleId(min_count=1)])
+    with pytest.raises(ValueError, match="which this decoder does not tell; take decoder=phrase"):
+        HieroDecoder(Model(to_table(PHRASES, None), LM), templates=[LexReordering()])

@@ -15,7 +15,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
-from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
 from torchtune_smt.features.template import escape, is_gap, template_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
@@ -132,7 +132,8 @@ def test_store_gives_the_names_of_each_rule(given_rules, data):
             source, target = grammar.rule_text(rule)
             expected = sparse_names(Rule(tuple(source), tuple(target)))
             assert features.names(ids[begin[i] : begin[i + 1]]) == expected
-    assert features.names(store.of_word("a")) == ["rule_id:a~a", "rule_shape:T~T"]
+    (row,) = store.of_word("a")
+    assert features.names(row) == ["rule_id:a~a", "rule_shape:T~T"]
 
 
 def test_store_makes_room():
@@ -188,3 +189,9 @@ def test_nothing_is_asked_of_no_rules():
 @pytest.mark.parametrize("character", " \t\n\x0b\x0c\r\x1c\x85\u00a0\u2003\u2028\u3000")
 def test_no_space_stands_in_a_name(character):
     assert escape(f"a{character}b").split() == [escape(f"a{character}b")]
+
+
+def test_insertions():
+    source, target, links = ["ja", "[1]", "haus"], ["the", "house", "[1]"], [(2, 1)]
+    found = WordAlignment(insertions=True).aligned_features(source, target, links)
+    assert found == ["alignment:haus~house", "alignment:ja~", "alignment:~the"]

@@ -45,10 +45,12 @@ class SentenceRules:
         Which of the language models scores its translations.
     lm_words : int32
         That model's word of each target word.
-    sparse_begin : int64 [rules + 1]
+    sparse_begin : int64 [rules * rows + 1]
     sparse_feature : int32
         Sparse features of the rules (CSR), one entry for each time that a feature fires:
         positions in `sparse_id`.
+    rows : int
+        Rows of a rule; see `RuleFeatures.per_rule`.
     sparse_id : int32
         Ids of the features, ascending.
     """
@@ -61,6 +63,7 @@ class SentenceRules:
     lm_words: Int32
     sparse_begin: Int64
     sparse_feature: Int32
+    rows: int
     sparse_id: Int32
 
 
@@ -75,13 +78,15 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         The decoder's dense features, behind those of the grammar.
     longest : int
         Words that a rule may cover.
+    orientations : sequence of str
+        How phrases can be ordered, if the decoder tells that.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
     Raises
     ------
     ValueError
-        A limit is below 1.
+        A limit is below 1, or a template needs what is not there (`RuleFeatures`).
     """
 
     k: int
@@ -94,6 +99,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         longest: int,
         templates: Sequence[RuleTemplate],
         *,
+        orientations: Sequence[str] = (),
         max_words: int,
         unique: bool,
         threads: int,
@@ -112,7 +118,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.dense_names = [*self.grammar.dense_names, *own_names]
         self.features = Vocabulary(self.dense_names)
         self._longest = longest
-        self._rule_features = RuleFeatures(self.grammar, self.templates, self.features)
+        self._orientations = list(orientations)
+        self._rule_features = self._new_rule_features(self.features)
         self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
@@ -205,8 +212,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     def fork(self) -> Self:
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = super().fork()
-        other._rule_features = RuleFeatures(self.grammar, self.templates, other.features)
+        other._rule_features = self._new_rule_features(other.features)
         return other
+
+    def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
+        return RuleFeatures(self.grammar, self.templates, features, self._orientations)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
         """Return the rules that can match a sentence."""
@@ -218,7 +228,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         if not self.templates:
             return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
         begin, ids = self._rule_features.rows(rules)
-        copied = [self._rule_features.of_word(word) for word in source.words]
+        copied = [row for word in source.words for row in self._rule_features.of_word(word)]
         ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
         return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
 
@@ -240,6 +250,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             lm_words,
             sparse_begin,
             sparse_feature.astype(np.int32),
+            self._rule_features.per_rule,
             sparse_id,
         )
 

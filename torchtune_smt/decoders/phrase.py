@@ -76,6 +76,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
         A limit is too low, or the grammar has gaps.
     """
 
+    phrases = True
+
     pop_limit: int
     stack_size: int
     table_limit: int
@@ -108,12 +110,18 @@ class PhraseDecoder(GrammarDecoder[Options]):
                 f"distortion_limit must be 0 or more, or -1 for none, not {self.distortion_limit}"
             )
         if model.grammar.gaps:
-            raise ValueError("it is phrase-based, and this grammar has gaps; take model=moses")
+            raise ValueError(
+                "it is phrase-based, and this grammar has gaps; take model=phrase or moses"
+            )
+        # Without a model of reordering, templates still look at how phrases are ordered.
+        reordering = model.grammar.reordering
+        kind = "msd" if reordering is None else reordering.kind
         super().__init__(
             model,
             [DISTORTION, LANGUAGE_MODEL, WORD_PENALTY, PHRASE_PENALTY, UNKNOWN_WORDS],
             max_words,
             templates,
+            orientations=ORIENTATIONS[kind],
             max_words=max_words,
             unique=unique,
             threads=threads,
@@ -121,15 +129,11 @@ class PhraseDecoder(GrammarDecoder[Options]):
             **limits,
         )
         own = len(model.grammar.dense_names)
-        reordering = model.grammar.reordering
-        self._orientations = 0
-        self._kind, self._hierarchical = 0, False
+        self._kind = list(ORIENTATIONS).index(kind)
+        self._hierarchical = reordering is not None and reordering.hierarchical
         backward = forward = -1
         if reordering is not None:
-            self._orientations = reordering.orientations
-            self._kind = list(ORIENTATIONS).index(reordering.kind)
-            self._hierarchical = reordering.hierarchical
-            forward = own - self._orientations if reordering.forward else -1
+            forward = own - reordering.orientations if reordering.forward else -1
             backward = own - reordering.scores if reordering.backward else -1
         self._columns = Columns(backward, forward, own, own + 1, own + 2, own + 3, own + 4)
         # Scores of the phrases by themselves in each model, found when they are first met: pages
@@ -149,7 +153,10 @@ class PhraseDecoder(GrammarDecoder[Options]):
             rules.lm_words,
             len(self.dense_names),
             self._columns,
-            self._orientations,
+            len(self._orientations),
+            rules.sparse_begin,
+            rules.sparse_feature,
+            rules.rows,
             self.table_limit,
         )
         score_alone(
@@ -172,7 +179,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
         # whatever the distortion limit, the next phrase may begin at the first word that is not
         # translated.
-        columns, options = self._columns, prepared
+        columns, options, orientations = self._columns, prepared, len(self._orientations)
         lm_weight = float(dense_weight[columns.language_model]) * LOG_10
         model = self.models[rules.model]
         table, nodes = model.tables
@@ -180,7 +187,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         own_weight = dense_weight.copy()
         for first in (columns.backward, columns.forward):
             if first >= 0:
-                own_weight[first : first + self._orientations] = 0.0
+                own_weight[first : first + orientations] = 0.0
         scored = score_options(
             table,
             nodes,
@@ -191,7 +198,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             rules.sparse_begin,
             rules.sparse_feature,
             sparse_weight,
-            1,
+            rules.rows,
             lm_weight,
             self.table_limit,
         )
@@ -200,14 +207,14 @@ class PhraseDecoder(GrammarDecoder[Options]):
                 options.dense,
                 dense_weight,
                 first,
-                self._orientations,
+                orientations,
                 rules.sparse_begin,
                 rules.sparse_feature,
                 sparse_weight,
-                1,
-                0,
+                rules.rows,
+                offset,
             )
-            for first in (columns.backward, columns.forward)
+            for first, offset in ((columns.backward, 1), (columns.forward, 1 + orientations))
         )
         limit = WIDEST if self.distortion_limit < 0 else min(self.distortion_limit, WIDEST)
         chart, span = search(
@@ -231,9 +238,9 @@ class PhraseDecoder(GrammarDecoder[Options]):
             derivations,
             options,
             columns,
-            self._orientations,
+            orientations,
             rules.sparse_begin,
             rules.sparse_feature,
             rules.sparse_id,
-            1,
+            rules.rows,
         )

@@ -62,7 +62,8 @@ class Options(NamedTuple):
     dense : float64 [rules, dense features]
         Their features; those of reordering are what an orientation would give.
     forward_class : int32 [rules]
-        Rules of equal forward reordering scores are of one class.
+        Rules are of one class if their orientations towards what is behind them have equal
+        scores and sparse features.
     """
 
     option: Int32
@@ -115,6 +116,9 @@ def lay_out(
     columns: int,
     where: Columns,
     orientations: int,
+    row_begin: Int64,
+    feature: Int32,
+    rows: int,
     table_limit: int,
 ) -> Options:
     """Return the options of a sentence.
@@ -133,6 +137,8 @@ def lay_out(
         The language model's word of each target word.
     columns : int
         Number of dense features.
+    row_begin, feature, rows
+        Sparse features of options; see the module.
     """
     child_begin, rule_begin, rule = grammar.child_begin, grammar.rule_begin, grammar.rule
     n, r = source.size, rule.size
@@ -190,10 +196,26 @@ def lay_out(
             dense[k, where.unknown_word] = -100.0
         dense[k, where.word_penalty] = lm_begin[k] - lm_begin[k + 1]
         dense[k, where.phrase_penalty] = 1.0
+    # Scores and sparse features of the orientations towards what is behind an option.
+    c, most = (rows - 1) // 2, 0
+    for k in range(r + n):
+        for row in range(k * rows + 1 + c, (k + 1) * rows):
+            most = max(most, row_begin[row + 1] - row_begin[row])
+    known = orientations if where.forward >= 0 else 0
+    forward = np.full((r + n, known + c * most), -1, np.int64)
+    if known > 0:
+        bits = dense[:, where.forward : where.forward + known].copy().view(np.int64)
+        for k in range(r + n):
+            for o in range(known):
+                forward[k, o] = bits[k, o]
+    for k in range(r + n):
+        for o in range(c):
+            row = k * rows + 1 + c + o
+            for q in range(row_begin[row + 1] - row_begin[row]):
+                forward[k, known + o * most + q] = feature[row_begin[row] + q]
     classes = np.zeros(r + n, np.int32)
-    if where.forward >= 0:
-        forward = dense[:, where.forward : where.forward + orientations].copy()
-        classes = _classes(forward.view(np.int64))
+    if forward.shape[1] > 0:
+        classes = _classes(forward)
     return Options(option, lm_begin, lm_word, begin, symbol, dense, classes)
 
 

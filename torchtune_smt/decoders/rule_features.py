@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,8 +11,17 @@ from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.features.template import RuleTemplate, escape
+from torchtune_smt.features.template import (
+    AlignedTemplate,
+    OrientedTemplate,
+    RuleTemplate,
+    escape,
+    min_count_of,
+)
 from torchtune_smt.grammar.base import Grammar
+
+Links = Sequence[tuple[int, int]]
+Template = TypeVar("Template", bound=RuleTemplate)
 
 
 class RuleFeatures:
@@ -23,56 +33,125 @@ class RuleFeatures:
     templates : sequence of RuleTemplate
     features : Vocabulary
         Takes the names of the features.
+    orientations : sequence of str
+        How phrases can be ordered, if the decoder tells that.
+
+    Attributes
+    ----------
+    per_rule : int
+        Rows of features that a rule has: those of each use, and, where a template looks at
+        orientation, behind them those of its orientations towards what is before it, then of those
+        towards what is behind it.
+
+    Raises
+    ------
+    ValueError
+        A template needs word alignments, counts or orientations, and there are none.
     """
 
     def __init__(
-        self, grammar: Grammar, templates: Sequence[RuleTemplate], features: Vocabulary
+        self,
+        grammar: Grammar,
+        templates: Sequence[RuleTemplate],
+        features: Vocabulary,
+        orientations: Sequence[str] = (),
     ) -> None:
         self.grammar = grammar
         self.templates = list(templates)
         self.features = features
-        # The rows that there are, and each rule's number among them plus one, so that pages of
-        # zeros, which cost nothing, mean "not yet".
+        self._aligned = [t for t in self.templates if isinstance(t, AlignedTemplate)]
+        self._oriented = [t for t in self.templates if isinstance(t, OrientedTemplate)]
+        if self._aligned and grammar.point_begin is None:
+            raise ValueError(
+                f"{self._aligned[0].name} features need the word alignment of each rule, and this "
+                "grammar has none; take model=phrase, or a phrase table with alignments"
+            )
+        if self._oriented and not orientations:
+            raise ValueError(
+                f"{self._oriented[0].name} features are of the order of phrases, which this "
+                "decoder does not tell; take decoder=phrase"
+            )
+        self._counted = any(min_count_of(template) for template in self.templates)
+        if self._counted:
+            grammar.rule_counts(np.empty(0, np.int64))
+        self.orientations = list(orientations) if self._oriented else []
+        self.per_rule = 1 + 2 * len(self.orientations)
+        # The rows that there are, and the numbers plus one among them of each rule's, so that pages
+        # of zeros, which cost nothing, mean "not yet".
         self._rows = SequenceTable(np.int32, 1024)
-        self._row_of: Int32 = np.zeros(len(grammar) if templates else 0, np.int32)
+        self._row_of: Int32 = np.zeros((len(grammar) if templates else 0, self.per_rule), np.int32)
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
     def rows(self, rules: Int64) -> tuple[Int64, Int32]:
-        """Return the features of rules in CSR form: begin int64 [n + 1], ids int32.
+        """Return the features of rules in CSR form: begin int64 [n per_rule + 1], ids int32.
 
         A feature that fires twice in a rule stands twice. Not to be called from two threads.
         """
         if not self.templates:
             return np.zeros(rules.size + 1, np.int64), np.empty(0, np.int32)
-        missing = rules[self._row_of[rules] == 0]
+        missing = rules[self._row_of[rules, 0] == 0]
         if missing.size:
             self._find(missing)
-        return gather(self._rows.begin, self._rows.symbols, self._row_of[rules] - np.int64(1))
+        rows = self._row_of[rules].ravel() - np.int64(1)
+        return gather(self._rows.begin, self._rows.symbols, rows)
 
-    def of_word(self, word: str) -> Int32:
-        """Return the features of the rule that passes a source word through."""
+    def of_word(self, word: str) -> list[Int32]:
+        """Return the features of the rule that copies a source word, row by row."""
         text = [escape(word)]
-        return self.features.intern(self._names(text, text))
+        rows = self._names(text, text, [(0, 0)], 0.0)
+        return [self.features.intern(names) for names in rows]
 
-    def _names(self, source: list[str], target: list[str]) -> list[str]:
-        return [name for t in self.templates for name in t.features(source, target)]
+    def _names(
+        self, source: list[str], target: list[str], links: Links, count: float
+    ) -> list[list[str]]:
+        """Return the names of a rule's features, row by row."""
+        rows = [[n for t in self._of(self.templates, count) for n in t.features(source, target)]]
+        if links:
+            for aligned in self._of(self._aligned, count):
+                rows[0] += aligned.aligned_features(source, target, links)
+        oriented = self._of(self._oriented, count)
+        rows += [
+            [
+                name
+                for template in oriented
+                for name in template.oriented_features(source, target, orientation, behind=behind)
+            ]
+            for behind in (False, True)
+            for orientation in self.orientations
+        ]
+        return rows
+
+    def _of(self, templates: list[Template], count: float) -> list[Template]:
+        """Return the templates whose features fire for a rule that occurred so often."""
+        if not self._counted:
+            return templates
+        return [template for template in templates if count >= min_count_of(template)]
 
     def _find(self, rules: Int64) -> None:
         grammar = self.grammar
         names: list[str] = []
-        counts = []
-        for rule in rules.tolist():
+        counts: list[int] = []
+        occurred = grammar.rule_counts(rules) if self._counted else np.zeros(rules.size)
+        links: Links = []
+        for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
             source, target = grammar.sides(rule)
-            found = self._names(
+            if self._aligned:
+                assert grammar.point_begin is not None and grammar.points is not None
+                begin, end = grammar.point_begin[rule], grammar.point_begin[rule + 1]
+                links = grammar.points[begin:end].tolist()
+            rows = self._names(
                 [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
                 [_text(self._target_text, grammar.target_words, symbol) for symbol in target],
+                links,
+                count,
             )
-            names += found
-            counts.append(len(found))
-        begin = offsets(counts)
-        rows = self._rows.intern_spans(self.features.intern(names), begin[:-1], begin[1:])
-        self._row_of[rules] = rows + np.int32(1)
+            for row in rows:
+                names += row
+                counts.append(len(row))
+        row_begin = offsets(counts)
+        found = self._rows.intern_spans(self.features.intern(names), row_begin[:-1], row_begin[1:])
+        self._row_of[rules] = found.reshape(-1, self.per_rule) + np.int32(1)
 
 
 def _text(known: dict[int, str], words: Vocabulary, symbol: int) -> str:

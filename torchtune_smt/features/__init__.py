@@ -1,6 +1,19 @@
 """Templates of sparse features."""
 
 from torchtune_smt.features.template import RuleTemplate
-from torchtune_smt.features.templates import RuleId, RuleShape, SourceNgram
+from torchtune_smt.features.templates import (
+    LexReordering,
+    RuleId,
+    RuleShape,
+    SourceNgram,
+    WordAlignment,
+)
 
-__all__ = ["RuleId", "RuleShape", "RuleTemplate", "SourceNgram"]
+__all__ = [
+    "LexReordering",
+    "RuleId",
+    "RuleShape",
+    "RuleTemplate",
+    "SourceNgram",
+    "WordAlignment",
+]

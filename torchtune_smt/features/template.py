@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 # Names stand between white space of any kind and before '=' in the files of this field; '_' and '~'
 # separate the parts of a name, brackets mark gaps. The last space of Unicode is U+3000.
@@ -20,6 +20,8 @@ class RuleTemplate(Protocol):
     ----------
     name : str
         Prefix of its features' names, which are ``name:...``.
+    min_count : int, optional
+        Rules that occurred less often in the bitext fire nothing; a copied word occurred never.
     """
 
     name: str
@@ -34,6 +36,52 @@ class RuleTemplate(Protocol):
             looks like a gap here: it comes through `escape`.
         """
         ...
+
+
+@runtime_checkable
+class AlignedTemplate(RuleTemplate, Protocol):
+    """A template that looks at a rule's word alignment."""
+
+    def aligned_features(
+        self, source: Sequence[str], target: Sequence[str], links: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """Return the features that fire when a rule is used, besides those of `features`.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            See `RuleTemplate.features`.
+        links : sequence of (int, int)
+            Positions of linked words, of source and target side; never empty.
+        """
+        ...
+
+
+@runtime_checkable
+class OrientedTemplate(RuleTemplate, Protocol):
+    """A template that looks at how phrases are ordered."""
+
+    def oriented_features(
+        self, source: Sequence[str], target: Sequence[str], orientation: str, *, behind: bool
+    ) -> list[str]:
+        """Return the features that fire when a phrase has an orientation.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            See `RuleTemplate.features`.
+        orientation : str
+            See `torchtune_smt.grammar.reordering.ORIENTATIONS`.
+        behind : bool
+            Towards what is behind it, and not towards what is before it on the target side.
+        """
+        ...
+
+
+def min_count_of(template: RuleTemplate) -> int:
+    """Return how often a rule must have occurred to fire a template's features."""
+    count: int = getattr(template, "min_count", 0)
+    return count
 
 
 def escape(word: str) -> str:

@@ -12,9 +12,17 @@ class RuleId:
     """One feature a rule, fired by each use of it: ``rule_id:ein_[1]~a_[1]``.
 
     Source: all three papers ([L13] §3: rule identifiers; [G13]: discriminative phrase table).
+
+    Parameters
+    ----------
+    min_count : int
+        See `RuleTemplate`.
     """
 
     name = "rule_id"
+
+    def __init__(self, min_count: int = 0) -> None:
+        self.min_count = min_count
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return the rule's own feature."""
@@ -50,3 +58,91 @@ def _shape(symbols: Sequence[str]) -> str:
         elif not runs or runs[-1] != "T":
             runs.append("T")
     return "_".join(runs)
+
+
+class WordAlignment:
+    """Links of a rule, ``alignment:haus~house``, and words without one, ``alignment:ja~``.
+
+    Those without one are source words that are deleted. Source: [G13].
+
+    Parameters
+    ----------
+    insertions : bool
+        Target words without a link, too: ``alignment:~the``.
+    min_count : int
+        See `RuleTemplate`.
+    """
+
+    name = "alignment"
+
+    def __init__(self, insertions: bool = False, min_count: int = 0) -> None:
+        self.insertions = insertions
+        self.min_count = min_count
+
+    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
+        """Return none: there are no links."""
+        return []
+
+    def aligned_features(
+        self, source: Sequence[str], target: Sequence[str], links: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """Return one feature for each link, and for each word without one."""
+        names = [f"alignment:{source[s]}~{target[t]}" for s, t in links]
+        linked = {s for s, _ in links}
+        names += [
+            f"alignment:{word}~"
+            for s, word in enumerate(source)
+            if s not in linked and not is_gap(word)
+        ]
+        if self.insertions:
+            linked = {t for _, t in links}
+            names += [
+                f"alignment:~{word}"
+                for t, word in enumerate(target)
+                if t not in linked and not is_gap(word)
+            ]
+        return names
+
+
+class LexReordering:
+    """How phrases are ordered, ``lex_reordering:before_swap``: the eight classes of [G13].
+
+    Three towards what is before a phrase on the target side (``before_monotone``, ``before_swap``,
+    ``before_discontinuous``), three towards what is behind it (``behind_...``), and, of the former,
+    ``monotone`` and ``nonmonotone``.
+
+    Parameters
+    ----------
+    behind : bool
+        Whether there are classes towards what is behind a phrase.
+    lexicalized : bool
+        Features of each phrase pair: ``lex_reordering:before_swap:ein_haus~a_house``.
+    min_count : int
+        See `RuleTemplate`.
+    """
+
+    name = "lex_reordering"
+
+    def __init__(self, behind: bool = True, lexicalized: bool = False, min_count: int = 0) -> None:
+        self.behind = behind
+        self.lexicalized = lexicalized
+        self.min_count = min_count
+
+    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
+        """Return none: they depend on orientation."""
+        return []
+
+    def oriented_features(
+        self, source: Sequence[str], target: Sequence[str], orientation: str, *, behind: bool
+    ) -> list[str]:
+        """Return the classes that an orientation belongs to."""
+        kind = orientation.split()[0]
+        if behind:
+            classes = [f"behind_{kind}"] if self.behind else []
+        else:
+            classes = [f"before_{kind}"]
+            # Models that tell left from right alone do not say.
+            if kind not in ("left", "right"):
+                classes.append("monotone" if kind == "monotone" else "nonmonotone")
+        rule = f":{'_'.join(source)}~{'_'.join(target)}" if self.lexicalized else ""
+        return [f"lex_reordering:{name}{rule}" for name in classes]

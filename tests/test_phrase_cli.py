@@ -1,0 +1,158 @@
+"""The commands with the phrase-based decoder, on the bundled example and a tiny moses.ini."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import run_command
+from hydra import compose, initialize_config_dir
+
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.features.template import template_of
+from torchtune_smt.models import load_model
+
+# The published strength leaves hardly any of the features of so short a run.
+SHORT = [
+    "tuner.epochs=1",
+    "tuner.sentences=40",
+    "tuner.result=last",
+    "regularizer.strength=0.001",
+    "decoder.pop_limit=20",
+    "decoder.k=20",
+    "model.folds=2",
+]
+DENSE = [
+    *(f"TranslationModel0_{i}" for i in range(4)),
+    "LogRuleCount",
+    "UniqueRule",
+    *(f"LexicalReordering0_{i}" for i in range(8)),
+    "Distortion0_0",
+    "LM0_0",
+    "WordPenalty0_0",
+    "PhrasePenalty0_0",
+    "UnknownWordPenalty0_0",
+]
+
+
+def weights_of(path: Path) -> dict[str, float]:
+    names, values = read_weights(path)
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short run of the published experiment."""
+    place = tmp_path_factory.mktemp("phrases")
+    outcome = run_command(
+        "train", "experiment=green2013", *SHORT, "hydra.run.dir=run", folder=place
+    )
+    assert "extracted" in outcome.check().out
+    return place
+
+
+def test_the_published_experiment(tuned: Path) -> None:
+    decoder = PhraseDecoder(load_model(tuned / "outputs" / "models" / "example-phrase"))
+    assert decoder.dense_names == DENSE and len(DENSE) == 19
+    sparse = weights_of(tuned / "run" / "weights.txt.gz").keys() - DENSE
+    assert {template_of(name) for name in sparse} == {"rule_id", "alignment", "lex_reordering"}
+    text = str(example_folder() / "dev.de")
+    options = ["weights=run/weights.txt.gz", f"input={text}", "output=out"]
+    run_command("translate", *options, folder=tuned).check()
+    translations = read_lines(tuned / "out")
+    assert len(translations) == len(read_lines(text))
+    assert translations == read_lines(tuned / "run" / "dev.translations.txt")
+
+
+def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
+    """The model is there already; each sentence is decoded without its own counts."""
+    options = [*SHORT, "tuner.tune_on=train", "hydra.run.dir=train"]
+    outcome = run_command("train", "experiment=green2013", *options, folder=tuned)
+    assert "extracted" not in outcome.check().out
+    sparse = weights_of(tuned / "train" / "weights.txt.gz").keys() - DENSE
+    assert {template_of(name) for name in sparse} == {"rule_id", "alignment", "lex_reordering"}
+
+
+def test_what_follows_the_decoder(repository: Path) -> None:
+    """With decoder=hiero behind it, the experiment is that of a hierarchical system."""
+    for decoder in ("phrase", "hiero"):
+        with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
+            options = ["experiment=green2013", f"decoder={decoder}"]
+            choices = compose("train", options, return_hydra_config=True).hydra.runtime.choices
+        assert choices.model == decoder
+        assert choices.features == f"green2013_{decoder}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["decoder=phrase"], "this model has rules with gaps; take model=phrase or model=moses"),
+        (["model=phrase"], "has phrase pairs alone; take model=hiero, or decoder=phrase"),
+        (["model=moses", "model.ini=none"], "has phrase pairs alone; take model=hiero, or decoder"),
+    ],
+)
+def test_a_model_of_another_decoder_is_refused(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
+    """Before it is built or read."""
+    outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert not (tmp_path / "bad").exists() and not (tmp_path / "outputs").exists()
+
+
+LM = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
+INI = """\
+[distortion-limit]
+4
+[feature]
+UnknownWordPenalty
+WordPenalty
+PhrasePenalty
+PhraseDictionaryMemory name=TranslationModel0 num-features=1 path=table
+Distortion
+KENLM name=LM0 path=lm.arpa
+[weight]
+UnknownWordPenalty0= 1
+WordPenalty0= -1
+PhrasePenalty0= -0.2
+TranslationModel0= 0.1
+Distortion0= 0.3
+LM0= 0.5
+"""
+
+
+@pytest.fixture
+def moses(tmp_path: Path) -> Path:
+    (tmp_path / "table").write_text("ein haus ||| a house ||| 0.5\nhaus ||| home ||| 0.5\n")
+    (tmp_path / "lm.arpa").write_text(LM)
+    (tmp_path / "moses.ini").write_text(INI)
+    (tmp_path / "dev.de").write_text("ein haus\nhaus ein haus\n")
+    (tmp_path / "dev.en").write_text("a house\nhome a house\n")
+    return tmp_path
+
+
+DATA = ["data=files", "data.name=x", "data.source_language=de", "data.target_language=en"]
+MOSES = [*DATA, "decoder=phrase", "model=moses", "model.ini=moses.ini"]
+
+
+def test_translating_with_a_moses_ini(moses: Path) -> None:
+    options = [*MOSES, "weights=moses.ini", "input=dev.de"]
+    outcome = run_command("translate", *options, folder=moses)
+    assert outcome.check().out == "a house\nhome a house\n"
+
+
+def test_tuning_from_a_moses_ini(moses: Path) -> None:
+    options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
+    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=run"]
+    run_command("train", *options, folder=moses).check()
+    assert weights_of(moses / "run" / "weights.txt.gz")["Distortion0_0"] == 0.3
+    (moses / "moses.ini").write_text(INI.replace("LM0= 0.5", ""))
+    outcome = run_command("train", *options, "overwrite=true", folder=moses)
+    assert outcome.code == 1
+    assert outcome.err == (
+        "error: moses.ini:9: the feature LM0 has no weights; add `LM0= ...` to [weight]\n"
+    )
