@@ -4,7 +4,7 @@ Tunes on training sentences of a corpus with train.py, each strategy in turn, an
 the epochs after the first, without the evaluation of dev. The share of the master is the processor
 time of the thread that steps or mixes. What travels is weighed with weights of real feature names.
 
-    python scripts/bench/parallel.py [--data example] [--sentences 400] [--workers 2] [--epochs 3]
+    python scripts/bench/parallel.py [--data example] [--sentences 1200] [--workers 2] [--epochs 3]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHARDS_A_WORKER = 4
+SHARDS_A_WORKER = 2
 
 
 def clock(path: str) -> Any:
@@ -75,7 +75,9 @@ def run(folder: Path, name: str, options: list[str]) -> tuple[float, float]:
     ]
     places = [str(REPOSITORY), str(Path(__file__).parent)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
     return measured([json.loads(line) for line in path.read_text().splitlines()])
 
 
@@ -99,7 +101,7 @@ def weigh() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", default="example")
-    parser.add_argument("--sentences", type=int, default=400)
+    parser.add_argument("--sentences", type=int, default=1200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--engine", default="local")
