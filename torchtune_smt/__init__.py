@@ -18,6 +18,7 @@ _WHERE: Final = {
     "Rows": "core.rows",
     "Vocabulary": "core.vocabulary",
     "measured": "metrics.measure",
+    "minimum_risk": "metrics.minimum_risk",
     "reranked": "kbest.rerank",
     # weights
     "FrozenWeights": "core.snapshot",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer, read_text
@@ -21,6 +23,7 @@ def main(cfg: DictConfig) -> None:
     """Write the best hypotheses, or the lists in their new order."""
     if cfg.n_best is not None and cfg.n_best < 1:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
+    by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     with option_errors("rerank"):
         stored = read_lists(cfg.input, cfg.format, dense=[], on_error=cfg.on_error)
     if stored.skipped:
@@ -36,7 +39,11 @@ def main(cfg: DictConfig) -> None:
             f"has no weight for any feature of {cfg.input}; was it made for other lists?",
             path=cfg.weights,
         )
-    lists = reranked(stored.lists, weights, cfg.n_best or 1)
+    k = cfg.n_best or 1
+    if by_risk is None:
+        lists = reranked(stored.lists, weights, k)
+    else:
+        lists = by_risk(reranked(stored.lists, weights), k)
     if cfg.n_best is None:
         lines = best_lines(lists)
     else:

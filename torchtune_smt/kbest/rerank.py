@@ -28,14 +28,30 @@ def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBes
     ValueError
         `k` is below 1, or a list is empty.
     """
+    ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
+    known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
+    known[ids] = weights.read(lists.features, ids)
+    return best_first(lists, lists.rows.dot(known), k)
+
+
+def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBestLists:
+    """Return lists in the order of new scores, which they get; equal ones stay in their order.
+
+    Parameters
+    ----------
+    score : float64 [hypotheses]
+    k : int, optional
+        Hypotheses of a list that are kept at most; by default all.
+
+    Raises
+    ------
+    ValueError
+        `k` is below 1, or a list is empty.
+    """
     if k is not None and k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     if (np.diff(lists.begin) < 1).any():
         raise ValueError("a list is empty")
-    ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
-    known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
-    known[ids] = weights.read(lists.features, ids)
-    score = lists.rows.dot(known)
     spans = zip(lists.begin[:-1].tolist(), lists.begin[1:].tolist(), strict=True)
     order = [first + np.argsort(-score[first:last], kind="stable")[:k] for first, last in spans]
     numbers = np.concatenate([np.empty(0, np.int64), *order])

@@ -1,0 +1,155 @@
+"""Minimum Bayes risk against its definition, pair by pair."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+from commands import Run, run_command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.metrics import ExternalScores, PhrasalBleu, SacreBleu
+from torchtune_smt.metrics.minimum_risk import minimum_risk
+
+# Few different words, so that translations share some.
+strings = st.lists(st.sampled_from("abc"), max_size=7).map(" ".join)
+scored = st.lists(st.tuples(strings, st.floats(-9, 9)), min_size=1, max_size=7)
+
+
+class Overlap:
+    """A metric of somebody's own: the share of the reference's words that a hypothesis has."""
+
+    def bind(self, references, words):
+        self.references = [{*reference} for (reference,) in references]
+        self.words = words
+        return self
+
+    def gains(self, kbest: KBest):
+        reference = self.references[kbest.index]
+        found = [{*self.words.names(kbest.hypothesis(h))} for h in range(len(kbest))]
+        return np.array([len(reference & words) / len(reference) for words in found])
+
+
+def lists_of(*lists: list[tuple[str, float]]) -> KBestLists:
+    return KBestLists.of_strings(
+        [[text for text, _ in one] for one in lists],
+        scores=[[score for _, score in one] for one in lists],
+    )
+
+
+def expected_gains(one: list[tuple[str, float]], scale: float, gain) -> list[float]:
+    """By the definition: the sum over all pairs of hypotheses, as strings."""
+    shares = [math.exp(scale * score) for _, score in one]
+    return [
+        sum(p * gain(text, other) for p, (other, _) in zip(shares, one, strict=True) if other)
+        / sum(shares)
+        for text, _ in one
+    ]
+
+
+def sentence_bleu(text: str, reference: str) -> float:
+    score = sacrebleu.sentence_bleu(text, [reference], tokenize="none", smooth_method="exp")
+    return float(score.score) / 100
+
+
+def overlap(text: str, reference: str) -> float:
+    return len({*text.split()} & {*reference.split()}) / len({*reference.split()})
+
+
+@given(st.lists(scored, min_size=1, max_size=3), st.floats(0, 2))
+def test_expected_gains_are_those_of_all_pairs(cases, scale) -> None:
+    for metric, gain in ((SacreBleu(), sentence_bleu), (Overlap(), overlap)):
+        found = minimum_risk(lists_of(*cases), metric, scale)
+        assert found.index.tolist() == list(range(len(cases)))
+        for kbest, case in zip(found, cases, strict=True):
+            expected = expected_gains(case, scale, gain)
+            assert kbest.entry is not None and kbest.score is not None
+            by_entry = [expected[h] for h in kbest.entry.tolist()]
+            assert kbest.score.tolist() == pytest.approx(by_entry, abs=1e-9)
+            assert (np.diff(kbest.score) <= 0).all()
+            assert [kbest.text(h) for h in range(len(kbest))] == [
+                case[h][0] for h in kbest.entry.tolist()
+            ]
+
+
+def test_the_one_that_agrees_with_the_others_is_chosen() -> None:
+    """And the most probable one where the posterior is sharp."""
+    case = [("x y z w", 1.0), ("a b c d", 0.8), ("a b c e", 0.7), ("a b c", 0.6)]
+    lists = lists_of(case)
+    assert minimum_risk(lists, PhrasalBleu(), 1.0, 1)[0].text(0) == "a b c d"
+    assert minimum_risk(lists, PhrasalBleu(), 100.0, 1)[0].text(0) == "x y z w"
+    assert minimum_risk(lists, PhrasalBleu(), 0.0, 2).n_hypotheses == 2
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    lists = lists_of([("a", 1.0)])
+    (tmp_path / "scores").write_text("0 ||| a ||| 1\n")
+    with pytest.raises(InputError, match="minimum risk takes each hypothesis for one"):
+        minimum_risk(lists, ExternalScores(tmp_path / "scores"))
+    for scale in (-1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="scale must be a finite number"):
+            minimum_risk(lists, SacreBleu(), scale)
+    with pytest.raises(ValueError, match="no words, or no scores"):
+        minimum_risk(KBestLists.of_strings([["a"]]), SacreBleu())
+
+
+def test_translate(run: Run, tmp_path: Path) -> None:
+    source = example_folder() / "test.de"
+    common = [f"weights={run.weights}", f"input={source}"]
+
+    def translated(*options: str) -> list[str]:
+        output = tmp_path / "out"
+        arguments = [*common, f"output={output}", *options]
+        run_command("translate", *arguments, folder=run.place).check()
+        return read_lines(output)
+
+    lists: dict[int, list[tuple[str, float]]] = {}
+    for line in translated("n_best=20"):
+        index, words, _, score = line.split(" ||| ")
+        lists.setdefault(int(index), []).append((words, float(score)))
+    best = translated("mbr=true", "mbr_scale=2", "metric=sacrebleu")
+    assert best != [one[0][0] for one in lists.values()]
+    for text, one in zip(best, lists.values(), strict=True):
+        gains = expected_gains(one, 2, sentence_bleu)
+        assert max(gains) == pytest.approx(gains[[words for words, _ in one].index(text)], abs=1e-6)
+    sorted_lists = translated("mbr=true", "mbr_scale=2", "metric=sacrebleu", "n_best=3")
+    first = {line.split(" ||| ")[0]: line.split(" ||| ")[1] for line in sorted_lists[::-1]}
+    assert [first[str(i)] for i in range(len(best))] == best
+    for option in ("mbr_scale=2", "metric=nakov", "metric.grounding=true"):
+        outcome = run_command("translate", *common, option, folder=run.place)
+        assert outcome.err == f"error: {option} would change nothing without mbr=true\n"
+
+
+def test_rerank(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("f 2\n")
+    texts = ["x y z w", "a b c d", "a b c e", "a b c"]
+    lines = [f"0 ||| {text} ||| f={1 - i / 10} ||| 0\n" for i, text in enumerate(texts)]
+    (tmp_path / "list").write_text("".join(lines))
+    common = ["weights=weights", "input=list"]
+    assert run_command("rerank", *common, folder=tmp_path).check().out == "x y z w\n"
+    options = [*common, "mbr=true", "metric=sacrebleu"]
+    one = [(text, 2 - 0.2 * i) for i, text in enumerate(texts)]
+
+    def best(scale: float) -> str:
+        return texts[int(np.argmax(expected_gains(one, scale, sentence_bleu)))]
+
+    assert best(1.0) != texts[0]
+    outcome = run_command("rerank", *options, folder=tmp_path).check()
+    assert outcome.out == f"{best(1.0)}\n"
+    outcome = run_command("rerank", *options, "n_best=4", "mbr_scale=0.5", folder=tmp_path)
+    gains = expected_gains(one, 0.5, sentence_bleu)
+    fields = [line.split(" ||| ") for line in outcome.check().out.splitlines()]
+    assert {f[1]: pytest.approx(float(f[3]), abs=1e-9) for f in fields} == dict(
+        zip(texts, gains, strict=True)
+    )
+    assert fields[0][1] == best(0.5)
+    bad = run_command("rerank", *common, "mbr=true", "mbr_scale=-1", folder=tmp_path)
+    assert bad.err == "error: mbr_scale must be a number, 0 or more, not -1\n"
+    bad = run_command("rerank", *common, "metric=nakov", folder=tmp_path)
+    assert "would change nothing without mbr=true" in bad.err
