@@ -6,6 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.model_size import model_size
 from torchtune_smt.cli.objects import make, make_dataset
 from torchtune_smt.core.errors import InputError
 
@@ -23,4 +24,4 @@ def main(cfg: DictConfig) -> None:
         print(f"{cfg.model.folder} is up to date; remove it to build it anew")
         return
     model.build(bitext)
-    print(f"the model lies in {cfg.model.folder}")
+    print(f"the model lies in {cfg.model.folder}, {model_size(cfg) / 1e6:,.0f} MB")

@@ -10,8 +10,10 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.belonging import model_origin, other_origin
 from torchtune_smt.cli.hydra_main import warn
+from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.objects import check_part, make, thread_count
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
@@ -68,6 +70,9 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
             corpora.read(name)
     if parts.model is not None:
         folds = tune_on == "train" and cfg.lm == "folds"
+        said = announcement(cfg)
+        if said is not None:
+            print(said, flush=True)
         model = parts.model.open(corpora.bitext, folds=folds, may_write=may_write_model)
         offered["model"] = lambda: model
     decoder: Decoder = make(cfg, "decoder", "decode", offered=offered)
@@ -100,6 +105,13 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     if notice is not None:
         print(notice)
     refuse_unknown_values(decoder.features)
+    for name, sentences in sets.items():
+        if name != "train":
+            uncovered = Uncovered(decoder)
+            uncovered.add(sentences.sources)
+            said = uncovered.text(cfg.decoder.get("unknown"))
+            if said is not None:
+                print(f"{name}: {said}")
     tuning = sets[tune_on].sample(cfg.tuner.sentences, cfg.seed)
     drawn = sets[tune_on].drawn(cfg.tuner.sentences, cfg.seed)
     lines_of = None if decoder.stored else corpora.found[tune_on].lines

@@ -172,6 +172,10 @@ class Decoder(ABC):
         """
         return None
 
+    def uncovered(self, source: Source) -> list[str]:
+        """Return the words of a sentence that nothing here translates; none, if it cannot say."""
+        return []
+
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation | None:
         """Return how the best translation of a sentence came about; None: this decoder cannot say.
 

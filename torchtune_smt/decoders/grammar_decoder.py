@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -27,6 +27,9 @@ Hypotheses = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
 ``score``."""
 
+UNKNOWN: Final = ("keep", "drop")
+"""What becomes of words that no rule covers."""
+
 
 @dataclass(frozen=True)
 class SentenceRules:
@@ -39,7 +42,7 @@ class SentenceRules:
     words : int32 [n]
         Source words of the grammar, -1 where unknown.
     copies : int32 [n]
-        The same words as target words.
+        The same words as target words; -1 where one is dropped.
     grammar : SentenceGrammar
     model : int
         Which of the language models scores its translations.
@@ -80,13 +83,16 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         Words that a rule may cover.
     orientations : sequence of str
         How phrases can be ordered, if the decoder tells that.
+    unknown : {"keep", "drop"}
+        Whether words that no rule covers (see `uncovered`) are copied, or translated as nothing.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
     Raises
     ------
     ValueError
-        A limit is below 1, or a template needs what is not there (`RuleFeatures`).
+        A limit is below 1, `unknown` is neither, or a template needs what is not there
+        (`RuleFeatures`).
     """
 
     k: int
@@ -102,9 +108,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         orientations: Sequence[str] = (),
         max_words: int,
         unique: bool,
+        unknown: str,
         threads: int,
         **limits: int,
     ) -> None:
+        if unknown not in UNKNOWN:
+            raise ValueError(f"unknown must be {' or '.join(UNKNOWN)}, not {unknown}")
         limits |= {"max_words": max_words, "threads": threads}
         for name, limit in limits.items():
             if limit is None or limit < 1:
@@ -114,6 +123,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.models = [model.language_model, *model.folds]
         self.templates = list(templates)
         self.unique = unique
+        self.unknown = unknown
         self.words = self.grammar.target_words
         self.dense_names = [*self.grammar.dense_names, *own_names]
         self.features = Vocabulary(self.dense_names)
@@ -209,6 +219,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             met[ids] = True
         return np.flatnonzero(met)
 
+    def uncovered(self, source: Source) -> list[str]:
+        """Return the words of a sentence that stand in no rule that can match it."""
+        words = self.grammar.source_words.lookup(source.words)
+        uncovered = _uncovered(words, self._grammar_of(source))
+        return [source.words[i] for i in np.flatnonzero(uncovered).tolist()]
+
     def fork(self) -> Self:
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = super().fork()
@@ -239,11 +255,14 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         copies = self.words.intern(source.words)
         lm_words = self._extended_lm_words(m)
         grammar = self._grammar_of(source)
+        words = self.grammar.source_words.lookup(source.words)
+        if self.unknown == "drop":
+            copies = np.where(_uncovered(words, grammar), np.int32(-1), copies)
         sparse_begin, ids = self._sparse_rows(source, grammar.rule)
         sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
         return SentenceRules(
             source.index,
-            self.grammar.source_words.lookup(source.words),
+            words,
             copies,
             grammar,
             m,
@@ -262,3 +281,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             known = np.concatenate([known, self.models[m].word_ids(new)])
             self._lm_words[m] = known
         return known
+
+
+def _uncovered(words: Int32, grammar: SentenceGrammar) -> Bool:
+    """Return which words (ids, -1 where unknown) are in no rule of a sentence's grammar."""
+    # Every edge of its trie leads to a rule; -1 is the gap there.
+    return (words < 0) | ~np.isin(words, grammar.child_symbol)

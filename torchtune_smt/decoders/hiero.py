@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -64,6 +65,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
         Longer sentences are refused: memory grows with the square of their length.
     unique : bool
         Whether a list holds each string once, with its best derivation.
+    unknown : {"keep", "drop"}
+        Whether words that no rule covers are copied, or translated as nothing.
     threads : int
         Sentences decoded at a time. The result does not depend on it.
 
@@ -88,6 +91,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
         max_span: int = 15,
         max_words: int = 1000,
         unique: bool = True,
+        unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
     ) -> None:
         if model.grammar.reordering is not None:
@@ -103,6 +107,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
             templates,
             max_words=max_words,
             unique=unique,
+            unknown=unknown,
             threads=threads,
             k=k,
             pop_limit=pop_limit,

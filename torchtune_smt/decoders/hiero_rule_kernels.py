@@ -70,7 +70,8 @@ def local_rules(
     dense : float64 [r, F]
         Their features of the grammar.
     copies : int32 [n]
-        Source words as target words: each makes a pass-through rule, behind the others.
+        Source words as target words: each makes a pass-through rule, behind the others; -1 for one
+        that is dropped, the target side of whose rule is empty.
     lm_words : int32
         The language model's word of each target word.
     word_value : float
@@ -81,7 +82,7 @@ def local_rules(
     for i in range(r):
         begin[i + 1] = begin[i] + target_begin[rule[i] + 1] - target_begin[rule[i]]
     for i in range(n):
-        begin[r + i + 1] = begin[r + i] + 1
+        begin[r + i + 1] = begin[r + i] + (copies[i] >= 0)
     target = np.empty(begin[r + n], np.int32)
     target_lm = np.empty(begin[r + n], np.int32)
     values = np.zeros((r + n, columns + 5), np.float64)
@@ -93,7 +94,8 @@ def local_rules(
             for k in range(begin[i + 1] - begin[i]):
                 target[begin[i] + k] = target_symbols[first + k]
         else:
-            target[begin[i]] = copies[i - r]
+            if copies[i - r] >= 0:
+                target[begin[i]] = copies[i - r]
             values[i, columns + 3] = 1.0
         for k in range(begin[i], begin[i + 1]):
             target_lm[k] = target[k]

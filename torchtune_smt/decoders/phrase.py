@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -67,6 +68,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
         Longer sentences are refused.
     unique : bool
         Whether a list holds each string once, with its best derivation.
+    unknown : {"keep", "drop"}
+        Whether words that no rule covers are copied, or translated as nothing.
     threads : int
         Sentences decoded at a time. The result does not depend on it.
 
@@ -94,6 +97,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         table_limit: int | None = None,
         max_words: int = 1000,
         unique: bool = True,
+        unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
     ) -> None:
         given = {
@@ -124,6 +128,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             orientations=ORIENTATIONS[kind],
             max_words=max_words,
             unique=unique,
+            unknown=unknown,
             threads=threads,
             k=k,
             **limits,

@@ -132,7 +132,7 @@ def lay_out(
     target_begin, target_symbols
         Target sides of the whole table.
     copies : int32 [n]
-        Source words as target words.
+        Source words as target words; -1 for one that is dropped.
     lm_words : int32
         The language model's word of each target word.
     columns : int
@@ -177,7 +177,7 @@ def lay_out(
     for k in range(r):
         lm_begin[k + 1] = lm_begin[k] + target_begin[rule[k] + 1] - target_begin[rule[k]]
     for k in range(r, r + n):
-        lm_begin[k + 1] = lm_begin[k] + 1
+        lm_begin[k + 1] = lm_begin[k] + (copies[k - r] >= 0)
     begin = np.zeros(r + n + 1, np.int32)
     lm_word = np.empty(lm_begin[r + n], np.int32)
     symbol = np.empty(lm_begin[r + n] + r + n, np.int32)
@@ -302,8 +302,9 @@ def score_options(
             score[r, 1] = known_score[m]
         else:
             left, full, right, p = 0, 0, 0, 0.0
-            word = options.lm_word[options.lm_begin[r]]
-            left, full, right, p = add_word(table, nodes, left, full, right, p, word)
+            for q in range(options.lm_begin[r], options.lm_begin[r + 1]):
+                word = options.lm_word[q]
+                left, full, right, p = add_word(table, nodes, left, full, right, p, word)
             state[r, 0], state[r, 1], state[r, 2], score[r, 1] = left, full, right, p
         state[r, 3] = options.lm_begin[r + 1]
         score[r, 0] = s

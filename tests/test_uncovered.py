@@ -1,0 +1,122 @@
+"""Words that no rule covers: found, copied or dropped, counted and told."""
+
+import math
+from pathlib import Path
+
+import pytest
+from commands import Run, run_command
+
+from torchtune_smt.cli.uncovered import Uncovered
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.grammar import read_grammar
+from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.kbest.lists import Source
+from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate, write_arpa
+from torchtune_smt.models import Model
+
+RULES = """\
+[X] ||| der hund ||| the dog ||| Count=1
+[X] ||| eine ||| a ||| Count=1
+[X] ||| ist [X,1] da ||| here is [X,1] ||| Count=1
+"""
+PHRASES = """\
+der hund ||| the dog ||| 0.5 0.5 0.5 0.5
+eine ||| a ||| 0.5 0.5 0.5 0.5
+"""
+SENTENCE = "der hund ist xx eine yy xx"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("model")
+    text = [["the", "dog"], ["the", "cat"], ["here", "is", "a", "dog"]] * 5
+    write_arpa(folder / "lm.arpa", estimate(text, 2, DISCOUNT_FALLBACK))
+    (folder / "grammar").write_text(RULES)
+    return Model(read_grammar(folder / "grammar"), NgramModel.load(folder / "lm.arpa", cache=False))
+
+
+WEIGHTS = FrozenWeights.of(
+    {"LanguageModel": 1.0, "WordPenalty": -0.1, "PassThrough": -1.0, "Count": 1.0, "Glue": -0.2}
+)
+
+
+def test_which_words_are_covered(model: Model) -> None:
+    decoder = HieroDecoder(model)
+    # `ist` has a rule, which needs `da`; `der` has one with `hund` alone.
+    assert decoder.uncovered(Source(0, SENTENCE.split())) == ["ist", "xx", "yy", "xx"]
+    assert decoder.uncovered(Source(0, "ist der hund da".split())) == []
+    assert decoder.uncovered(Source(0, ["der"])) == ["der"]
+    assert decoder.uncovered(Source(0, [])) == []
+
+
+def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
+    source = Source(0, SENTENCE.split())
+    keep, drop = (HieroDecoder(model, unknown=unknown, k=50) for unknown in ("keep", "drop"))
+    kept, dropped = (d.decode([source], WEIGHTS)[0] for d in (keep, drop))
+    assert kept.text(0) == "the dog ist xx a yy xx"
+    assert dropped.text(0) == "the dog a"
+    # Covered words may still be copied; the others are in no entry of the list.
+    texts = {dropped.text(h) for h in range(len(dropped))}
+    assert "der hund a" in texts
+    assert all(not {"ist", "xx", "yy"} & {*text.split()} for text in texts)
+    # Each of the words that are dropped counts as one that is passed through, without any words.
+    ids, values = dropped.row(0)
+    row = dict(zip(drop.features.names(ids), values.tolist(), strict=True))
+    assert row["PassThrough"] == 4
+    assert row["WordPenalty"] == pytest.approx(-3 * math.log10(math.e))
+    assert "LanguageModel_OOV" not in row
+    score, _ = model.language_model.score(["the", "dog", "a"])
+    assert row["LanguageModel"] == pytest.approx(score)
+
+
+def test_nothing_but_unknown_words(model: Model) -> None:
+    decoder = HieroDecoder(model, unknown="drop")
+    (kbest,) = decoder.decode([Source(0, ["xx", "yy"])], WEIGHTS)
+    assert [kbest.text(h) for h in range(len(kbest))] == [""]
+
+
+def test_phrases(tmp_path: Path, model: Model) -> None:
+    (tmp_path / "phrases").write_text(PHRASES)
+    table = read_phrase_table(tmp_path / "phrases")
+    phrase_model = Model(table, model.language_model)
+    weights = FrozenWeights.of({"LM0_0": 0.5, "UnknownWordPenalty0_0": 1.0, "WordPenalty0_0": -1.0})
+    for unknown, text in (("keep", "the dog ist xx a yy xx"), ("drop", "the dog a")):
+        decoder = PhraseDecoder(phrase_model, unknown=unknown, distortion_limit=0)
+        (kbest,) = decoder.decode([Source(0, SENTENCE.split())], weights)
+        assert kbest.text(0) == text
+
+
+def test_what_is_said(model: Model) -> None:
+    decoder = HieroDecoder(model)
+    uncovered = Uncovered(decoder)
+    uncovered.add([Source(0, ["eine"])])
+    assert uncovered.text("keep") is None
+    uncovered.add([Source(1, SENTENCE.split())])
+    line = "4 of 8 words (3 different: xx, ist, yy) are in no rule"
+    assert uncovered.text("keep") == f"{line}, and are copied (decoder.unknown=keep)"
+    assert uncovered.text("drop") == f"{line}, and are dropped (decoder.unknown=drop)"
+    assert uncovered.text(None) == line
+    uncovered.add([Source(2, [f"z{i}" for i in range(9)])])
+    assert "(12 different: xx, ist, yy, z0, z1, ...)" in (uncovered.text("keep") or "")
+
+
+def test_bad_option(model: Model) -> None:
+    with pytest.raises(ValueError, match="unknown must be keep or drop, not copy"):
+        HieroDecoder(model, unknown="copy")  # type: ignore[arg-type]
+
+
+def test_translate(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("xyzzy guten morgen plugh\n\n")
+    arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]
+    kept = run_command("translate", *arguments, folder=run.place).check()
+    assert {"xyzzy", "plugh"} <= {*kept.out.split()}
+    assert "2 of 4 words (2 different: xyzzy, plugh) are in no rule, and are copied" in kept.err
+    dropped = run_command("translate", *arguments, "decoder.unknown=drop", folder=run.place)
+    assert not {"xyzzy", "plugh"} & {*dropped.check().out.split()}
+    assert dropped.out.split()
+    assert "are dropped (decoder.unknown=drop)" in dropped.err
+    assert dropped.out.count("\n") == 2
+    # And of the sets, once in a run's report.
+    assert run.outcome.out.count("are in no rule, and are copied") == 2

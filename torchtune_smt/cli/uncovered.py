@@ -1,0 +1,46 @@
+"""What is said of words that no rule covers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.lists import Source
+
+# Words that are named, the most frequent ones.
+_SHOWN = 5
+
+
+class Uncovered:
+    """Counts the words of sentences that a decoder cannot translate."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._counts: Counter[str] = Counter()
+        self._words = 0
+
+    def add(self, sources: Iterable[Source]) -> None:
+        """Count those of some sentences."""
+        for source in sources:
+            self._words += len(source.words)
+            self._counts.update(self._decoder.uncovered(source))
+
+    def text(self, unknown: str | None) -> str | None:
+        """Return a line for the log; None if every word is covered.
+
+        Parameters
+        ----------
+        unknown : {"keep", "drop"}, optional
+            What the decoder does with them.
+        """
+        counts = self._counts
+        if not counts:
+            return None
+        some = ", ".join(word for word, _ in counts.most_common(_SHOWN))
+        line = (
+            f"{counts.total():,} of {self._words:,} words ({len(counts):,} different: {some}"
+            f"{', ...' if len(counts) > _SHOWN else ''}) are in no rule"
+        )
+        fate = {"keep": "copied", "drop": "dropped"}.get(unknown or "")
+        return f"{line}, and are {fate} (decoder.unknown={unknown})" if fate else line
