@@ -16,7 +16,7 @@ from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
-from torchtune_smt.features.template import escape, is_gap, template_of
+from torchtune_smt.features.template import escape, is_gap, template_of, templates_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
 from torchtune_smt.models import Model
@@ -45,6 +45,13 @@ def test_template_of():
     assert template_of("WT_das~the") == "WT"
     assert template_of("plain") == "other"
     assert template_of("_x") == "other"
+
+
+def test_templates_of_moses_features_whose_words_have_colons() -> None:
+    names = ["WT_:~that", "PP_steht~:~&quot;~~says", "WT_10:30~at", "WT_a~b", "rule_id:a~b", "X:y"]
+    assert templates_of(names) == ["WT", "PP", "WT", "WT", "rule_id", "X"]
+    assert templates_of(["rule_id:a~b", "rule_shape:T~T"]) == ["rule_id", "rule_shape"]
+    assert templates_of(["plain", "other_x"]) == ["other", "other"]
 
 
 words = st.text(min_size=1, max_size=6)

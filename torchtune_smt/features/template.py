@@ -97,11 +97,26 @@ def is_gap(symbol: str) -> bool:
 def template_of(name: str) -> str:
     """Return the template that a sparse feature belongs to.
 
-    That is what stands before the first colon, or before the first underscore (as in Moses's
-    names); ``other`` where there is neither.
+    That is what stands before the first colon, where it looks like a name; or else before the first
+    underscore, as in Moses's names, whose words may have colons (``WT_:~that``); ``other`` where
+    there is neither.
     """
-    for separator in ":_":
-        template, found, _ = name.partition(separator)
-        if found and template:
-            return template
-    return "other"
+    template, found, _ = name.partition(":")
+    if found and template.isidentifier() and not template.endswith("_"):
+        return template
+    template, found, _ = name.partition("_")
+    return template if found and template else "other"
+
+
+def templates_of(names: Sequence[str]) -> list[str]:
+    """Return the template of each of the sparse features that occur together.
+
+    ``WT_10:30~10:30`` alone could be of a template ``WT_10``. Where other features ``WT_...`` have
+    no colon, it is of ``WT``.
+    """
+    labels = {template_of(name) for name in names if ":" not in name}
+    found = []
+    for name in names:
+        label = name.partition("_")[0]
+        found.append(label if label in labels else template_of(name))
+    return found

@@ -13,7 +13,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Bool
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.features.template import template_of
+from torchtune_smt.features.template import templates_of
 
 DENSE: Final = "dense"
 """Stands for all dense features."""
@@ -37,7 +37,7 @@ def choose_features(
         Those of them that are dense.
     wanted : sequence of str
         Each is the name of a feature; or what several have in common, the template of sparse ones
-        (see `template_of`) or the label of dense ones (``TM0`` of ``TM0_0``, ``TM0_1``, ...); or
+        (see `templates_of`) or the label of dense ones (``TM0`` of ``TM0_0``, ``TM0_1``, ...); or
         `DENSE`.
     path : path
         What errors name.
@@ -52,15 +52,16 @@ def choose_features(
     chosen = is_dense & (DENSE in wanted)
     found = {DENSE} if dense else set()
     named = set(wanted) - {DENSE}
+    sparse = features.names(np.flatnonzero(~is_dense))
     if named:
+        common = dict(zip(sparse, templates_of(sparse), strict=True))
         for id, name in enumerate(features.names(range(len(features)))):
-            reasons = named & {name, _common(name, is_dense[id])}
+            reasons = named & {name, common.get(name) or _label(name)}
             chosen[id] |= bool(reasons)
             found |= reasons
     lacking = [name for name in wanted if name not in found]
     if lacking:
-        sparse = features.names(np.flatnonzero(~is_dense))
-        templates = [name for name, _ in Counter(map(template_of, sparse)).most_common()]
+        templates = [name for name, _ in Counter(templates_of(sparse)).most_common()]
         raise InputError(
             f"has no feature {lacking[0]!r}, and no template or label of that name; there are the "
             f"dense features {_some(dense)}, and sparse ones of the templates {_some(templates)}",
@@ -69,10 +70,8 @@ def choose_features(
     return chosen
 
 
-def _common(name: str, dense: bool) -> str:
-    """Return the template or the label of a feature."""
-    if not dense:
-        return template_of(name)
+def _label(name: str) -> str:
+    """Return the label of a dense feature."""
     match = _NUMBERED.fullmatch(name)
     return match[1] if match else name
 

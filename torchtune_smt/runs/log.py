@@ -17,7 +17,7 @@ from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.features.template import template_of
+from torchtune_smt.features.template import templates_of
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report
 
@@ -126,8 +126,9 @@ class RunLog(Callback):
         self.scalars(step, dense | {f"active/{name}": float(count) for name, count in counts})
         active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
         by_template: dict[str, list[float]] = {}
-        for i in active.tolist():
-            by_template.setdefault(template_of(weights.features[i]), []).append(values[i])
+        templates = templates_of(weights.features.names(active))
+        for template, value in zip(templates, values[active].tolist(), strict=True):
+            by_template.setdefault(template, []).append(value)
         for template, chosen in by_template.items():
             self.histogram(f"weights/{template}", np.array(chosen), step)
 
@@ -152,5 +153,5 @@ def active_features(weights: Weights) -> dict[str, int]:
     """Return the number of weights that are not 0, by template (``dense`` for dense features)."""
     active = np.flatnonzero(weights.parameter.detach().cpu().numpy())
     dense = int(np.searchsorted(active, weights.n_dense))
-    counts = Counter(template_of(name) for name in weights.features.names(active[dense:]))
+    counts = Counter(templates_of(weights.features.names(active[dense:])))
     return {"dense": dense, **counts}
