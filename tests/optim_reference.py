@@ -56,7 +56,7 @@ class Twin:
     def __init__(self, start, lr, regularizer=None, unregularized=0, schedule="constant", **other):
         self.w = np.array(start, float)
         self.lr, self.regularizer, self.unregularized = lr, regularizer, unregularized
-        self.power = {"constant": 0, "1/sqrt(t)": 0.5, "1/t": 1}[schedule]
+        self.power = {"constant": 0, "inv_sqrt": 0.5, "1/t": 1}[schedule]
         self.t = 0
         self.other = other
         self.extra = {}  # arrays that grow with w: name -> value of new coordinates

@@ -271,7 +271,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
 
     def run(stops):
         parameter = parameter_of(np.zeros(300))
-        lazy = build(parameter, regularizer, 1.0, "1/sqrt(t)", 3)
+        lazy = build(parameter, regularizer, 1.0, "inv_sqrt", 3)
         parameter.data = torch.cat([parameter.data, parameter.data.new_zeros(100)])
         margins = []
         for number, chunk in enumerate(np.split(order, range(50, order.size, 50))):
@@ -288,7 +288,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits():
                 weights, state = torch.load(file, weights_only=True)
                 room = [s["structure"].tree.real.shape for s in lazy.state.values()]
                 parameter = torch.nn.Parameter(weights)
-                lazy = build(parameter, regularizer, 0.1, "1/sqrt(t)", 3)
+                lazy = build(parameter, regularizer, 0.1, "inv_sqrt", 3)
                 lazy.load_state_dict(state)
                 if "structure" in lazy.state[parameter]:
                     # As much room as there was, so that nothing is built anew at another time.

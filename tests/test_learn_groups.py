@@ -12,7 +12,7 @@ from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
 
-POWERS = {"1/t": 1.0, "1/sqrt(t)": 0.5, "constant": 0.0}
+POWERS = {"1/t": 1.0, "inv_sqrt": 0.5, "constant": 0.0}
 
 
 def pair_rows(x):

@@ -84,7 +84,7 @@ PLAIN = [
     "decoder.dense=[LM0,TM_0]",
     "decoder.dev=/lists/dev.nbest.gz",
     "metric.path='scores of comet.txt'",
-    "optimizer.schedule='1/sqrt(t)'",
+    "optimizer.schedule=inv_sqrt",
     "optimizer.schedule=1/t",
     'optimizer.schedule="constant"',
     "regularizer.strength=1e-5",
@@ -560,7 +560,7 @@ def test_a_run_with_quoted_values_and_lists(run: Run, place: Path, tmp_path: Pat
     options = [
         f"data.dev=['{folder}/dev.de','{folder}/dev.en.0','{folder}/dev.en.1']",
         "optimizer=fobos",
-        "optimizer.schedule='1/sqrt(t)'",
+        "optimizer.schedule=inv_sqrt",
         "regularizer=elastic_net",
         "init.values.Glue=-0.25",
         "loss=hinge",

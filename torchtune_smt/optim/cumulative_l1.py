@@ -35,7 +35,7 @@ class CumulativeL1(SparseOptimizer):
     lr : float
         η0 > 0.
     regularizer : L1
-    schedule : "1/t", "1/sqrt(t)" or "constant"
+    schedule : "1/t", "inv_sqrt" or "constant"
     unregularized : int
         This many first coordinates (the dense features) are exempt.
 

@@ -52,7 +52,7 @@ class FOBOS(SparseOptimizer):
     lr : float
         η0 > 0; 1 in Liu et al.
     regularizer : Regularizer, optional
-    schedule : "1/t", "1/sqrt(t)" or "constant"
+    schedule : "1/t", "inv_sqrt" or "constant"
     unregularized : int
         This many first coordinates (the dense features) are exempt.
 

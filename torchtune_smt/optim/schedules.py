@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEDULES = {"constant": 0.0, "1/sqrt(t)": 0.5, "1/t": 1.0}
+SCHEDULES = {"constant": 0.0, "inv_sqrt": 0.5, "1/t": 1.0}
 
 
 def check_schedule(schedule: str) -> None:
@@ -12,5 +12,5 @@ def check_schedule(schedule: str) -> None:
 
 
 def rate(lr: float, schedule: str, t: int) -> float:
-    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "1/sqrt(t)" or "1/t"; t from 1."""
+    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1."""
     return float(lr / t ** SCHEDULES[schedule])

@@ -32,7 +32,7 @@ class GroupLearning:
         have a place in the first weights.
     lr : float
         η0 > 0.
-    schedule : "1/t", "1/sqrt(t)" or "constant"
+    schedule : "1/t", "inv_sqrt" or "constant"
     passes : int
         n = passes · N steps, N the number of pairs.
 
