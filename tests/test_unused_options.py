@@ -113,6 +113,7 @@ effect(
     lambda c: c.references,
     "data.folders data.lowercase data.normalize data.tokenize data.empty",
 )
+effect(lambda c: c.decodes, "data.split_compounds")
 effect(lambda c: c.builds, "data.max_length data.max_ratio")
 effect(
     lambda c: c.decodes, "model._target_ model.folder model.alignment_file model.max_phrase_length"
@@ -131,7 +132,7 @@ effect(
 effect(anywhere, "decoder._target_ decoder.k decoder.pop_limit decoder.max_span")
 effect(anywhere, "decoder.stack_size decoder.distortion_limit decoder.table_limit")
 effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
-effect(anywhere, "decoder.on_error decoder.features decoder.max_words")
+effect(anywhere, "decoder.on_error decoder.features decoder.max_words decoder.unknown")
 effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
 effect(lambda c: c.references, "decoder.format")
 effect(part("metric"), "metric._target_ metric.path metric.missing metric.short_references")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import quoted
+from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.objects import make, make_dataset, make_templates, thread_count
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.core.errors import InputError
@@ -20,6 +22,16 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.runs.folder import COMPOUNDS
+
+
+def dataset_of_run(cfg: DictConfig) -> Dataset:
+    """Return the configured data; compounds are split as in the run that made the weights."""
+    dataset = make_dataset(cfg)
+    counts = Path(cfg.weights).parent / COMPOUNDS
+    if dataset.split_compounds is None or not counts.is_file():
+        return dataset
+    return replace(dataset, compounds=counts)
 
 
 class Tuned(NamedTuple):
@@ -42,6 +54,9 @@ def open_tuned(cfg: DictConfig, settings: Settings, dataset: Dataset) -> Tuned:
 
     def model() -> Model:
         source: ModelSource = make(cfg, "model", "open")
+        said = announcement(cfg)
+        if said is not None:
+            print(said, file=sys.stderr, flush=True)
         found = source.open(
             lambda: dataset.require("train", training=True),
             report=lambda line: print(line, file=sys.stderr),
@@ -82,4 +97,4 @@ def tuned_of(weights: Path) -> Tuned:
     cfg = compose(
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
     )
-    return open_tuned(cfg, settings, make_dataset(cfg))
+    return open_tuned(cfg, settings, dataset_of_run(cfg))

@@ -119,13 +119,19 @@ def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[
         unused.setdefault(
             "data.train", f"decoder={choices['decoder']} takes no model to build from a bitext"
         )
+    takes_pairs = "data.train" not in unused and not parts.decoder.stored
+    if parts.decoder.stored:
+        unused["data.split_compounds"] = "stored lists are of a source that is as it is"
+    elif cfg.data.get("split_compounds") is not None:
+        # The counts of words are taken from there.
+        unused.pop("data.train", None)
     read = [name for name in _SETS if f"data.{name}" not in unused]
     if not read:
         options = ("lowercase", "normalize", "tokenize", "empty")
         unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
     if not any(isinstance(OmegaConf.select(cfg.data, name), str) for name in read):
         unused["data.folders"] = "all data that are read are named by their files"
-    if "train" not in read or parts.decoder.stored:
+    if not takes_pairs:
         reason = "pairs are left out where a model is built from them"
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
     return unused

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE, example_folder
+from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
+from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
 
@@ -29,6 +32,10 @@ class Dataset:
         The name of a set; or its files, the source before the references.
     lowercase, normalize, tokenize : bool
         See `Preprocessor`.
+    split_compounds : str, optional
+        Split compounds of the source language as in this one; see `CompoundSplitter`.
+    compounds : path, optional
+        Take the frequencies of words from this file; by default those of the training text.
     empty : {"error", "skip"}
         See `read_corpus`.
     max_length, max_ratio
@@ -45,13 +52,24 @@ class Dataset:
     lowercase: bool = False
     normalize: bool = False
     tokenize: bool = False
+    split_compounds: Literal["de"] | None = None
+    compounds: Path | None = None
     empty: Literal["error", "skip"] = "error"
     max_length: int = 80
     max_ratio: float = 9
 
+    def __post_init__(self) -> None:
+        if self.split_compounds not in (None, *FILLERS):
+            raise ValueError(
+                f"split_compounds must be {' or '.join(FILLERS)}, or null, not "
+                f"{self.split_compounds}"
+            )
+
     def description(self) -> str:
         """Return the languages, and how text is prepared."""
         steps = [name for name in ("lowercase", "normalize", "tokenize") if getattr(self, name)]
+        if self.split_compounds is not None:
+            steps.append(f"split_compounds={self.split_compounds}")
         return " ".join([f"{self.source_language}-{self.target_language}", *steps])
 
     def text(self, language: str) -> Preprocessor:
@@ -62,6 +80,34 @@ class Dataset:
             normalize=self.normalize,
             tokenize=self.tokenize,
         )
+
+    @property
+    def source_text(self) -> Preprocessor:
+        """What makes tokens of lines of the source language."""
+        text = self.text(self.source_language)
+        return text if self.splitter is None else replace(text, compounds=self.splitter)
+
+    @cached_property
+    def splitter(self) -> CompoundSplitter | None:
+        """What splits compounds, if they are to be split.
+
+        Raises
+        ------
+        InputError
+            The file of frequencies, or the training text, is missing or bad.
+        """
+        if self.split_compounds is None:
+            return None
+        if self.compounds is not None:
+            return CompoundSplitter.load(self.split_compounds, self.compounds)
+        if self.train is None:
+            raise InputError(
+                "data.split_compounds takes the frequencies of words from the training text, and "
+                "data.train is null; name its files"
+            )
+        text = self.text(self.source_language)
+        lines = iterate_lines(self._files("train")[0])
+        return CompoundSplitter.of_text(self.split_compounds, map(text.tokens, lines))
 
     def read(
         self, split: str, *, training: bool = False, max_words: int | None = None
@@ -80,26 +126,14 @@ class Dataset:
         InputError
             As `read_corpus` and `find_files`; or the data is in none of the folders.
         """
-        where = getattr(self, split)
-        if where is None:
+        if getattr(self, split) is None:
             return None
-        languages = self.source_language, self.target_language
-        if isinstance(where, str):
-            source, references = find_files(self._folder(), where, *languages)
-        else:
-            paths = [Path(str(path)) for path in where]
-            if len(paths) < 2:
-                files = f"{split}.{languages[0]},{split}.{languages[1]}"
-                raise InputError(
-                    f"data.{split} names {len(paths)} files; give the source and at least one "
-                    f"reference, as in 'data.{split}=[{files}]'"
-                )
-            source, references = paths[0], paths[1:]
+        source, references = self._files(split)
         return read_corpus(
             source,
             references,
             empty=self.empty,
-            source_text=self.text(self.source_language),
+            source_text=self.source_text,
             target_text=self.text(self.target_language),
             lengths=LengthFilter(self.max_length, self.max_ratio) if training else None,
             max_words=max_words,
@@ -113,6 +147,20 @@ class Dataset:
         if corpus is None:
             raise InputError(f"data.{split} is null, and it is needed; name its files")
         return corpus
+
+    def _files(self, split: str) -> tuple[Path, Sequence[Path]]:
+        """Return the source and the references of a set that is not null."""
+        where, languages = getattr(self, split), (self.source_language, self.target_language)
+        if isinstance(where, str):
+            return find_files(self._folder(), where, *languages)
+        paths = [Path(str(path)) for path in where]
+        if len(paths) < 2:
+            files = f"{split}.{languages[0]},{split}.{languages[1]}"
+            raise InputError(
+                f"data.{split} names {len(paths)} files; give the source and at least one "
+                f"reference, as in 'data.{split}=[{files}]'"
+            )
+        return paths[0], paths[1:]
 
     def _folder(self) -> Path:
         """Return the first of the folders that exists."""

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from torchtune_smt.core.text import split_words
+from torchtune_smt.data.compounds import CompoundSplitter
 
 
 @cache
@@ -36,6 +37,8 @@ class Preprocessor:
     escape
         The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
         Moses's does by default.
+    compounds
+        Splits the tokens.
     """
 
     language: str = "en"
@@ -43,6 +46,7 @@ class Preprocessor:
     normalize: bool = True
     tokenize: bool = True
     escape: bool = False
+    compounds: CompoundSplitter | None = None
 
     def tokens(self, line: str) -> list[str]:
         """Return the tokens of one line."""
@@ -54,7 +58,8 @@ class Preprocessor:
             line = _moses("Tokenizer", self.language).tokenize(
                 line, return_str=True, escape=self.escape
             )
-        return split_words(line)
+        words = split_words(line)
+        return words if self.compounds is None else self.compounds.split(words)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ from torchtune_smt.core.leftovers import remove
 CHECKPOINT: Final = "checkpoint.pt"
 WEIGHTS: Final = "weights.txt.gz"
 LISTS: Final = "lists"
+LOG: Final = "train.log"
+COMPOUNDS: Final = "compounds.tsv.gz"
 GROUPS: Final = "groups.tsv.gz"
 REPORT: Final = "report.html"
 # What else a run has written when it has come as far as its first checkpoint, or to its end.
-_OTHERS: Final = ("*.translations.txt", GROUPS, REPORT, "config.yaml")
+_OTHERS: Final = ("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml")
 
 
 @contextmanager
