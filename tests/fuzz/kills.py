@@ -246,8 +246,8 @@ class Kills:
         different = [n for n in self._expected if results.get(n) != self._expected[n]]
         if different or results.keys() != self._expected.keys():
             return f"other results: {different}"
-        if (folder / "checkpoint.pt").exists() or (folder / "lists").exists():
-            return "a checkpoint or lists are left"
+        if (folder / "lists").exists():
+            return "lists are left"
         return f"left: {left}" if (left := parts(folder)) else ""
 
 

@@ -37,6 +37,8 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.folder import (
     CHECKPOINT,
+    COMPOUNDS,
+    LOG,
     WEIGHTS,
     check_unused,
     claimed,
@@ -47,6 +49,7 @@ from torchtune_smt.runs.group_records import GroupRecords
 from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.samples import SampleTranslations
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
+from torchtune_smt.runs.transcript import Transcript, transcript
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.sentences import evaluate
 
@@ -62,16 +65,17 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder):
         if cfg.resume is not None:
-            _check_unfinished(cfg, folder)
+            _check_more(cfg, settings, folder)
         elif not cfg.overwrite:
             check_unused(folder)
-        score = _tune(cfg, settings, folder)
+        with transcript() as printed:
+            score = _tune(cfg, settings, folder, printed)
     if cfg.report:
         reported.append(folder)
     return score
 
 
-def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
+def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript) -> float:
     start = time.perf_counter()
     # The tensors of a mini-batch are small: threads cost more than they bring, and decode besides.
     torch.set_num_threads(1)
@@ -92,6 +96,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
     if cfg.resume is None and cfg.overwrite:
         # Now that nothing can be wrong with the options of this one.
         empty(folder)
+    printed.open(folder / LOG, append=cfg.resume is not None)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
@@ -99,6 +104,10 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
         before = _scores_before(folder, sets)
         load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
         done = run.progress
+        if done.round > run.rounds or done.is_stale(run.patience):
+            raise _finished(cfg, folder, done.round - 1)
+        # From here on, this run is none that is finished.
+        (folder / WEIGHTS).unlink(missing_ok=True)
         print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")
     else:
         print(
@@ -109,12 +118,15 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
         scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
         order = " (the order of the lists, as all weights are 0)" if as_they_came else ""
         print(f"before tuning: {scores}{order}", flush=True)
+    if parts.dataset.splitter is not None:
+        # So that the same words are split when the weights are used.
+        parts.dataset.splitter.save(folder / COMPOUNDS)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
     if tuning.strategy.shards_data:
         callbacks = [serve_shards(cfg, tuning, task), *callbacks]
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
-    print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan()}", flush=True)
+    print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan(folder)}", flush=True)
 
     with RunLog(folder, run.progress if cfg.resume is not None else None) as log:
         samples = SampleTranslations(log, decoder, weights, sets["dev"])
@@ -155,9 +167,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path) -> float:
         log.hparams(_hparams(cfg), tuned)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / WEIGHTS, weights, origin)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-        if not cfg.tuner.get("keep_lists", True):
-            remove_lists(folder)
+        _tidy(cfg, folder)
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     return after["dev"].score
 
@@ -190,14 +200,43 @@ def main() -> int:
         return 1
 
 
-def _check_unfinished(cfg: DictConfig, folder: Path) -> None:
-    """Raise InputError if a run is finished; what a kill at its end has left is removed."""
+def _tidy(cfg: DictConfig, folder: Path) -> None:
+    """Remove of a finished run its lists, unless they are to stay, and a checkpoint of no use then.
+
+    Other checkpoints stay: from them a run can be made longer.
+    """
+    if not cfg.tuner.get("keep_lists", True):
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        remove_lists(folder)
+
+
+def _check_more(cfg: DictConfig, settings: Settings, folder: Path) -> None:
+    """Raise InputError if a run is finished, and is not made longer, or cannot be."""
     if not (folder / WEIGHTS).exists():
         return
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-    if not cfg.tuner.get("keep_lists", False):
-        remove_lists(folder)
-    raise InputError("this run is finished; there is nothing to resume", path=folder)
+    # What a kill at its end has left.
+    _tidy(cfg, folder)
+    if not (folder / CHECKPOINT).exists():
+        kept = "" if cfg.tuner.get("keep_lists", True) else " (tuner.keep_lists=true keeps it)"
+        raise InputError(
+            f"this run is finished, and what more rounds would start from is not there{kept}",
+            path=folder,
+        )
+    if not {"tuner.epochs", "tuner.iterations", "tuner.patience"} & set(
+        map(override_key, settings.given)
+    ):
+        raise _finished(cfg, folder)
+
+
+def _finished(cfg: DictConfig, folder: Path, done: int | None = None) -> InputError:
+    """Return the error of a run that has nothing left to do, after so many rounds."""
+    option = next(f"tuner.{name}" for name in ("epochs", "iterations") if name in cfg.tuner)
+    after = "" if done is None else f", after {done} of them"
+    return InputError(
+        f"this run is finished{after}; to make it longer give more rounds ({option}=N), or another "
+        "tuner.patience if none was better for long",
+        path=folder,
+    )
 
 
 def _how_to_go_on(folder: Path) -> str:

@@ -212,14 +212,18 @@ class Tuning:
                 "optimizer.average=none, and tuner.result=average for the mean over epochs"
             )
 
-    def plan(self) -> str:
-        """Return in one line what is going to be done."""
+    def plan(self, folder: Path) -> str:
+        """Return in one line what is going to be done, and where lists are held meanwhile."""
         n, what = self._rounds, f"up to {self._rounds} {self._unit}s"
         if self.online:
             what = f"{n} {self._unit}{'s' if n > 1 else ''}"
         if "dev" in self._takes:
             what += ", groups tuned on dev in each"
-        return f"{what}{self.dimension.text()}"
+        text = f"{what}{self.dimension.text()}"
+        if self.online:
+            return text
+        fate = "they stay there" if self._cfg.tuner.keep_lists else "removed at the end"
+        return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
     def _group_learning(self) -> GroupLearning:
         """Return how groups are learnt, with OSCAR's d unless lists tell it."""

@@ -17,8 +17,8 @@ class Console(Callback):
     ----------
     sentences : int, optional
         Those of a round, where steps come one after the other: one bar, with what they say, shows
-        how many of all rounds are done. By default there is a bar for each long piece of work, and
-        only on a terminal: a log has the lines that say what has come out.
+        how many of all rounds are done. By default there is a bar for each long piece of work.
+        There are bars on a terminal alone: a log has the lines that say what has come out.
     """
 
     def __init__(self, sentences: int | None = None) -> None:
@@ -37,7 +37,7 @@ class Console(Callback):
                 unit="sent",
                 file=sys.stderr,
                 smoothing=0.05,
-                mininterval=0.1 if sys.stderr.isatty() else 10.0,
+                disable=None,
             )
 
     def on_report(self, report: Report, run: Rounds) -> None:

@@ -57,7 +57,9 @@ def contents(folder: Path) -> str:
         "groups.tsv.gz": "groups of features: number, weight, size, and a feature, a line each",
         "dev.translations.txt": "translations with the tuned weights",
         "test.translations.txt": "translations with the tuned weights",
+        "compounds.tsv.gz": "counts of words, by which compounds were split",
         "lists": "k-best lists of all iterations",
+        "train.log": "what was printed",
         "metrics.jsonl": "everything measured, a line each",
         "config.yaml": "the configuration, resolved",
     }.items():

@@ -246,7 +246,12 @@ class BatchTuner(Tuner):
             f"{numbers['lists/new']:,} new hypotheses of {numbers['lists/hypotheses']:,}, "
             f"{active:,} active features, {seconds:.0f} s{'' if d is None else f', d = {d:,}'}"
         )
-        return Report("round", numbers, text)
+        # Those that the next iteration begins with.
+        lists = self.collector.lists
+        held = (
+            f"; holding the lists of {lists.n_iterations} iterations ({lists.nbytes / 1e6:,.1f} MB)"
+        )
+        return Report("round", numbers, text + held)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what there is besides weights; the lists are in their folder."""

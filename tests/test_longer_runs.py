@@ -1,0 +1,97 @@
+"""A finished run that is made longer is one that was so from the start; and what is logged."""
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from commands import MODEL, Run, run_command, train
+from tqdm import tqdm
+
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.runs.transcript import transcript
+
+BATCH = ["tuner=mert", "features=dense", "threads=1", "tuner.patience=null"]
+SHORT = ["data.test=null", "decoder.k=5", "decoder.pop_limit=5", "tuner.sentences=20"]
+
+
+def test_more_epochs(run: Run, place: Path) -> None:
+    shorter = train(place, "longer", "threads=2", "tuner.epochs=1")
+    assert shorter.bytes() != run.bytes()
+    refused = run_command("train", "resume=longer", folder=place)
+    assert refused.code == 1
+    assert (
+        "this run is finished; to make it longer give more rounds (tuner.epochs=N)" in refused.err
+    )
+    refused = run_command("train", "resume=longer", "tuner.epochs=1", folder=place)
+    assert "this run is finished, after 1 of them" in refused.err
+    assert shorter.weights.exists()
+    outcome = run_command("train", "resume=longer", "tuner.epochs=2", folder=place).check()
+    assert "resuming in epoch 2" in outcome.out
+    assert shorter.bytes() == run.bytes()
+    assert [line["step"] for line in shorter.metrics()] == [line["step"] for line in run.metrics()]
+
+
+def test_more_iterations(run: Run, place: Path) -> None:
+    arguments = [*MODEL, *SHORT, *BATCH, "tuner.keep_lists=true"]
+
+    def tuned(name: str, iterations: int) -> Path:
+        more = [f"tuner.iterations={iterations}", f"hydra.run.dir={name}"]
+        run_command("train", *arguments, *more, folder=place).check()
+        return place / name
+
+    whole, longer = tuned("mert whole", 2), tuned("mert longer", 1)
+    run_command("train", "resume='mert longer'", "tuner.iterations=2", folder=place).check()
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (longer / name).read_bytes() == (whole / name).read_bytes()
+    text = (whole / "train.log").read_text()
+    assert "k-best lists of all iterations in " in text
+    assert "mert whole/lists (they stay there)" in text
+    assert "; holding the lists of 2 iterations (0." in text
+
+
+def test_without_its_lists_a_run_is_as_long_as_it_is(run: Run, place: Path) -> None:
+    arguments = [*MODEL, *SHORT, *BATCH, "tuner.iterations=1", "hydra.run.dir=bare"]
+    run_command("train", *arguments, folder=place).check()
+    outcome = run_command("train", "resume=bare", "tuner.iterations=2", folder=place)
+    assert "what more rounds would start from is not there (tuner.keep_lists=true" in outcome.err
+
+
+def test_the_log_of_a_run(run: Run) -> None:
+    text = (run.folder / "train.log").read_text()
+    printed = run.outcome.out.splitlines()
+    assert {line for line in printed if line.startswith(("epoch", "before", "dev", "active"))} <= {
+        *text.splitlines()
+    }
+    assert "\r" not in text + run.outcome.out + run.outcome.err
+    assert f"{run.name}/train.log: what was printed" in run.outcome.out
+
+
+def test_bars_are_not_taken_down(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, err = Terminal(), Terminal()
+    with redirect_stdout(out), redirect_stderr(err):
+        with transcript() as taken:
+            print("first")
+            taken.open(tmp_path / "log", append=False)
+            bar = tqdm(total=3, file=sys.stderr, disable=None, mininterval=0)
+            bar.update(1)
+            tqdm.write("between", file=sys.stdout)
+            bar.update(2)
+            bar.close()
+            print("warned", file=sys.stderr)
+        print("after")
+    assert "3/3" in err.getvalue()
+    assert read_lines(tmp_path / "log") == ["first", "between", "warned"]
+    with (
+        redirect_stdout(out),
+        pytest.raises(ValueError, match="bad"),
+        transcript() as taken,
+    ):
+        taken.open(tmp_path / "log", append=True)
+        raise ValueError("bad")
+    assert read_lines(tmp_path / "log")[-1] == "ValueError: bad"

@@ -1,0 +1,75 @@
+"""What a run prints, in a file of its folder as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+class Transcript:
+    """Takes down what goes to the standard output and the standard error output.
+
+    Bars, which are drawn again and again in one line, are left out.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+        self._file: IO[str] | None = None
+
+    def open(self, path: Path, *, append: bool) -> None:
+        """Write to a file, first of all what has been printed so far."""
+        self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
+        self._file.writelines(self._held)
+        self._held.clear()
+
+    def add(self, text: str) -> None:
+        """Write what was printed; it is held back as long as there is no file."""
+        if self._file is None:
+            self._held.append(text)
+        else:
+            self._file.write(text)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+
+@contextmanager
+def transcript() -> Iterator[Transcript]:
+    """Take down what the block prints, and what ended it."""
+    taken = Transcript()
+    before = sys.stdout, sys.stderr
+    streams: list[Any] = [_Copied(stream, taken) for stream in before]
+    sys.stdout, sys.stderr = streams
+    try:
+        yield taken
+    except BaseException as error:
+        taken.add(f"{type(error).__name__}: {error}\n")
+        raise
+    finally:
+        sys.stdout, sys.stderr = before
+        taken.close()
+
+
+class _Copied:
+    """A stream whose text goes to a transcript, too; all else is the stream's."""
+
+    def __init__(self, stream: Any, taken: Transcript) -> None:
+        self._stream = stream
+        self._taken = taken
+        self._in_bar = False
+
+    def write(self, text: str) -> int:
+        """Write a text; one with a carriage return is a bar's, and so is the line end after it."""
+        bar = "\r" in text
+        if not bar and not (self._in_bar and text == "\n"):
+            self._taken.add(text)
+        self._in_bar = bar
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
