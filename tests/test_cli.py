@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -46,8 +48,11 @@ def bleu(lines: list[str], split: str = "test") -> float:
 
 def test_files_of_a_run(run: Run) -> None:
     names = {path.name for path in run.folder.iterdir()}
-    assert names == {*NAMES, "metrics.jsonl", "config.yaml", "tensorboard", ".hydra"}
-    for name in (*NAMES, "metrics.jsonl", "config.yaml"):
+    # From the checkpoint the run can be made longer.
+    own = {"tensorboard", ".hydra", "checkpoint.pt"}
+    files = {*NAMES, "metrics.jsonl", "config.yaml", "train.log"}
+    assert names == files | own
+    for name in files:
         assert f"{run.folder / name}: " in run.outcome.out
     assert f"tensorboard --logdir {run.folder}" in run.outcome.out
 
@@ -235,6 +240,28 @@ def test_the_standard_input_is_translated(run: Run, repository: Path) -> None:
         check=True,
     )
     assert result.stdout == (run.folder / "test.translations.txt").read_bytes()
+
+
+def test_each_line_of_the_standard_input_is_answered(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers to what has arrived are there before more is asked for."""
+    lines = (EXAMPLE / "test.de").read_bytes().splitlines(keepends=True)
+    pieces = [lines[0], lines[1], lines[2] + lines[3][:3], lines[3][3:], b"".join(lines[4:])]
+    ends = [0, *(b"".join(pieces[: i + 1]).count(b"\n") for i in range(len(pieces)))]
+    answered = []
+
+    class Pipe(io.BytesIO):
+        def read1(self, size: int = -1) -> bytes:
+            assert isinstance(sys.stdout, io.StringIO)
+            answered.append(sys.stdout.getvalue().count("\n"))
+            return pieces.pop(0) if pieces else b""
+
+    stdin = SimpleNamespace(buffer=Pipe(), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    outcome = run_command("translate", f"weights={run.weights}", "input=-", folder=run.place)
+    assert outcome.check().out == (run.folder / "test.translations.txt").read_text()
+    assert answered == ends
 
 
 def test_a_standard_input_without_line_ends_is_refused(run: Run, repository: Path) -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from torchtune_smt.cli.command_line import split_arguments, value_of
-from torchtune_smt.cli.decoding import open_tuned
+from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.objects import make_dataset
+from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer, iterate_lines, lines_of
+from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lines
 from torchtune_smt.data.bitext import check_length
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
@@ -32,8 +35,14 @@ BATCH = 64
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
-    dataset = make_dataset(cfg)
-    sources = _read_sources(cfg, dataset)
+    by_risk = risk_order(cfg, settings.given)
+    dataset = dataset_of_run(cfg)
+    batches: Iterable[list[Source]] = _read_sources(cfg, dataset)
+    total = None
+    if cfg.input != "-":
+        # What is wrong with a file is found before a model is opened.
+        batches = list(batches)
+        total = sum(len(batch) for batch in batches)
     decoder, weights = open_tuned(cfg, settings, dataset)
     detokenizer = Detokenizer(cfg.data.target_language, cfg.capitalize)
 
@@ -41,16 +50,28 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         words = decoder.words.names(kbest.hypothesis(h))
         return detokenizer.line(words) if cfg.detokenize else " ".join(words)
 
-    bar = tqdm(total=len(sources), unit="sent", file=sys.stderr, disable=None)
+    uncovered = Uncovered(decoder)
+    # Who types lines sees the answers alone.
+    disable = True if total is None and sys.stdin.isatty() else None
+    bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
     with _output(cfg.output) as out, bar:
-        for begin in range(0, len(sources), BATCH):
-            batch = sources[begin : begin + BATCH]
-            for kbest in decoder.decode(batch, weights, k=cfg.n_best or 1):
+        for batch in batches:
+            uncovered.add(batch)
+            k = cfg.n_best or 1
+            if by_risk is None:
+                lists = decoder.decode(batch, weights, k=k)
+            else:
+                lists = by_risk(decoder.decode(batch, weights), k)
+            for kbest in lists:
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")
                     continue
                 out.writelines(nbest_lines(kbest, [text(kbest, h) for h in range(len(kbest))]))
+            out.flush()
             bar.update(len(batch))
+    said = uncovered.text(cfg.decoder.get("unknown"))
+    if said is not None:
+        print(said, file=sys.stderr)
 
 
 def main() -> int:
@@ -67,20 +88,34 @@ def main() -> int:
         return 1
 
 
-def _read_sources(cfg: DictConfig, dataset: Dataset) -> list[Source]:
-    """Read and tokenise the input; an empty line is a sentence without words."""
+def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:
+    """Yield the tokenised input in batches; an empty line is a sentence without words.
+
+    Of the standard input a batch is what has arrived: each line is answered before the next one.
+    """
+    path = "standard input" if cfg.input == "-" else cfg.input
+    blocks: Iterable[Iterable[str]] = [iterate_lines(path)]
     if cfg.input == "-":
-        path, lines = "standard input", lines_of(sys.stdin.buffer, "standard input")
-    else:
-        path, lines = cfg.input, iterate_lines(cfg.input)
-    text = dataset.text(dataset.source_language)
-    sources = []
-    for i, line in enumerate(lines):
-        words = text.tokens(line)
-        if "max_words" in cfg.decoder:
-            check_length(words, cfg.decoder.max_words, path, i + 1)
-        sources.append(Source(i, words))
-    return sources
+        blocks = arriving_lines(cast(BufferedReader, sys.stdin.buffer), path)
+    text = dataset.source_text
+    number = 0
+    for lines in blocks:
+        for some in _batched(lines):
+            batch = []
+            for line in some:
+                words = text.tokens(line)
+                number += 1
+                if "max_words" in cfg.decoder:
+                    check_length(words, cfg.decoder.max_words, path, number)
+                batch.append(Source(number - 1, words))
+            yield batch
+
+
+def _batched(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield some lines at a time."""
+    rest = iter(lines)
+    while some := list(islice(rest, BATCH)):
+        yield some
 
 
 @contextmanager

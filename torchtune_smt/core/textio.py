@@ -135,6 +135,11 @@ def lines_of(file: IO[bytes], name: str | os.PathLike[str]) -> Iterator[str]:
     return _lines(iter(lambda: file.read(_BLOCK), b""), name)
 
 
+def arriving_lines(file: io.BufferedIOBase, name: str | os.PathLike[str]) -> Iterator[list[str]]:
+    """Yield the lines of a pipe or a terminal as they arrive: those that are there, at once."""
+    return _line_blocks(iter(lambda: file.read1(_BLOCK), b""), name)
+
+
 class UnequalLinesError(Exception):
     """Files that belong together have different numbers of lines, `counts`."""
 
@@ -240,6 +245,11 @@ def _plain(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[by
 
 def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a text in UTF-8."""
+    return chain.from_iterable(_line_blocks(blocks, path))
+
+
+def _line_blocks(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[list[str]]:
+    """Yield the lines that end in each of some blocks."""
     line, rest = 1, b""
     for block in chain(filter(None, _plain(blocks, path)), [b""]):
         rest += block
@@ -250,7 +260,8 @@ def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[st
             raise not_utf8(path, line + rest.count(b"\n", 0, error.start)) from None
         if lines[-1] == "":
             lines.pop()
-        yield from lines
+        if lines:
+            yield lines
         line += len(lines)
         rest = rest[end:]
 
