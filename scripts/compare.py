@@ -2,7 +2,7 @@
 
 import sys
 
-from torchtune_smt.cli import main
+from _command import main
 
 if __name__ == "__main__":
     sys.exit(main(["compare", *sys.argv[1:]]))

@@ -353,8 +353,8 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
 
 
 OPTIONS = {
-    "nonsense=1": "there is no option nonsense; --cfg job shows all that there are",
-    "tuner.nonsense=1": "there is no option tuner.nonsense; --cfg job shows all that there are",
+    "nonsense=1": "there is no option nonsense; --help shows all that there are",
+    "tuner.nonsense=1": "there is no option tuner.nonsense; did you mean tuner.",
     "loss=nonsense": "there is no loss=nonsense; choose of expected_gain, hinge, hope_fear, "
     "logistic, perceptron, ramp, softmax",
     "data=nonsense": "there is no data=nonsense; choose of example, files, fisher, multi30k",
@@ -386,10 +386,10 @@ OPTIONS = {
     "tuner.tune_on=test": "tuner.tune_on must be dev or train, not 'test'",
     "loss.reduction=median": "loss: reduction must be",
     "sampler.pairs=0": "sampler: pairs must be at least 1, not 0",
-    "sampler.threshold=x": "is an option of the wrong type? (candidates=5000, threshold=x, ",
+    "sampler.threshold=x": "sampler.threshold must be a number, not 'x'",
     "regularizer.strength=-1": "regularizer: strength must be a finite number, 0 or more, not -1",
     "optimizer.lr=0": "optimizer: lr must be finite and above 0, not 0",
-    "optimizer.lr=x": "is an option of the wrong type? (lr=x, ",
+    "optimizer.lr=x": "optimizer.lr must be a number, not 'x'",
     "optimizer.regularize_dense=x": "optimizer.regularize_dense must be true or false, not 'x'",
     "metric._target_=nowhere.Metric": "metric: Error loading 'nowhere.Metric'",
     "metric._target_=builtins.dict": "metric: dict has no 'bind'",

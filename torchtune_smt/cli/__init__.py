@@ -6,8 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from torchtune_smt.cli.stopping import advice_when_stopped, run_stoppable
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.cli.stopping import (
+    CLOSED,
+    advice_when_stopped,
+    discard_output,
+    run_stoppable,
+)
+from torchtune_smt.core.errors import InputError, did_you_mean
 
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
@@ -58,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments else 2
     name = arguments[0]
     if name not in COMMANDS:
-        print(f"torchtune-smt: there is no command '{name}'\n\n{usage()}", file=sys.stderr)
+        cure = did_you_mean(name, COMMANDS)
+        print(f"torchtune-smt: there is no command '{name}'{cure}\n\n{usage()}", file=sys.stderr)
         return 2
     program = f"torchtune-smt {name}"
 
@@ -70,13 +76,29 @@ def main(argv: Sequence[str] | None = None) -> int:
                 hydra_main = importlib.import_module(f"{__name__}.hydra_main").hydra_main
                 return int(hydra_main(name.replace("-", "_"))(lambda cfg: None)())
             module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-            return int(module.main() or 0)
+            code = int(module.main() or 0)
+            # Where nobody reads it any more, this is the last moment to say so.
+            sys.stdout.flush()
+            return code
 
     before = sys.argv
     try:
         return run_stoppable(program, command)
     except InputError as error:
         print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        discard_output()
+        print(f"{program}: {CLOSED}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or __name__).partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        print(
+            f"{program}: the module {error.name} is missing; is the environment active that the "
+            "package is installed in (source .venv/bin/activate)?",
+            file=sys.stderr,
+        )
         return 1
     finally:
         sys.argv = before

@@ -17,11 +17,12 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from torchtune_smt.cli.command_line import split_arguments
+from torchtune_smt.cli.command_line import Arguments, split_arguments
+from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.options import check_options
-from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
-from torchtune_smt.core.errors import DivergenceError, InputError, escaped
+from torchtune_smt.core.errors import DivergenceError, InputError, did_you_mean, escaped
 from torchtune_smt.core.resources import config_folder
 
 
@@ -56,9 +57,8 @@ def hydra_main(
                 check_options(cfg)
                 return function(cfg)
             except BrokenPipeError:
-                # Whoever read the output has closed it, as `head` does.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise SystemExit(1) from None
+                discard_output()
+                raise SystemExit(f"error: {CLOSED}") from None
             except KeyboardInterrupt:
                 _forget_run()
                 raise
@@ -82,6 +82,8 @@ def hydra_main(
 
             before = sys.argv
             given = split_arguments(sys.argv[1:])
+            if "--help" in given.flags:
+                return _print_help(name, given)
             sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -107,6 +109,19 @@ def hydra_main(
         return main
 
     return decorate
+
+
+def _print_help(name: str, given: Arguments) -> int:
+    """Print what a command takes, with the choices that are given; return its exit code."""
+    start = "--config-dir="
+    folders = [Path(f.removeprefix(start)) for f in given.flags if f.startswith(start)]
+    program = sys.argv[0] if " " in sys.argv[0] else f"python {sys.argv[0]}"
+    try:
+        print(help_text(name, program, given.overrides, folders))
+    except (HydraException, OmegaConfBaseException) as error:
+        print(_message(error), file=sys.stderr)
+        return 1
+    return 0
 
 
 @contextmanager
@@ -177,10 +192,15 @@ def _message(error: BaseException) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"
+        text += did_you_mean(choice, error.options)
     elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
         text = f"{error.full_key} is missing; give it with {error.full_key}=VALUE"
+    elif missing := re.search(r"Missing mandatory value: ([\w.]+)", text):
+        # What another option is made of.
+        text = f"{missing[1]} is missing; give it with {missing[1]}=VALUE"
     elif unknown := re.match(r"Could not override '(.*)'", text):
-        text = f"there is no option {unknown[1]}; --cfg job shows all that there are"
+        cure = did_you_mean(unknown[1], option_names())
+        text = f"there is no option {unknown[1]}{cure or '; --help shows all that there are'}"
     return "error: " + escaped(" ".join(text.split("\n")))
 
 

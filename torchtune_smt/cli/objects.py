@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -49,6 +50,7 @@ def make(
         given = arguments(cfg, group) | changed
         given = {name: value for name, value in given.items() if name not in without}
         partial = instantiate(given, _partial_=True, _convert_="object")
+        check_numbers(group, partial)
     more = {}
     if offered:
         names = argument_names(partial.func)
@@ -131,6 +133,27 @@ def argument_names(kind: Callable[..., Any]) -> set[str]:
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
                 break
     return names
+
+
+def check_numbers(group: str, made: functools.partial[Any]) -> None:
+    """Raise InputError where a class is given something else for an argument that is a number."""
+    kind = made.func
+    parents = kind.__mro__ if inspect.isclass(kind) else (kind,)
+    for parent in reversed(parents):
+        where = vars(parent).get("__init__") if inspect.isclass(parent) else parent
+        for name, wanted in getattr(where, "__annotations__", {}).items():
+            if name not in made.keywords:
+                continue
+            wanted, value = getattr(wanted, "__name__", str(wanted)), made.keywords[name]
+            kinds = {part.strip() for part in wanted.split("|")}
+            if not kinds & {"int", "float"} or kinds - {"int", "float", "None"}:
+                continue
+            if value is None and "None" in kinds:
+                continue
+            fits = int | float if "float" in kinds else int
+            if isinstance(value, bool) or not isinstance(value, fits):
+                what = "number" if "float" in kinds else "whole number"
+                raise InputError(f"{group}.{name} must be a {what}, not {value!r}")
 
 
 def check_part(option: str, part: object, *methods: str) -> None:

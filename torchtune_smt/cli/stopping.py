@@ -7,6 +7,7 @@ it. So it counts that a signal came, not which exception arrives.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,9 @@ _AGAIN: Final = 0.05
 # the code of named tuples. It crashes where one of them fails.
 _FRAGILE: Final = (str(Path("numba", "core", "serialize.py")), "<string>")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+# What is said when whoever read the output has closed it, as `head` does.
+CLOSED: Final = "nobody reads the output any more (broken pipe)"
 
 _received: signal.Signals | None = None
 
@@ -82,6 +86,11 @@ def raise_if_stopped() -> None:
     """Raise Stopped if a signal came, and an exception that it became is about to be reported."""
     if _received is not None:
         raise Stopped
+
+
+def discard_output() -> None:
+    """Let what is still to be written to a closed pipe go nowhere: it would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

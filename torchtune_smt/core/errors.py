@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from functools import partial
 from os import PathLike
 from typing import Final
@@ -44,6 +46,15 @@ class InputError(ValueError):
 
 class DivergenceError(ValueError):
     """Numbers are not finite any more: the learning rate is too large, or feature values are."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a question that names what is spelt like a name that is not there; or nothing."""
+    # That of the group alone was forgotten where the rest is the same.
+    names = sorted(names)
+    found = [other for other in names if other.rpartition(".")[2] == name]
+    found = found or difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def shown(message: str) -> str:

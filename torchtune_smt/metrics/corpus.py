@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
@@ -168,7 +169,15 @@ def sacrebleu_metric(
             )
         # `force`: no warning that text looks tokenised, which is what "none" is for.
         force = tokenize == "none"
-        return BLEU(lowercase=lowercase, tokenize=tokenize, force=force, references=streams)
+        try:
+            return BLEU(lowercase=lowercase, tokenize=tokenize, force=force, references=streams)
+        except (ImportError, RuntimeError) as error:
+            # Those of some languages bring programs of their own, as MeCab.
+            packages = re.search(r"pip install (\S+)", str(error))
+            cure = f"; install it with: {packages[0]}" if packages else f" ({error})"
+            raise InputError(
+                f"tokenize={tokenize} needs a package that is not installed{cure}"
+            ) from None
     if name == "chrf":
         return CHRF(lowercase=lowercase, references=streams)
     if name == "ter":

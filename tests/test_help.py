@@ -1,0 +1,171 @@
+"""``--help``, and what is said of options that are misspelt or of a wrong kind."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run_command
+
+from torchtune_smt.cli import main
+from torchtune_smt.cli.help import help_text, option_names, read_sentences
+from torchtune_smt.core.resources import config_folder
+
+TUNERS = "batch, grouping, mert, mira, online, pro, stochastic"
+FILES = sorted(p for p in config_folder().rglob("*.yaml") if p.parent.name != "experiment")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(config_folder())))
+def test_every_option_has_its_sentence(path: Path) -> None:
+    said = read_sentences(path)
+    assert said.file
+    for name, sentence in said.options.items():
+        own = name.split(".")
+        if own[0] in ("defaults", "hydra") or own[-1] in ("_target_", "solver", "dev"):
+            continue
+        if own[0] == "values" or name == "folder":
+            continue
+        assert sentence, name
+
+
+def test_sentences_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("# Base.\n_target_: A\n# Of the base.\nk: 1\nj: 3\n")
+    text = (
+        "# Top.\n# More.\ndefaults:\n  - base\n  - _self_\n\n# Of a\n# and b.\na: 1\nb: 2\n\nc: 3\n"
+    )
+    text += "# Group.\ninner:\n  # Inner.\n  d: 4\n  e: 5\nk: 2\n"
+    (tmp_path / "some.yaml").write_text(text)
+    said = read_sentences(tmp_path / "some.yaml")
+    assert said.file == ["Top.", "More."]
+    assert said.options["a"] == said.options["b"] == "Of a and b."
+    assert said.options["c"] == ""
+    assert said.options["inner.d"] == said.options["inner.e"] == "Inner."
+    assert said.options["k"] == said.options["j"] == "Of the base."
+
+
+def test_what_a_command_uses() -> None:
+    text = help_text("translate", "torchtune-smt translate")
+    assert text.startswith("usage: torchtune-smt translate [OPTION=VALUE ...]\n")
+    assert "  input=???\n      A file (plain or .gz), one sentence a line; -: the standard" in text
+    assert "  decoder.k=100\n      Length of the k-best lists.\n" in text
+    assert not re.search(r"tuner\.|loss|optimizer|regularizer|init\.|overwrite|hydra\.", text)
+    text = help_text("train", "train.py", ["tuner=pro"])
+    assert "  tuner.solver.sigma=1.0\n      Of the Gaussian prior of all weights" in text
+    assert "  tuner.epochs=" not in text
+    assert "  resume=null\n" in text
+    text = help_text("rerank", "rerank")
+    assert "  mbr_scale=1.0\n" in text
+    assert "data." not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    mine = "# Mine.\ndefaults:\n  - example\n  - _self_\n\n# My name.\nname: mine\n"
+    (tmp_path / "data" / "mine.yaml").write_text(mine)
+    outcome = run_command("train", "--help", "data=mine", "--config-dir", tmp_path, folder=tmp_path)
+    assert "data=mine\n  Mine.\n  data.name=mine\n      My name.\n" in outcome.check().out
+    assert "of example, files, fisher, mine, multi30k" in outcome.out
+    outcome = run_command("train", "--help", "data=none", folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: there is no data=none")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "message"),
+    [
+        ("train", "tuner.epoch=3", "there is no option tuner.epoch; did you mean tuner.epochs?"),
+        ("train", "shuffle=false", "there is no option shuffle; did you mean tuner.shuffle?"),
+        ("train", "tunner=pro", "there is no option tunner; did you mean tuner?"),
+        ("train", "qqq=1", "there is no option qqq; --help shows all that there are"),
+        (
+            "train",
+            "tuner=mirra",
+            "there is no tuner=mirra; choose of batch, grouping, mert, mira, ",
+        ),
+        (
+            "train",
+            "tuner=stocastic",
+            f"there is no tuner=stocastic; choose of {TUNERS}; did you mean stochastic?",
+        ),
+        ("train", "data=files", "data.name is missing; give it with data.name=VALUE"),
+        ("train", "optimizer.lr=abc", "optimizer.lr must be a number, not 'abc'"),
+        ("train", "optimizer.lr=true", "optimizer.lr must be a number, not True"),
+        ("train", "sampler.pairs=1.5", "sampler.pairs must be a whole number, not 1.5"),
+        ("train", "regularizer.strength=null", "regularizer.strength must be a number, not None"),
+        ("rerank", "formt=moses", "there is no option formt; did you mean format?"),
+        ("rerank", "n_bets=3", "there is no option n_bets; did you mean n_best?"),
+    ],
+)
+def test_misspelt_options(command: str, option: str, message: str, tmp_path: Path) -> None:
+    given = [option]
+    if option == "data=files":
+        given += ["data.source_language=de", "data.target_language=en"]
+        given += ["data.train=[a,b]", "data.dev=[a,b]"]
+    outcome = run_command(command, *given, folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    expected = "torchtune-smt: there is no command 'trian'; did you mean train?\n"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_names_of_options() -> None:
+    names = option_names()
+    assert {"tuner", "tuner.epochs", "tuner.solver.sigma", "seed", "n_best", "systems"} <= names
+    assert not [name for name in names if name.startswith(("hydra", "defaults"))]
+
+
+def test_a_tokeniser_that_is_not_installed(tmp_path: Path) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("MeCab") is not None:
+        pytest.skip("MeCab is installed")
+    (tmp_path / "a").write_text("the dog\n")
+    options = ["systems=[a]", "references=[a]", "tokenize=ja-mecab"]
+    outcome = run_command("evaluate", *options, folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err == (
+        "error: tokenize=ja-mecab needs a package that is not installed; install it with: pip "
+        "install sacrebleu[ja]\n"
+    )
+
+
+@pytest.mark.parametrize("script", ["train.py", "scripts/rerank.py"])
+def test_a_forgotten_environment(script: str, repository: Path) -> None:
+    """Without the packages of the environment, one sentence says so."""
+    command = [sys.executable, "-S", "-E", str(repository / script), "weights=a"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "is missing; is the environment active that the package is installed in" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'hydra'", name="hydra")
+
+    monkeypatch.setattr("torchtune_smt.cli.importlib.import_module", missing)
+    assert main(["train"]) == 1
+    message = "torchtune-smt train: the module hydra is missing; is the environment active"
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_closed_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """As with `| head`: what is left in the buffer cannot be written any more."""
+
+    class Command:
+        @staticmethod
+        def main() -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("torchtune_smt.cli.discard_output", lambda: None)
+    monkeypatch.setattr("torchtune_smt.cli.importlib.import_module", lambda name: Command)
+    assert main(["train"]) == 1
+    message = "torchtune-smt train: nobody reads the output any more (broken pipe)\n"
+    assert capsys.readouterr().err == message
