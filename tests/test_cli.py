@@ -94,6 +94,21 @@ def test_metrics_and_tensorboard_events(run: Run) -> None:
         assert len(found) >= 2
 
 
+def test_sample_translations(run: Run) -> None:
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    texts = events.Tensors("translations/text_summary")
+    assert [event.step for event in texts] == [0, 30, 60]
+    sources = read_lines(EXAMPLE / "dev.de")
+    lines = read_lines(run.folder / "dev.translations.txt")
+    before, *after = (event.tensor_proto.string_val[0].decode() for event in texts)
+    assert len({before, *after}) > 1
+    kept = after[int(run.metrics()[-1]["best_epoch"]) - 1]
+    for i in (0, 24, 49, 74, 99):
+        for text in (before, kept):
+            assert f"source       {sources[i]}\n" in text
+        assert f"translation  {lines[i]}\n" in kept
+
+
 def test_weights_are_those_of_the_best_epoch(run: Run) -> None:
     scores = [line["bleu/dev"] for line in run.metrics() if "bleu/dev" in line][1:]
     assert run.metrics()[-1]["bleu/dev_tuned"] == max(scores)
