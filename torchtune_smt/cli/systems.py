@@ -18,6 +18,9 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.runs.folder import WEIGHTS
 
+WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
+"""Options that change nothing in what comes out of a run."""
+
 Kind = Literal["run", "weights", "lists", "translations"]
 _ENTRY: Final = re.compile(r"\s*\d+ \|\|\| .* \|\|\| ")
 
@@ -180,9 +183,7 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
 def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
     recorded = [o for o in recorded_overrides(folder) if not o.startswith("hydra.")]
     seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]
-    # What has no effect on what comes out.
-    passing = ("seed", "resume", "overwrite", "threads", "callbacks", "report")
-    overrides = tuple(o for o in recorded if override_key(o) not in passing)
+    overrides = tuple(o for o in recorded if override_key(o) not in (*WITHOUT_EFFECT, "seed"))
     return Output(path, kind, overrides, seeds[-1] if seeds else "")
 
 

@@ -26,6 +26,7 @@ from torchtune_smt.cli.shards import serve_shards
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
+from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.cli.task import evaluate_start, open_task
 from torchtune_smt.cli.tuning import Tuning, check_grouping
 from torchtune_smt.cli.unused import refuse_unused, unused_options
@@ -263,11 +264,7 @@ def _check(cfg: DictConfig, parts: Parts) -> None:
 
 # What may differ between a run and the one that resumes it: it does not change the result.
 _FREE = (
-    "callbacks",
-    "report",
-    "resume",
-    "overwrite",
-    "threads",
+    *WITHOUT_EFFECT,
     "tuner.epochs",
     "tuner.iterations",
     "tuner.patience",
@@ -289,7 +286,8 @@ def _fingerprint(cfg: DictConfig) -> dict[str, str]:
 def _hparams(cfg: DictConfig) -> dict[str, str | float]:
     """Return the overrides of this job, for TensorBoard's table of runs."""
     overrides = HydraConfig.get().overrides.task
-    return {override_key(o): o.partition("=")[2] for o in overrides} | {"seed": cfg.seed}
+    given = {override_key(o): o.partition("=")[2] for o in overrides}
+    return {k: v for k, v in given.items() if k not in WITHOUT_EFFECT} | {"seed": cfg.seed}
 
 
 def _scores_before(folder: Path, sets: Iterable[str]) -> dict[str, float]:
