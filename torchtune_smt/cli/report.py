@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -41,9 +41,11 @@ from torchtune_smt.report.page import page
 from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
 from torchtune_smt.runs.folder import GROUPS
 
-# Sentences shown of each kind, and decoded to find examples of features.
+# Sentences shown of each kind; sentences that are decoded to find examples of features, and the
+# translations of each that are looked at.
 SHOWN: Final = 6
 DECODED: Final = 100
+LIST: Final = 50
 # Systems beside the baseline whose sentences are shown; features and groups of each table.
 PAIRS: Final = 4
 FEATURES: Final = 12
@@ -51,13 +53,25 @@ DECIDED: Final = 8
 
 
 class _Decoded(NamedTuple):
-    """Translations of some sentences by a run's own decoder, each with its features."""
+    """Translations of some sentences by a run's own decoder, each with its features.
+
+    Attributes
+    ----------
+    texts, rows, derivations : dict
+        By the number of the sentence.
+    weights : dict of str to float
+    largest : dict of str to list of str
+        The features of each template with the largest weights.
+    fires : dict of str to (int, int, str)
+        Of these: a sentence, the place of a translation in its list, and this translation.
+    """
 
     texts: dict[int, str]
     rows: dict[int, dict[str, float]]
-    weights: dict[str, float]
-    dense: frozenset[str]
     derivations: dict[int, Derivation]
+    weights: dict[str, float]
+    largest: dict[str, list[str]]
+    fires: dict[str, tuple[int, int, str]]
 
 
 def write_report(
@@ -163,18 +177,42 @@ def _decode(output: Output, outputs: Outputs, wanted: Sequence[int]) -> _Decoded
     spread = np.linspace(0, len(every) - 1, min(DECODED, len(every))).astype(int).tolist()
     chosen = sorted({*wanted, *spread})
     sources = [Source(i, every[i]) for i in chosen]
+    names = weights.features.names(range(len(weights)))
+    known = dict(zip(names, weights.values.tolist(), strict=True))
+    largest = _largest(known, frozenset(decoder.dense_names))
+    sought = [feature for features in largest.values() for feature in features]
+    ids = decoder.features.intern(sought)
     texts, rows, derivations = {}, {}, {}
-    for kbest in decoder.decode(sources, weights, k=1):
-        ids, values = kbest.row(0)
+    fires: dict[str, tuple[int, int, str]] = {}
+    for kbest in decoder.decode(sources, weights, k=LIST):
+        mine, values = kbest.row(0)
         texts[kbest.index] = kbest.text(0)
-        rows[kbest.index] = dict(zip(decoder.features.names(ids), values.tolist(), strict=True))
+        rows[kbest.index] = dict(zip(decoder.features.names(mine), values.tolist(), strict=True))
+        found = np.flatnonzero(np.isin(kbest.rows.feature, ids) & (kbest.rows.value != 0))
+        # The first translation that has it, and of all sentences the one where it comes earliest.
+        features, first = np.unique(kbest.rows.feature[found], return_index=True)
+        places = np.searchsorted(kbest.rows.begin, found[first], side="right") - 1
+        for feature, h in zip(decoder.features.names(features), places.tolist(), strict=True):
+            if feature not in fires or h < fires[feature][1]:
+                fires[feature] = kbest.index, h, kbest.text(h)
     for i in wanted:
         derivation = decoder.derivation(Source(i, every[i]), weights)
         if derivation is not None:
             derivations[i] = derivation
-    names = weights.features.names(range(len(weights)))
-    known = dict(zip(names, weights.values.tolist(), strict=True))
-    return _Decoded(texts, rows, known, frozenset(decoder.dense_names), derivations)
+    return _Decoded(texts, rows, derivations, known, largest, fires)
+
+
+def _largest(weights: Mapping[str, float], dense: Collection[str]) -> dict[str, list[str]]:
+    """Return the features of each template with the largest weights, dense ones first."""
+    by_template: dict[str, list[str]] = {}
+    for feature, weight in weights.items():
+        if weight:
+            template = "dense" if feature in dense else template_of(feature)
+            by_template.setdefault(template, []).append(feature)
+    return {
+        template: sorted(by_template[template], key=lambda f: (-abs(weights[f]), f))[:FEATURES]
+        for template in sorted(by_template, key=lambda t: (t != "dense", t))
+    }
 
 
 def _example(
@@ -236,30 +274,18 @@ def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
 def _model(name: str, output: Output, decoded: _Decoded, outputs: Outputs) -> Model:
     """Return the largest weights of each template, with sentences in which they fire."""
     assert output.folder is not None and outputs.corpus is not None
-    fires: dict[str, int] = {}
-    for i, row in decoded.rows.items():
-        for feature in row:
-            fires.setdefault(feature, i)
-    by_template: dict[str, list[tuple[str, float]]] = {}
-    for feature, weight in decoded.weights.items():
-        if weight:
-            template = "dense" if feature in decoded.dense else template_of(feature)
-            by_template.setdefault(template, []).append((feature, weight))
-    weights = {}
-    for template in sorted(by_template, key=lambda t: (t != "dense", t)):
-        largest = sorted(by_template[template], key=lambda entry: (-abs(entry[1]), entry[0]))
-        weights[template] = [
-            WeightRow(feature, weight, _where(fires.get(feature), decoded, outputs))
-            for feature, weight in largest[:FEATURES]
-        ]
+    weights: dict[str, list[WeightRow]] = {}
+    for template, features in decoded.largest.items():
+        weights[template] = []
+        for feature in features:
+            example: tuple[str, ...] = ()
+            if feature in decoded.fires:
+                i, h, text = decoded.fires[feature]
+                rank = f" (no. {h + 1} of its list)" if h else ""
+                example = " ".join(outputs.corpus.source[i]), text + rank
+            weights[template].append(WeightRow(feature, decoded.weights[feature], example))
     groups = _groups(output.folder / GROUPS)
     return Model(name, str(output.path), weights, len(decoded.rows), groups)
-
-
-def _where(i: int | None, decoded: _Decoded, outputs: Outputs) -> tuple[str, ...]:
-    if i is None or outputs.corpus is None:
-        return ()
-    return " ".join(outputs.corpus.source[i]), decoded.texts[i]
 
 
 def _groups(path: Path) -> list[GroupRow]:
