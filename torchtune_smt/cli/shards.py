@@ -28,7 +28,7 @@ def serve_shards(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
     """Tell the engine how workers are opened; return who ends them when the run is over."""
     # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
     tried = np.arange(min(_TRIED, len(task.tuning)))
-    worker = ShardWorker(tuning.make_tuner, task.decoder, task.tuning)
+    worker = ShardWorker(tuning.make_tuner, task.decoder.fork(), task.tuning)
     worker(active(task.weights), ShardTask(1, tried))
     tuning.engine.serve(OpenWorker.of(cfg, tuning.shard_dimension))
     return _EndOfWorkers(tuning.engine)
@@ -70,7 +70,7 @@ class OpenWorker:
         return cls(cfg, HydraConfig.instance().cfg)
 
     def __call__(self) -> ShardWorker:
-        """Return a worker, whose decoder has met nothing yet."""
+        """Return a worker."""
         HydraConfig.instance().cfg = self.hydra
         torch.set_num_threads(1)
         # The driver has said it.

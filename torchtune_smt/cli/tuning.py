@@ -165,7 +165,7 @@ class Tuning:
         )
 
     def shard_worker(self, task: Task) -> ShardWorker:
-        """Return what computes an epoch on a shard; the task's decoder has met nothing yet."""
+        """Return what computes an epoch on a shard."""
         self.dimension.open(task)
         return ShardWorker(self._maker(task, self._parts.metric), task.decoder, task.tuning)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ import torch
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.gradient import NoPairsError
@@ -74,18 +76,53 @@ class ShardResult:
     state: tuple[Any, dict[str, Any]] | None
 
 
+class OwnFeatures(Decoder):
+    """A decoder whose lists are in the ids of some weights, whatever it has met before.
+
+    Names that are new are added when a list has them: those of the lists of one call in
+    alphabetical order.
+
+    Parameters
+    ----------
+    decoder : Decoder
+    weights : Weights
+        With the dense features of the decoder.
+    """
+
+    def __init__(self, decoder: Decoder, weights: Weights) -> None:
+        self.decoder = decoder
+        self.dense_names = decoder.dense_names
+        self.words = decoder.words
+        self.features = weights.features
+        self._weights = weights
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        """Return the k-best list of each sentence (see `Decoder.decode`)."""
+        lists = self.decoder.decode(sources, snapshot, k=k)
+        weights, rows = self._weights, lists.rows
+        assert lists.features is not None
+        met = rows.numbered()[0]
+        new = met[weights.own_ids(lists.features, met) < 0]
+        weights.features.intern(sorted(lists.features.names(new)))
+        weights.grow()
+        feature = weights.own_ids(lists.features, rows.feature).astype(np.int32)
+        renamed = Rows(rows.begin, feature, rows.value).sorted()
+        return replace(lists, rows=renamed, features=weights.features)
+
+
 class ShardWorker:
     """Computes epochs on shards.
 
-    Each begins with a decoder that has met nothing yet, so that ids of features, and with them the
-    last bits of sums, do not depend on what the worker has done before.
+    The decoder goes on from one to the next, with the features that it has found. Their ids, and
+    with them the last bits of sums, do not depend on that: see `OwnFeatures`.
 
     Parameters
     ----------
     make : callable
         Returns a tuner of some weights, on some sentences, with some decoder.
     decoder : Decoder
-        Has met nothing yet, and is forked.
     sentences : Sentences
         Of all shards.
     """
@@ -109,10 +146,10 @@ class ShardWorker:
             The state is damaged.
         """
         start = time.perf_counter()
-        decoder = self._decoder.fork()
-        weights = Weights(decoder.dense_names)
+        weights = Weights(self._decoder.dense_names)
         state = None if task.state is None else unpacked(*task.state)
         fill(weights, common if state is None else weights_of_state(state))
+        decoder = OwnFeatures(self._decoder, weights)
         tuner = self._make(weights, self._sentences.part(task.sentences), decoder)
         if state is not None:
             try:
