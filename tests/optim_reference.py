@@ -102,6 +102,21 @@ class EagerFobos(Twin):
         self.w[self.unregularized :] = prox(self.regularizer, rest, self.rate(self.t + 1))
 
 
+class EagerRDA(Twin):
+    """Xiao (2010), Eq. 3, from the sums of all gradients."""
+
+    def begin(self):
+        self.start, self.total = self.w.copy(), np.zeros(self.w.size)
+        self.extra = {"start": 0.0, "total": 0.0}
+
+    def update(self, g):
+        self.total += g
+        step, n = self.lr * np.sqrt(self.t), self.unregularized
+        mean = self.total / self.t
+        self.w[:n] = self.start[:n] - step * mean[:n]
+        self.w[n:] = prox(self.regularizer, -step * mean[n:], step)
+
+
 class EagerSGD(Twin):
     def begin(self):
         self.total, self.count = np.zeros(self.w.size), 0

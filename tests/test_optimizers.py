@@ -12,6 +12,7 @@ from optim_reference import (
     EagerAdaGrad,
     EagerCumulativeL1,
     EagerFobos,
+    EagerRDA,
     EagerSGD,
     parameter_of,
     set_gradient,
@@ -20,7 +21,7 @@ from optim_reference import (
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
-from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths
 
@@ -71,6 +72,18 @@ CASES = {
         (FobosOscar, EagerFobos, regularizer, {"schedule": schedule})
         for schedule in ("1/t", "inv_sqrt", "constant")
         for regularizer in (Oscar(0.02, 0.05), Oscar(0.1, 0.0), Oscar(0.0, 0.2))
+    ],
+    "rda": [
+        (RDA, EagerRDA, regularizer, {})
+        for regularizer in (
+            None,
+            L1(0.3),
+            L2(0.5),
+            ElasticNet(0.2, 0.7),
+            Oscar(0.02, 0.05),
+            NonNegative(),
+            Cubic(),
+        )
     ],
     "adagrad": [
         (AdaGrad, EagerAdaGrad, regularizer, {"initial_accumulator": start})
@@ -178,7 +191,11 @@ SLOPES = {
 
 @settings(max_examples=150)
 @given(
-    case=cases.filter(lambda case: case[0] is FobosOscar or elastic_strengths(case[2]) is not None),
+    case=cases.filter(
+        lambda case: (
+            case[0] is FobosOscar or (case[0] is not RDA and elastic_strengths(case[2]) is not None)
+        )
+    ),
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from([HINGE, LOGISTIC, PERCEPTRON]),
     unregularized=st.sampled_from([0, 3]),
@@ -420,7 +437,7 @@ def test_a_class_without_the_needed_method_is_named():
         FOBOS([parameter_of([0.0])], regularizer=Half())
 
 
-@pytest.mark.parametrize("kind", [FOBOS, FobosOscar, SGD, AdaGrad, CumulativeL1])
+@pytest.mark.parametrize("kind", [FOBOS, RDA, FobosOscar, SGD, AdaGrad, CumulativeL1])
 def test_states_of_others_are_refused(kind):
     regularizers = {SGD: (None, None), FobosOscar: (Oscar(0.1), Oscar(0.2))}
 

@@ -189,7 +189,7 @@ class FOBOS(SparseOptimizer):
         if active is None:
             active = parameter[first:].nonzero()[:, 0] + first
         else:
-            active = _merged(active, indices[indices >= first])
+            active = merged(active, indices[indices >= first])
         weight = parameter.index_select(0, active)
         if is_separable(regularizer):
             weight = regularizer.prox(weight, step)
@@ -232,7 +232,7 @@ class FOBOS(SparseOptimizer):
         self._rescale(group, parameter, state)
 
 
-def _merged(active: Tensor, indices: Tensor) -> Tensor:
+def merged(active: Tensor, indices: Tensor) -> Tensor:
     """Return the union of two ascending vectors of different numbers, ascending; O(length)."""
     if active.numel() == 0:
         return indices

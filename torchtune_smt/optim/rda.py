@@ -1,0 +1,122 @@
+"""Regularised dual averaging: steps from the mean of all gradients, with any regulariser."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchtune_smt.optim.fobos import merged
+from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.regularizers.base import Regularizer, is_separable
+
+
+class RDA(SparseOptimizer):
+    """Regularised dual averaging (Xiao 2010, Algorithm 1 with h(w) = ½‖w‖²).
+
+    After step t = 1, 2, ..., with ḡ the mean of all gradients so far and c = lr · √t,
+
+        w = prox_{cΩ}(-c ḡ),  and  w = w¹ - c ḡ  for the coordinates that are exempt.
+
+    Where the last iterate of stochastic gradient steps has what its last gradients had by chance,
+    a mean of all of them does not: weights that nothing supports on average are 0. The first
+    step forgets the weights that regularised coordinates begin with.
+
+    Where Ω is separable, a weight is computed from the sum of its gradients when it is touched or
+    read: steps are lazy, exactly. For any other, such as OSCAR, each step is a proximal one on
+    all coordinates touched so far, O(u log u) for u of them; take mini-batches there.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    lr : float
+        1/γ > 0.
+    regularizer : Regularizer, optional
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1.0,
+        regularizer: Regularizer | None = None,
+        *,
+        unregularized: int = 0,
+    ) -> None:
+        # Regularised coordinates touched so far, ascending, and after how many steps that was.
+        self._touched: dict[Tensor, tuple[int, Tensor]] = {}
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given})
+
+    def _check_group(self, group: Group) -> None:
+        """Accept all that `SparseOptimizer` does."""
+
+    def puts_off(self, group: Group) -> bool:
+        """Say whether weights of a group can be out of date."""
+        regularizer = group["regularizer"]
+        return regularizer is None or is_separable(regularizer)
+
+    def _initial(self, group: Group, parameter: Tensor) -> State:
+        empty = parameter.new_empty(0)
+        # The last c; the sums of all gradients; w¹ of coordinates that are exempt.
+        return {"step": 0, "size": 0.0, "total": empty, "start": empty.clone()}
+
+    def _fill(self, group: Group, state: State, name: str) -> float:
+        return 0.0
+
+    def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
+        raise ValueError("regularizer and unregularized cannot change between steps of RDA")
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        first, regularizer = group["unregularized"], group["regularizer"]
+        if state["step"] == 0:
+            state["start"][:first] = parameter[:first]
+            parameter[first:] = 0.0
+        known = state["step"]
+        t = state["step"] = known + 1
+        size = state["size"] = float(group["lr"] * t**0.5)
+        total = state["total"]
+        total.index_add_(0, indices, gradient)
+        parameter[:first] = state["start"][:first] - size / t * total[:first]
+        if self.puts_off(group):
+            self._catch_up(group, parameter, state, indices)
+        elif regularizer.separable:
+            # Its parent's prox takes single weights, and whether its own may is not said.
+            parameter[first:] = regularizer.prox(-size / t * total[first:], size)
+        else:
+            steps, touched = self._touched.get(parameter, (-1, indices))
+            indices = indices[indices >= first]
+            if steps == known:
+                touched = merged(touched, indices)
+            else:
+                # A sum of gradients may have just become 0.
+                touched = merged(total[first:].nonzero()[:, 0] + first, indices)
+            self._touched[parameter] = (t, touched)
+            # What is not given is 0, and stays so.
+            point = torch.sparse_coo_tensor(
+                (touched - first).unsqueeze(0),
+                -size / t * total.index_select(0, touched),
+                (parameter.numel() - min(first, parameter.numel()),),
+                is_coalesced=True,
+                check_invariants=False,
+            )
+            parameter.index_copy_(0, touched, regularizer.prox(point, size).values())
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        if not self.puts_off(settings) or state["step"] == 0:
+            return
+        indices = indices[indices >= settings["unregularized"]]
+        size = state["size"]
+        weight = -size / state["step"] * state["total"].index_select(0, indices)
+        if settings["regularizer"] is not None:
+            weight = settings["regularizer"].prox(weight, size)
+        parameter.index_copy_(0, indices, weight)
