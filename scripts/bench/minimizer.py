@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import (
     Accuracy,
@@ -67,6 +68,12 @@ def timed(name: str, function: Callable[[], Result]) -> tuple[Result, float]:
     return result, cpu
 
 
+def first_members(groups: Int64) -> Int64:
+    """Return the first feature of the group of each feature, -1 for those in none."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return np.where(groups < 0, -1, first[inverse])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", help="archive of numpy (.npz)")
@@ -76,6 +83,8 @@ def main() -> None:
     parser.add_argument("--lambda2", type=float, default=3e-10, help="λ1 is a 300th of it")
     parser.add_argument("--dimension", type=int, default=970_826, help="d")
     parser.add_argument("--count", type=int, default=20, help="values of the path; 0: no path")
+    parser.add_argument("--order", action="store_true", help="the pairs in another order, too")
+    parser.add_argument("--residual", type=float, default=1e-4)
     parser.add_argument("--tenfold", action="store_true", help="ten times the pairs, too")
     options = parser.parse_args()
     n_dense = 9
@@ -97,7 +106,7 @@ def main() -> None:
     # Compiles the kernels.
     small = Minimizer(pairs.between(0, min(500, len(pairs))), n_dense, loss)
     small.minimize(small.penalty(1e-3, 1e-5))
-    accuracy = Accuracy(residual=1e-4, gap=1e-3)
+    accuracy = Accuracy(residual=options.residual, gap=1e-3)
 
     minimizer, _ = timed("stored", lambda: Minimizer(pairs, n_dense, loss))
     print(f"{len(pairs):,} pairs, {pairs.value.size:,} non-zeros")
@@ -107,6 +116,20 @@ def main() -> None:
     print(f"  reached: {found.reached}; {found.steps} steps, {found.passes} passes")
     for message in found.messages:
         print(f"  {message}")
+    print(f"  at the boundary: {found.boundary.size} features")
+    if options.order:
+        order = np.random.default_rng(1).permutation(len(pairs))
+        other = Minimizer(pairs.chosen(order), n_dense, loss)
+        again, _ = timed("another order", lambda: other.minimize(penalty, None, accuracy))
+        open_ones = np.union1d(found.boundary, again.boundary)
+        # Numbers of groups may differ: which features have their first member in common does not.
+        first = [first_members(minimum.groups) for minimum in (found, again)]
+        moved = np.flatnonzero(first[0] != first[1])
+        alone = np.count_nonzero((found.groups < 0) != (again.groups < 0))
+        print(
+            f"  {alone} features have a weight in one of the two alone; {moved.size} are in others'"
+        )
+        print(f"  company, {np.setdiff1d(moved, open_ones).size} of them not at the boundary")
     largest, _ = timed("lambda_max", lambda: minimizer.largest_scale(penalty))
     print(f"  λ2 = {largest * options.lambda2:.4g}, fraction {1 / largest:.3g}")
     if options.count:

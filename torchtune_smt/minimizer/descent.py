@@ -10,6 +10,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.minimizer.boundary import at_boundary
 from torchtune_smt.minimizer.certificate import Certificate, Residual, dual_bound, residual
 from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.minimizer.line_search import line_minimum
@@ -152,6 +153,13 @@ class Descent:
         inside[self.penalty.candidates(pull, SLACK)[:most]] = True
         return inside
 
+    def boundary(self, point: Point, loss: MarginLoss, found: Residual) -> Bool:
+        """Return which sparse features the accuracy leaves open; see `at_boundary`."""
+        # Each of two results may be off by the residual.
+        tolerance = 2.0 * max(self.accuracy.residual, found.sparse) * self.penalty.largest
+        curvature = self.pairs.second_derivatives(loss.curvatures(point.margins))
+        return at_boundary(self.penalty, point.sparse, self._pull, curvature, tolerance)
+
     def messages(
         self, point: Point, loss: MarginLoss, certificate: Certificate, reached: bool
     ) -> list[str]:
@@ -177,4 +185,10 @@ class Descent:
                 )
             elif told == len(self.pairs):
                 said.append(f"{what} tells all pairs, and nothing is left to sparse features")
+            elif loss.width > 0.0:
+                said.append(
+                    f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
+                    "hinge asks no more of its weight than to be large enough, and the smoothed "
+                    "one lets it grow for as long as more accuracy is asked for"
+                )
         return said

@@ -9,7 +9,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.minimizer.certificate import Residual
+from torchtune_smt.minimizer.certificate import Certificate, Residual, dual_bound, residual
 from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.descent import Descent, Point
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -161,6 +161,31 @@ class Minimizer:
             for scale in scales
         ]
 
+    def certificate(self, penalty: Penalty, weights: Float64) -> Certificate:
+        """Return how far from the minimum some weights can be at most, wherever they come from.
+
+        The bound is the better one of two: that of their margins, and that of dense features
+        alone, which is exact where nothing sparse survives.
+
+        Parameters
+        ----------
+        weights : float64 [D]
+            Those of sparse features in which no pair differs do not count.
+
+        Raises
+        ------
+        DivergenceError
+            A margin is not finite.
+        """
+        pairs, loss = self.pairs, self.loss
+        point = self._point(weights)
+        dense, pull = pairs.means(loss.pulls(point.margins))
+        found = residual(penalty, dense, point.sparse, pull)
+        objective = loss.mean(point.margins) + penalty.value(point.sparse)
+        margins = (point.margins, self._empty(weights).margins)
+        bound = max(dual_bound(pairs, loss, penalty, some) for some in margins)
+        return Certificate(found, objective, bound, loss.below)
+
     def _point(self, start: Float64 | None) -> Point:
         pairs = self.pairs
         if start is None:
@@ -201,6 +226,7 @@ class Minimizer:
         return Minimum(
             weights,
             groups,
+            pairs.sparse_id[run.boundary(point, self.loss, certificate.residual)],
             certificate,
             reached,
             run.penalty,

@@ -52,6 +52,9 @@ class Minimum:
     groups : int64 [D]
         The same number for equal weights that are not 0, in descending order of |w|: 2 b for
         positive, 2 b + 1 for negative ones of block b. -1 for zeros and dense features.
+    boundary : int64 array
+        Ids of sparse features of which the accuracy that was asked for leaves open whether they
+        have a weight, or which group they are in; see `at_boundary`.
     certificate : Certificate
     reached : bool
         Whether it is as good as was asked for.
@@ -65,6 +68,7 @@ class Minimum:
 
     weights: Float64
     groups: Int64
+    boundary: Int64
     certificate: Certificate
     reached: bool
     penalty: Penalty

@@ -71,6 +71,11 @@ class StoredPairs:
             self.sparse.begin, self.sparse.feature, self.sparse.value, dual, self.n_sparse
         )
 
+    def second_derivatives(self, curvatures: Float64) -> Float64:
+        """Return those of the mean loss by each sparse feature, given d²ℓ/dz² of each pair."""
+        rows = self.sparse
+        return kernels.means(rows.begin, rows.feature, rows.value**2, curvatures, self.n_sparse)
+
     def curvature(self, curvatures: Float64, chosen: Int64) -> Curvature:
         """Return the second derivatives of the mean loss by all dense and some sparse features.
 
