@@ -84,7 +84,14 @@ class Data:
         return Collector(decoder, weights, sentences, gains, accumulated)
 
     def rounds(
-        self, *, learning=LEARNING, zero_group="drop", folder=None, resumed=False, **options
+        self,
+        *,
+        learning=LEARNING,
+        zero_group="drop",
+        control="none",
+        folder=None,
+        resumed=False,
+        **options,
     ):
         decoder = ListDecoder(self.train + self.dev)
         weights = Weights(DENSE)
@@ -102,6 +109,7 @@ class Data:
             SAMPLER,
             learning,
             zero_group=zero_group,
+            control=control,
             seed=5,
         )
         return Rounds(tuner, tuner.score, **{"rounds": 3, **options})

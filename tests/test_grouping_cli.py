@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,14 @@ SMALL = [
 ]
 
 
+def small(options: Sequence[str]) -> list[str]:
+    """Return the options of a short run; some groups are not learnt in passes."""
+    takes_none = {"tuner.learning=batch", "tuner.learning=random_pairs"} & set(options)
+    return [o for o in SMALL if not (takes_none and o.startswith("tuner.passes="))]
+
+
 def tune(place: Path, name: str, *options: str) -> str:
-    arguments = [*MODEL, *SMALL, f"hydra.run.dir={name}", *options]
+    arguments = [*MODEL, *small(options), f"hydra.run.dir={name}", *options]
     return run_command("train", *arguments, folder=place).check().out
 
 
@@ -90,6 +97,9 @@ def test_what_is_recorded(out: str, place: Path) -> None:
         assert line["oscar/dimension"] > line["groups/features"]
         assert line.keys() >= {"seconds/decoding", "seconds/learning", "lists/new"}
         assert f"d = {int(line['oscar/dimension']):,}" in out
+        assert line["diagnosis/objective"] > line["diagnosis/bound"]
+        assert 0 <= line["diagnosis/overlap_together"] <= 1 >= line["diagnosis/fired_last"] >= 0
+        assert f"{line['diagnosis/overlap_features']:.0%} of the features in groups are the" in out
     assert any("seconds/tuning" in line and "groups/active" in line for line in lines)
     assert {"fit/bleu", "fit/loss", "fit/pairs"} < {name for line in lines for name in line}
     events = EventAccumulator(str(place / "grouping" / "tensorboard")).Reload()
@@ -166,10 +176,33 @@ def test_options_of_the_algorithm(place: Path) -> None:
             "regularizer.dimension=5000000",
             "tuner.dev.interpolation=1",
             "tuner.tune_on=dev",
+            "tuner.control=single",
+            "tuner.control=shuffled",
+            "tuner.learning=random_pairs",
+            "tuner.learning=clusters",
         ]
     ):
         tune(place, f"grouping_{i}", *quick, option)
         weights = (place / f"grouping_{i}" / "weights.txt.gz").read_bytes()
+        assert found.setdefault(weights, option) == option
+
+
+BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1", "data.test=null"]
+
+
+def test_groups_of_the_minimum(place: Path) -> None:
+    said = tune(place, "grouping_batch", *BATCH)
+    assert "(0.1 of lambda_max), " in said and "KKT residual" in said
+    (line,) = (line for line in metrics(place / "grouping_batch") if "groups/number" in line)
+    assert line["minimum/reached"] == 1 and line["minimum/fraction"] == 0.1
+    assert 0 < line["minimum/residual"] <= 1e-4 and line["minimum/gap"] < 5e-3
+    assert line["groups/features"] >= line["groups/number"] > 0
+    found: dict[bytes, str] = {}
+    for i, option in enumerate(
+        ["seed=1", "regularizer.fraction=0.2", "tuner.minimizer.loss=logistic"]
+    ):
+        tune(place, f"batch_{i}", *BATCH, "tuner.dev.iterations=1", option)
+        weights = (place / f"batch_{i}" / "weights.txt.gz").read_bytes()
         assert found.setdefault(weights, option) == option
 
 
@@ -190,6 +223,24 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["loss=hinge"], "tuner=grouping takes no loss, and loss=hinge would change nothing"),
         (["tuner.result=average"], "result must be best or last, not 'average'"),
         (["tuner.zero_group=both"], "tuner.zero_group must be drop or keep, not 'both'"),
+        (["tuner.learning=both"], "tuner.learning must be online or batch or random_pairs or"),
+        (["tuner.control=half"], "tuner.control must be none or single or shuffled, not 'half'"),
+        (["tuner.clusters.count=9"], "tuner.learning=online does not cluster, and tuner.clusters"),
+        (["tuner.learning=clusters", "regularizer.lambda2=1"], "has an l1 norm of its own"),
+        (["tuner.learning=random_pairs", "optimizer.lr=2"], "takes no steps of Algorithm 2, and"),
+        ([*BATCH, "tuner.passes=2"], "tuner.learning=batch takes no steps of Algorithm 2, and"),
+        ([*BATCH, "optimizer.lr=2"], "tuner.learning=batch takes no steps of Algorithm 2, and"),
+        (
+            ["tuner.learning=batch", "regularizer=l1"],
+            "learns groups with OSCAR, and regularizer is",
+        ),
+        ([*BATCH, "regularizer.fraction=2"], "fraction must be a number above 0 and up to 1, or"),
+        ([*BATCH, "tuner.minimizer.gap=0"], "tuner.minimizer.gap must be a number above 0, not 0"),
+        ([*BATCH, "tuner.minimizer.loss=hinge"], "loss must be smoothed_hinge or squared_hinge or"),
+        ([*BATCH, "tuner.minimizer.loss=logistic", "tuner.minimizer.mu=1"], "smooth as it is"),
+        ([*BATCH, "regularizer.lambda1=0", "regularizer.lambda2=0"], "give one above 0"),
+        (["regularizer.fraction=0.1"], "tuner.learning=online does not look for the minimum"),
+        (["tuner.minimizer.seconds=9"], "tuner.learning=online does not look for the minimum"),
         (["tuner.passes=0"], "tuner.passes must be a whole number, 1 or more, not 0"),
         (["tuner.dev.iterations=0"], "tuner.dev.iterations must be a whole number, 1 or more"),
         (["tuner.dev.interpolation=0"], "tuner.dev.interpolation must be a number above 0"),
@@ -202,7 +253,7 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(place: Path, options: list[str], message: str) -> None:
-    common = [*MODEL, *SMALL]
+    common = [*MODEL, *small(options)]
     if options[0].startswith("model="):
         common = SMALL
     elif options[0].startswith("decoder="):

@@ -20,7 +20,9 @@ from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.unused import reason_against, unused_options
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.
-TUNERS = ["online", "pro", "mira", "mert", "stochastic", "grouping"]
+# After a slash, how groups are learnt.
+LEARNING = ["grouping/batch", "grouping/random_pairs", "grouping/clusters"]
+TUNERS = ["online", "pro", "mira", "mert", "stochastic", "grouping", *LEARNING]
 TASKS = {
     "hiero": [],
     "files": ["model=files", "model.grammar=g", "model.language_model=l"],
@@ -80,11 +82,18 @@ class Case(NamedTuple):
             "mert": "",
             "stochastic": "metric sampler loss regularizer optimizer",
             "grouping": "metric sampler regularizer optimizer",
+            "grouping/batch": "metric sampler regularizer",
+            "grouping/random_pairs": "metric sampler regularizer",
+            "grouping/clusters": "metric sampler",
         }[self.tuner]
 
 
 def part(name: str) -> Callable[[Case], bool]:
     return lambda case: name in case.parts.split()
+
+
+def learns(how: str) -> Callable[[Case], bool]:
+    return lambda case: case.tuner == f"grouping/{how}"
 
 
 def anywhere(case: Case) -> bool:
@@ -157,7 +166,12 @@ effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule optimiz
 effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
 effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists")
-effect(anywhere, "tuner.passes tuner.zero_group tuner.dev.iterations tuner.dev.patience")
+effect(anywhere, "tuner.learning tuner.control tuner.zero_group tuner.dev.iterations")
+effect(anywhere, "tuner.dev.patience")
+effect(lambda c: c.tuner in ("grouping", "grouping/clusters"), "tuner.passes")
+effect(learns("batch"), "regularizer.fraction tuner.minimizer.loss tuner.minimizer.mu")
+effect(learns("batch"), "tuner.minimizer.residual tuner.minimizer.gap tuner.minimizer.seconds")
+effect(learns("clusters"), "tuner.clusters.count tuner.clusters.lr tuner.clusters.strength")
 effect(anywhere, "tuner.dev.interpolation tuner.dev.tolerance tuner.batch_size")
 effect(anywhere, "tuner.solver._target_ tuner.solver.sigma tuner.solver.tolerance")
 effect(anywhere, "tuner.solver.steps tuner.solver.C tuner.solver.passes tuner.solver.decay")
@@ -203,7 +217,10 @@ def cases(tuner: str) -> list[Case]:
 
 
 def settings(case: Case) -> list[str]:
-    tuner = [f"tuner={case.tuner}", f"tuner.tune_on={case.tune_on}", f"loss={case.loss}"]
+    name, _, learning = case.tuner.partition("/")
+    tuner = [f"tuner={name}", f"tuner.tune_on={case.tune_on}", f"loss={case.loss}"]
+    if learning:
+        tuner.append(f"tuner.learning={learning}")
     return [*tuner, *TASKS[case.task]]
 
 
@@ -226,7 +243,8 @@ def test_every_option_is_in_the_table(repository: Path) -> None:
         for path in group.glob("*.yaml"):
             found |= set(options_of(composed(folder, f"{group.name}={path.stem}")))
     assert found == set(EFFECT)
-    assert {path.stem for path in (folder / "tuner").glob("*.yaml")} == {*TUNERS, "batch"}
+    named = {path.stem for path in (folder / "tuner").glob("*.yaml")}
+    assert named == {*(tuner.partition("/")[0] for tuner in TUNERS), "batch"}
 
 
 LISTS = ["decoder=kbest_files", "decoder.dev=none.nbest"]

@@ -42,6 +42,10 @@ def _number(least: float) -> Rule:
     return Rule(f"a number, {least:g} or more", lambda value: _is_number(value) and value >= least)
 
 
+def _above(bound: float) -> Rule:
+    return Rule(f"a number above {bound:g}", lambda value: _is_number(value) and value > bound)
+
+
 def _share() -> Rule:
     return Rule("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
 
@@ -103,6 +107,15 @@ RULES: Final = {
         (_one_of("cpu", "cuda"), "device"),
         (_one_of("moses", "cdec").or_null(), "format"),
         (_one_of("error", "skip"), "on_error"),
+        (_one_of("online", "batch", "random_pairs", "clusters"), "tuner.learning"),
+        (_one_of("none", "single", "shuffled"), "tuner.control"),
+        (_one_of("smoothed_hinge", "squared_hinge", "logistic"), "tuner.minimizer.loss"),
+        (_above(0), "tuner.minimizer.mu tuner.minimizer.residual tuner.minimizer.gap"),
+        (_above(0), "tuner.clusters.lr"),
+        (_above(0).or_null(), "tuner.minimizer.seconds"),
+        (_number(0), "tuner.clusters.strength"),
+        (_whole(1), "tuner.clusters.count"),
+        (_share().or_null(), "regularizer.fraction"),
         (_one_of("drop", "keep"), "tuner.zero_group"),
         (_one_of("derivation", "string"), "tuner.unique"),
         (_one_of("dev", "train"), "tuner.tune_on"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import DictConfig
 
@@ -19,6 +19,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
 from torchtune_smt.models.base import ModelSource
 
+OSCAR: Final = "torchtune_smt.regularizers.Oscar"
+
 
 class Parts:
     """The replaceable parts, made before anything else, so that bad options are found at once."""
@@ -34,7 +36,9 @@ class Parts:
         # OSCAR's d may be a word, and is counted later (see `Dimension`).
         counted = cfg.regularizer.get("dimension") in ("charts", "lists")
         changed: dict[str, Any] = {"dimension": None} if counted else {}
-        self.regularizer = make(cfg, "regularizer", "prox", **changed)
+        # How strong OSCAR is, as a part of what is known later (see `group_learner`).
+        later = ("fraction",) if cfg.regularizer["_target_"] == OSCAR else ()
+        self.regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
         self.decoder = decoder_class(cfg)
         # What the decoder is given besides its own options.

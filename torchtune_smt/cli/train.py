@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import leaves, override_key, quoted, split_arguments, value_of
 from torchtune_smt.cli.compare import compare_runs
+from torchtune_smt.cli.group_learners import check_grouping
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
@@ -28,7 +29,7 @@ from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.cli.task import evaluate_start, open_task
-from torchtune_smt.cli.tuning import Tuning, check_grouping
+from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer

@@ -8,12 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.dimension import Dimension
+from torchtune_smt.cli.group_learners import group_learner
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import class_of, decoder_class, make
+from torchtune_smt.cli.objects import class_of, make
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.solvers import (
     groups_taken,
@@ -38,20 +38,14 @@ from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.sentences import evaluate
 
 # Options that are not the tuner's, but of how its rounds are run, and what it is given.
 _OF_RUN: Final = frozenset(
     "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
-    "solver dev passes".split()
+    "solver dev passes learning minimizer clusters".split()
 )
-
-# What Algorithm 2 is made of.
-_ALGORITHM: Final = {
-    "regularizer": ("oscar", "torchtune_smt.regularizers.Oscar"),
-    "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
-}
 
 
 class Tuning:
@@ -96,12 +90,7 @@ class Tuning:
             return
         with option_errors("tuner.dev"):
             check_ending(BatchTuner, options.dev.iterations, options.dev.patience, "best")
-        # As an optimizer, its options have been checked.
-        group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
-        with option_errors("tuner"):
-            self._learning = GroupLearning(
-                group["regularizer"], group["lr"], group["schedule"], options.passes
-            )
+        self._learning = group_learner(cfg, parts)
         # The solver sees groups as features, all of which it may regularise.
         self._solver = make_solver(cfg, parts, dict)
 
@@ -225,7 +214,7 @@ class Tuning:
         fate = "they stay there" if self._cfg.tuner.keep_lists else "removed at the end"
         return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
-    def _group_learning(self) -> GroupLearning:
+    def _group_learning(self) -> GroupLearner:
         """Return how groups are learnt, with OSCAR's d unless lists tell it."""
         if self.dimension.source == "lists":
             return self._learning
@@ -254,28 +243,6 @@ def _max_features(cfg: DictConfig, parts: Parts, solver: Solver) -> int | None:
             "tuner=mira or tuner=pro"
         )
     return most
-
-
-def check_grouping(cfg: DictConfig) -> None:
-    """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
-    if "learning" not in tuner_takes(cfg):
-        return
-    for group, (choice, kind) in _ALGORITHM.items():
-        if cfg[group]["_target_"] != kind:
-            raise InputError(
-                f"tuner=grouping learns groups by FOBOS with OSCAR, and {group} is "
-                f"{cfg[group]['_target_']}: set {group}={choice}, or leave {group} out"
-            )
-    if cfg.optimizer.get("regularize_dense"):
-        raise InputError(
-            "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
-            "its own, which OSCAR does not pull at; leave it out"
-        )
-    if not decoder_class(cfg).stored and not cfg.features.templates:
-        raise InputError(
-            "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
-            "features=sparse, or tune dense features with tuner=pro"
-        )
 
 
 def _dev_score(task: Task) -> float:

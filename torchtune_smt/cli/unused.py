@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import leaves
+from torchtune_smt.cli.group_learners import unused_by_learning
 from torchtune_smt.cli.objects import class_of
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
@@ -90,6 +91,7 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
         **_of_data(cfg, parts, choices),
         **_of_parts(cfg, parts, choices),
         **_of_parallel(cfg, choices),
+        **unused_by_learning(cfg, choices),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
@@ -20,10 +20,15 @@ from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner, PairSolver, Solution, Solver, wants_pairs
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
-from torchtune_smt.tuners.learn_groups import GroupLearning, count_features, learn_groups
+from torchtune_smt.tuners.group_controls import check_control, controlled
+from torchtune_smt.tuners.group_learner import GroupLearner
+from torchtune_smt.tuners.learn_groups import count_features
 
 if TYPE_CHECKING:
     from torchtune_smt.runs.rounds import Rounds
+
+# Features that a message names, at most.
+SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,15 @@ class GroupingTuner(Tuner):
         result is the best, its start among them.
     sampler : PairSampler
         Chooses the pairs that groups are learnt from.
-    learning : GroupLearning
-        Without a dimension of its own, d is the number of sparse features that occur in the lists
-        of the training sentences, or have a weight.
+    learning : GroupLearner
+        `GroupLearning`, as published, or another one. Without a dimension of its own, d is the
+        number of sparse features that occur in the lists of the training sentences, or have a
+        weight.
     zero_group : {"drop", "keep"}
         Features that occur in the lists, and to which OSCAR gave weight 0: in no group, as in the
         paper, or one more group, all together.
+    control : {"none", "single", "shuffled"}
+        What is taken from the groups, to see whether it matters; see `controlled`.
     seed : int
 
     Attributes
@@ -101,7 +109,7 @@ class GroupingTuner(Tuner):
     Raises
     ------
     ValueError
-        `zero_group` is neither.
+        `zero_group` or `control` is none of these.
     """
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
@@ -109,13 +117,15 @@ class GroupingTuner(Tuner):
     train: Collector
     dev: Rounds
     sampler: PairSampler
-    learning: GroupLearning
+    learning: GroupLearner
     _: KW_ONLY
     zero_group: ZeroGroup = "drop"
+    control: str = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_zero_group(self.zero_group)
+        check_control(self.control)
         self.weights = self.train.weights
         self._batch = cast(BatchTuner, self.dev.tuner)
         self._solver = self._batch.solver
@@ -212,19 +222,13 @@ class GroupingTuner(Tuner):
             learning = replace(learning, regularizer=oscar)
         seed = (self.seed, number)
         pairs = pair_rows(lists, self.sampler, (*seed, 1))
-        learned = learn_groups(
-            pairs,
-            start,
-            n_dense,
-            learning,
-            (*seed, 2),
-            lambda done, steps: self.show("learning groups", done, steps, "step"),
-        )
+        learned = learning.learn(pairs, start, n_dense, seed, self.show)
         keep = None
         if self.zero_group == "keep":
             keep = np.zeros(start.size, np.bool_)
             keep[lists.features()] = True
-        groups = FeatureGroups.of(learned.blocks, n_dense, keep_zeros=keep)
+        blocks = controlled(learned.blocks, self.control, pairs, n_dense, (*seed, 4))
+        groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
         unpacked = groups.unpack(groups.mean(start), start.size)
         weights.parameter.data[:] = torch.from_numpy(unpacked)
         self._learnt = groups
@@ -234,22 +238,30 @@ class GroupingTuner(Tuner):
         seconds = time.perf_counter() - begin
         said = [
             f"{lists.n_hypotheses:,} hypotheses ({collected.new:,} new), {len(pairs):,} pairs, "
-            f"d = {learned.dimension:,}; decoding {collected.seconds:.0f} s, {learned.steps:,} "
-            f"steps {seconds:.0f} s",
+            f"d = {learned.dimension:,}; decoding {collected.seconds:.0f} s, {learned.text} "
+            f"{seconds:.0f} s",
             f"{groups.n_sparse:,} groups of {sizes.sum():,} features, the largest has "
-            f"{sizes.max():,}"
+            f"{sizes.max():,}, {np.count_nonzero(sizes == 1):,} have one"
             if sizes.size
             else "no groups: OSCAR has left no weight that is not 0, so the default features are "
             "tuned alone; smaller regularizer.lambda1 and lambda2 leave more",
+            *learned.remarks,
         ]
+        if learned.boundary.size:
+            names = weights.features.names(learned.boundary[:SHOWN])
+            said.append(
+                f"{learned.boundary.size:,} features are at the boundary: with a smaller "
+                "tuner.minimizer.residual they may be in another group, or in none: "
+                f"{', '.join(names)}{', ...' if learned.boundary.size > SHOWN else ''}"
+            )
         numbers = {
             "groups/number": groups.n_sparse,
             "groups/features": int(sizes.sum()),
             "groups/largest": int(sizes.max(initial=0)),
+            "groups/single": int(np.count_nonzero(sizes == 1)),
             "oscar/dimension": learned.dimension,
-            "oscar/loss": learned.loss,
             "oscar/pairs": len(pairs),
-            "oscar/steps": learned.steps,
+            **learned.numbers,
             "lists/hypotheses": lists.n_hypotheses,
             "lists/new": collected.new,
             "bleu/learning": collected.bleu,

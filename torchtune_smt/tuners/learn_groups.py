@@ -15,15 +15,24 @@ from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
 from torchtune_smt.regularizers.oscar import Oscar
+from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.group_diagnosis import (
+    SAME,
+    certificate_of,
+    fired_last,
+    lifetime,
+    overlap,
+)
+from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 # Steps between two reports.
 CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
-class GroupLearning:
-    """Options of Algorithm 2.
+class GroupLearning(GroupLearner):
+    """Algorithm 2, and its options.
 
     Parameters
     ----------
@@ -42,7 +51,6 @@ class GroupLearning:
         A value is out of range.
     """
 
-    regularizer: Oscar
     lr: float = 1.0
     schedule: str = "1/t"
     passes: int = 20
@@ -53,6 +61,23 @@ class GroupLearning:
         check_schedule(self.schedule)
         if self.passes < 1:
             raise ValueError(f"passes must be at least 1, not {self.passes}")
+
+    def learn(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> LearntGroups:
+        """Return the groups; see `GroupLearner.learn`."""
+
+        def once(stream: int, what: str) -> Learned:
+            def on_steps(done: int, steps: int) -> None:
+                show(what, done, steps, "step")
+
+            return learn_groups(pairs, start, n_dense, self, (*seed, stream), on_steps)
+
+        learned, other = once(2, "learning groups"), once(3, "learning groups in another order")
+        numbers = {"oscar/loss": learned.loss, "oscar/steps": learned.steps}
+        remarks = _judged(pairs, n_dense, self.regularizer, learned, other, numbers)
+        text = f"{learned.steps:,} steps, twice,"
+        return LearntGroups(learned.blocks, learned.dimension, text, remarks, numbers)
 
 
 @dataclass(frozen=True)
@@ -72,6 +97,9 @@ class Learned:
         n.
     loss : float
         Mean hinge of the last pass (of the last N steps), each before its step.
+    last : int64 array
+        The pairs with a margin below 1 in the last steps, as many as a weight lives that nothing
+        supports (see `lifetime`), or a pass.
     """
 
     blocks: Int64
@@ -79,6 +107,7 @@ class Learned:
     dimension: int
     steps: int
     loss: float
+    last: Int64
 
 
 def learn_groups(
@@ -129,15 +158,62 @@ def learn_groups(
     steps = settings.passes * n
     draw = np.random.default_rng(seed)
     total = 0.0
+    recent = min(lifetime(settings.regularizer, dimension), n)
+    last_fired = []
     for begin in range(0, steps, CHUNK):
         order = draw.integers(n, size=min(CHUNK, steps - begin))
         margins = optimizer.step_rows(pairs, HINGE, order=order)
         last = margins[max(steps - n - begin, 0) :]
         total += float(np.maximum(1.0 - last, 0.0).sum())
+        first = max(steps - recent - begin, 0)
+        last_fired.append(order[first:][margins[first:] < 1.0])
         on_steps(begin + order.size, steps)
     optimizer.flush()
     blocks: Int64 = optimizer.groups().numpy()
-    return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n)
+    fired = np.concatenate(last_fired)
+    return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n, fired)
+
+
+def _judged(
+    pairs: Rows,
+    n_dense: int,
+    regularizer: Oscar,
+    learned: Learned,
+    other: Learned,
+    numbers: dict[str, float],
+) -> tuple[str, ...]:
+    """Return what is to be said of groups, given those of another order; add its numbers."""
+    dimension = learned.dimension
+    remarks = []
+    certificate = certificate_of(pairs, learned.weights, n_dense, regularizer, dimension)
+    if certificate is not None:
+        numbers |= {
+            "diagnosis/objective": certificate.objective,
+            "diagnosis/bound": certificate.bound,
+            "diagnosis/residual": certificate.residual.largest,
+        }
+        remarks.append(f"of these weights: {certificate}")
+    if (learned.blocks[n_dense:] < 0).all():
+        return tuple(remarks)
+    common = overlap(learned.blocks, other.blocks)
+    late = fired_last(pairs, learned.last, learned.blocks)
+    numbers |= {
+        "diagnosis/overlap_features": common.features,
+        "diagnosis/overlap_together": common.together,
+        "diagnosis/fired_last": late,
+    }
+    recent = min(lifetime(regularizer, dimension), len(pairs))
+    remarks.append(
+        f"in another order of the pairs {common.features:.0%} of the features in groups are the "
+        f"same, and {common.together:.0%} of the pairs of features in one group; {late:.0%} of the "
+        f"features fire in the last {recent:,} steps"
+    )
+    if common.features < SAME:
+        remarks.append(
+            "warning: which features have a group depends on the order of the pairs more than on "
+            "the pairs; tuner.learning=batch finds groups that do not"
+        )
+    return tuple(remarks)
 
 
 def _dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:

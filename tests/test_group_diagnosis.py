@@ -1,0 +1,96 @@
+"""What is said of groups that were learnt from random steps."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from minimizer_reference import rows_of
+from test_minimizer import problem
+
+from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.group_diagnosis import certificate_of, fired_last, lifetime, overlap
+from torchtune_smt.tuners.learn_groups import GroupLearning
+
+blocks = st.lists(st.integers(-1, 3), min_size=9, max_size=9).map(np.array)
+
+
+def jaccard(one, other):
+    return len(one & other) / len(one | other) if one | other else 1.0
+
+
+@given(one=blocks, other=blocks)
+def test_the_overlap_is_that_of_sets(one, other):
+    found = overlap(one, other)
+    members = [{j for j in range(9) if b[j] >= 0} for b in (one, other)]
+    together = [
+        {(i, j) for i, j in combinations(range(9), 2) if b[i] == b[j] >= 0} for b in (one, other)
+    ]
+    assert found.features == pytest.approx(jaccard(*members))
+    assert found.together == pytest.approx(jaccard(*together))
+
+
+def test_how_long_a_weight_lives():
+    assert lifetime(Oscar(0.0, 3e-8), 970_826) == 35
+    assert lifetime(Oscar(0.5, 0.0), 10) == 2
+    assert lifetime(Oscar(0.0, 0.0), 10) > 10**18
+
+
+def test_which_features_fire_last():
+    pairs = rows_of(np.array([[1.0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]))
+    grouped = np.array([-1, 0, 0, 1])
+    assert fired_last(pairs, np.array([0, 0]), grouped) == pytest.approx(1 / 3)
+    assert fired_last(pairs, np.array([1, 2, 0]), grouped) == 1.0
+    assert fired_last(pairs, np.array([], np.int64), grouped) == 0.0
+    assert fired_last(pairs, np.array([0]), np.full(4, -1)) == 0.0
+
+
+def test_the_bound_is_below_the_minimum_and_reaches_it_where_nothing_survives():
+    x = problem(3)
+    minimizer = Minimizer(rows_of(x), 3, SmoothedHinge())
+    one = minimizer.penalty(0.0, 1.0)
+    largest = minimizer.largest_scale(one)
+    some = np.random.default_rng(1).normal(size=15)
+    for part in (0.1, 1.5):
+        oscar = Oscar(0.0, part * largest)
+        found = certificate_of(rows_of(x), some, 3, oscar, 12)
+        least = minimizer.minimize(one.times(part * largest), accuracy=Accuracy(1e-7, 1e-7))
+        objective = least.certificate.objective
+        assert found.bound <= objective + 1e-9 < found.objective
+        assert found.residual.largest > 1e-3
+        if part > 1:
+            assert found.bound == pytest.approx(objective, rel=1e-6)
+    assert certificate_of(rows_of(x), some, 3, Oscar(0.0, 0.0), 12) is None
+
+
+def learn(x, oscar, **options):
+    show = lambda *work: None  # noqa: E731
+    learning = GroupLearning(oscar, **options)
+    return learning.learn(rows_of(x), np.zeros(x.shape[1]), 0, (1, 1), show)
+
+
+def test_groups_of_noise_depend_on_the_order_and_it_says_so():
+    draw = np.random.default_rng(0)
+    x = np.zeros((3000, 600))
+    for row in x:
+        row[draw.choice(600, 4, replace=False)] = draw.choice([-1.0, 1.0], 4)
+    found = learn(x, Oscar(0.0, 0.05 / 600), passes=4)
+    numbers = found.numbers
+    assert (found.blocks >= 0).any()
+    assert numbers["diagnosis/overlap_features"] < 0.4
+    # Chance alone: those of the last steps are few of all features.
+    assert numbers["diagnosis/fired_last"] > 0.5
+    assert numbers["diagnosis/objective"] > numbers["diagnosis/bound"] > 0
+    assert "warning: which features have a group depends on the order" in found.remarks[-1]
+    assert "in another order of the pairs " in found.remarks[-2]
+
+
+def test_groups_that_pairs_support_do_not():
+    draw = np.random.default_rng(1)
+    x = (draw.random((2000, 12)) < 0.5).astype(float)
+    x[:, 6:] *= -1.0
+    found = learn(x, Oscar(0.0, 1e-3))
+    assert found.numbers["diagnosis/overlap_features"] > 0.9
+    assert not any("warning" in remark for remark in found.remarks)

@@ -1,0 +1,124 @@
+"""Groups of features at the minimum, for the grouping tuner."""
+
+import numpy as np
+import pytest
+from minimizer_reference import rows_of
+from test_grouping import Data, run_of
+from test_minimizer import problem
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.feature_groups import FeatureGroups
+from torchtune_smt.tuners.minimize_groups import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
+
+OSCAR = Oscar(1e-4, 3e-4)
+LOOSE = Accuracy(residual=1e-6, gap=1e-6)
+
+
+def learn(x, n_dense=3, oscar=OSCAR, start=None, shown=None, **options):
+    start = np.zeros(x.shape[1]) if start is None else start
+    options = {"loss": SquaredHinge(), "accuracy": LOOSE, **options}
+    show = (lambda *work: None) if shown is None else lambda *work: shown.append(work)
+    return BatchLearning(oscar, **options).learn(rows_of(x), start, n_dense, (1,), show)
+
+
+@pytest.mark.parametrize("loss", MINIMIZER_LOSSES)
+def test_groups_are_those_of_the_minimum(loss):
+    """They are numbered as those of a proximal step."""
+    x, shown = problem(2), []
+    loss = minimizer_loss(loss, 0.05)
+    found = learn(x, loss=loss, shown=shown)
+    minimizer = Minimizer(rows_of(x), 3, loss)
+    minimum = minimizer.minimize(minimizer.penalty(1e-4, 3e-4), accuracy=LOOSE)
+    assert np.array_equal(found.blocks, minimum.groups)
+    groups = FeatureGroups.of(found.blocks, 3)
+    for g in range(3, len(groups)):
+        assert np.unique(minimum.weights[groups.group == g]).size == 1
+    # Positive ones are even, and blocks descend.
+    even = found.blocks[found.blocks >= 0] % 2 == 0
+    assert np.array_equal(even, minimum.weights[found.blocks >= 0] > 0)
+    assert {what for what, *_ in shown} == {"minimising"} and shown[-1][1] == shown[-1][2]
+    assert f"{found.numbers['minimum/steps']} steps of Newton" in found.text
+
+
+def test_a_fraction_means_the_same_for_any_size_of_the_features():
+    x = problem(3)
+    larger = x * np.append(np.ones(3), np.full(12, 50.0))
+    one, scaled = learn(x, fraction=0.2), learn(larger, fraction=0.2)
+    assert np.array_equal(one.blocks, scaled.blocks)
+    assert scaled.numbers["minimum/lambda2"] == pytest.approx(50 * one.numbers["minimum/lambda2"])
+    absolute = Oscar(one.numbers["minimum/lambda1"], one.numbers["minimum/lambda2"])
+    again = learn(x, oscar=absolute)
+    assert np.array_equal(again.blocks, one.blocks)
+    assert again.numbers["minimum/fraction"] == pytest.approx(0.2)
+    assert (learn(x, fraction=1.0).blocks < 0).all()
+
+
+def test_above_lambda_max_nothing_survives_and_it_says_so():
+    found = learn(problem(3), oscar=Oscar(1.0, 1.0))
+    assert (found.blocks < 0).all() and found.numbers["minimum/fraction"] > 1
+    assert "no sparse feature survives: from lambda_max on none does, which is" in found.remarks[0]
+
+
+def test_pairs_of_all_kinds():
+    x = problem(4)
+    with pytest.raises(InputError, match="there are no pairs to learn from: lower sampler.thr"):
+        learn(x[:0])
+    one = learn(x[:1], n_dense=0, fraction=0.5)
+    assert (one.blocks >= 0).any()
+    whole, twice = learn(x, fraction=0.2), learn(np.vstack([x, x]), fraction=0.2)
+    assert np.array_equal(whole.blocks, twice.blocks)
+    contradictory = learn(np.vstack([x, -x]), fraction=0.2)
+    assert (contradictory.blocks < 0).all()
+    assert "lambda_max is 0" in contradictory.remarks[0]
+    dense = x.copy()
+    dense[:, 3:] = 0.0
+    assert "no sparse feature differs in any pair" in learn(dense, fraction=0.2).remarks[0]
+    assert (learn(dense).blocks < 0).all()
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(0.05), Logistic(), SquaredHinge()])
+def test_dense_features_that_separate_the_pairs(loss):
+    x = problem(1)
+    x[:, 0] = np.abs(x[:, 0])
+    found = learn(x, loss=loss, fraction=0.1)
+    assert (found.blocks < 0).all()
+    assert "lambda_max is 0" in found.remarks[0] and "dense features tell all" in found.remarks[0]
+    absolute = learn(x, loss=loss, accuracy=Accuracy(steps=60))
+    assert (absolute.blocks < 0).all() and "lambda_max is 0" in absolute.text
+    assert "dense feature 0 tells " in absolute.remarks[-1]
+
+
+def test_a_time_limit_says_which_gap_is_left():
+    found = learn(problem(d=100), accuracy=Accuracy(seconds=1e-9))
+    assert found.numbers["minimum/reached"] == 0
+    assert "the time is up" in found.remarks[0] and "of it above the minimum" in found.remarks[0]
+
+
+def test_dense_weights_begin_where_they_are():
+    """One that never differs stays there, and does not touch the groups; sparse ones begin at 0."""
+    x = problem(5)
+    x[:, 1] = 0.0
+    start = np.append([0.2, 7.0, -0.1], np.full(12, 3.0))
+    assert np.array_equal(learn(x, start=start).blocks, learn(x).blocks)
+
+
+def test_the_tuner_takes_them():
+    learning = BatchLearning(Oscar(0.0, 1.0), Logistic(), fraction=0.3)
+    runs = [run_of(Data(3).rounds(learning=learning, rounds=2))[1] for _ in range(2)]
+    for report in runs[0].reports["part"]:
+        assert report.numbers["minimum/reached"] == 1
+        assert report.numbers["groups/number"] > 0
+        assert "(0.3 of lambda_max)" in report.text
+    assert runs[0].weights == runs[1].weights
+
+
+def test_options_out_of_range():
+    for fraction in (0.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="fraction must be above 0 and at most 1"):
+            BatchLearning(OSCAR, fraction=fraction)
+    with pytest.raises(ValueError, match="give one above 0"):
+        BatchLearning(Oscar(0.0, 0.0))
+    with pytest.raises(ValueError, match="loss must be one of smoothed_hinge, squared_hinge, log"):
+        minimizer_loss("hinge", 1e-3)

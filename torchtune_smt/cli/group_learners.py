@@ -1,0 +1,112 @@
+"""How groups of features are learnt, as ``tuner.learning`` and its options have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from omegaconf import DictConfig
+
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.objects import decoder_class
+from torchtune_smt.cli.parts import OSCAR, Parts
+from torchtune_smt.cli.solvers import tuner_takes
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.minimizer import Accuracy
+from torchtune_smt.tuners.cluster_groups import ClusteredWeights
+from torchtune_smt.tuners.group_controls import RandomPairs
+from torchtune_smt.tuners.group_learner import GroupLearner
+from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
+
+LEARNING: Final = ("online", "batch", "random_pairs", "clusters")
+
+# What Algorithm 2 is made of.
+_ALGORITHM: Final = {
+    "regularizer": ("oscar", OSCAR),
+    "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
+}
+# What else is of no use to other ways to learn.
+_STEPS: Final = {"batch": ("tuner.passes",), "random_pairs": ("tuner.passes",)}
+
+
+def group_learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
+    """Return what learns groups.
+
+    Raises
+    ------
+    InputError
+        An option is out of range.
+    """
+    options = cfg.tuner
+    if _learning(cfg) == "batch":
+        chosen = options.minimizer
+        with option_errors("tuner.minimizer"):
+            loss = minimizer_loss(chosen.loss, chosen.mu)
+            seconds = float("inf") if chosen.seconds is None else chosen.seconds
+            accuracy = Accuracy(chosen.residual, chosen.gap, seconds)
+        with option_errors("regularizer"):
+            return BatchLearning(parts.regularizer, loss, cfg.regularizer.get("fraction"), accuracy)
+    if _learning(cfg) == "random_pairs":
+        return RandomPairs(parts.regularizer)
+    if _learning(cfg) == "clusters":
+        with option_errors("tuner.clusters"):
+            return ClusteredWeights(parts.regularizer, **options.clusters, passes=options.passes)
+    # As an optimizer, its options have been checked.
+    group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
+    with option_errors("tuner"):
+        return GroupLearning(group["regularizer"], group["lr"], group["schedule"], options.passes)
+
+
+def check_grouping(cfg: DictConfig) -> None:
+    """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
+    if "learning" not in tuner_takes(cfg):
+        return
+    online = _learning(cfg) == "online"
+    for group, (choice, kind) in _ALGORITHM.items():
+        if cfg[group]["_target_"] != kind and (online or group == "regularizer"):
+            raise InputError(
+                f"tuner=grouping learns groups {'by FOBOS ' if online else ''}with OSCAR, and "
+                f"{group} is {cfg[group]['_target_']}: set {group}={choice}, or leave {group} out"
+            )
+    if online and cfg.optimizer.get("regularize_dense"):
+        raise InputError(
+            "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
+            "its own, which OSCAR does not pull at; leave it out"
+        )
+    if not decoder_class(cfg).stored and not cfg.features.templates:
+        raise InputError(
+            "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
+            "features=sparse, or tune dense features with tuner=pro"
+        )
+
+
+def unused_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that have no effect on how groups are learnt, each with the reason."""
+    unused: dict[str, str] = {}
+    learning = _learning(cfg) if "learning" in tuner_takes(cfg) else None
+    if learning is not None:
+        chosen = f"tuner.learning={learning}"
+        if learning != "online":
+            reason = f"{chosen} takes no steps of Algorithm 2"
+            unused |= dict.fromkeys(("optimizer", *_STEPS.get(learning, ())), reason)
+        if learning == "clusters":
+            unused["regularizer"] = f"{chosen} has an l1 norm of its own (tuner.clusters.strength)"
+        else:
+            unused["tuner.clusters"] = f"{chosen} does not cluster"
+    if learning == "batch":
+        if cfg.tuner.minimizer.loss != "smoothed_hinge":
+            reason = f"tuner.minimizer.loss={cfg.tuner.minimizer.loss} is smooth as it is"
+            unused["tuner.minimizer.mu"] = reason
+        return unused
+    chosen = f"tuner={choices['tuner']}"
+    if learning is not None:
+        chosen += f" tuner.learning={learning}"
+    reason = f"{chosen} does not look for the minimum (tuner=grouping tuner.learning=batch does)"
+    return unused | dict.fromkeys(("regularizer.fraction", "tuner.minimizer"), reason)
+
+
+def _learning(cfg: DictConfig) -> str:
+    learning: str = cfg.tuner.get("learning", LEARNING[0])
+    return learning

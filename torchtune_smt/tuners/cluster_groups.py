@@ -1,0 +1,106 @@
+"""Groups of features of similar weights: one-dimensional clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.losses.slope_kernels import LOGISTIC
+from torchtune_smt.optim.adagrad import AdaGrad
+from torchtune_smt.regularizers import L1
+from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+
+# Of Lloyd's algorithm; it ends before, as a rule.
+ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class ClusteredWeights(GroupLearner):
+    """Takes as groups the clusters of weights that AdaGrad with an l1 norm learns from the pairs.
+
+    A plain rival of OSCAR: first weights, then which of them are alike. Logistic loss, one
+    random pair a step.
+
+    Parameters
+    ----------
+    regularizer : Oscar
+        Of no use here but for its d, which is reported.
+    count : int
+        Clusters of positive weights, and of negative ones, at most.
+    lr, strength : float
+        Of AdaGrad, and of the l1 norm.
+    passes : int
+        Steps, in numbers of pairs.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    count: int = 50
+    lr: float = 0.02
+    strength: float = 1e-4
+    passes: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("count", "passes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        self._optimizer(torch.zeros(1, dtype=torch.float64), 0)
+
+    def learn(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> LearntGroups:
+        """Return the groups; see `GroupLearner.learn`. Weights begin at those so far."""
+        check_pairs(len(pairs))
+        weights = torch.from_numpy(start.copy())
+        optimizer = self._optimizer(weights, n_dense)
+        draw = np.random.default_rng((*seed, 2))
+        for done in range(self.passes):
+            optimizer.step_rows(pairs, LOGISTIC, order=draw.integers(len(pairs), size=len(pairs)))
+            show("learning weights", done + 1, self.passes, "pass")
+        optimizer.flush()
+        values = optimizer.param_groups[0]["params"][0].detach().numpy().copy()
+        values[:n_dense] = 0.0
+        blocks = np.full(values.size, -1, np.int64)
+        for sign, side in ((0, np.flatnonzero(values > 0)), (1, np.flatnonzero(values < 0))):
+            blocks[side] = 2 * clusters(np.abs(values[side]), self.count) + sign
+        text = (
+            f"{self.passes * len(pairs):,} steps of AdaGrad, {np.count_nonzero(values):,} weights"
+        )
+        dimension = self.regularizer.dimension or max(start.size - n_dense, 1)
+        return LearntGroups(blocks, dimension, text)
+
+    def _optimizer(self, weights: torch.Tensor, n_dense: int) -> AdaGrad:
+        parameter = torch.nn.Parameter(weights)
+        return AdaGrad([parameter], self.lr, L1(self.strength), unregularized=n_dense)
+
+
+def clusters(values: Float64, count: int) -> Int64:
+    """Return the cluster of each value, from 0 for the largest: Lloyd's algorithm from quantiles.
+
+    It is a local optimum: as many values begin in each cluster. Equal values are in one cluster,
+    and no number below the largest one is missing.
+    """
+    if values.size == 0:
+        return np.empty(0, np.int64)
+    known, places = np.unique(values, return_inverse=True)
+    centres = np.unique(np.quantile(values, (np.arange(count) + 0.5) / count))
+    weight = np.bincount(places).astype(np.float64)
+    for _ in range(ROUNDS):
+        nearest = np.searchsorted(0.5 * (centres[1:] + centres[:-1]), known)
+        _, nearest = np.unique(nearest, return_inverse=True)
+        new = np.bincount(nearest, weight * known) / np.bincount(nearest, weight)
+        if np.array_equal(new, centres):
+            break
+        centres = new
+    descending: Int64 = (nearest.max() - nearest)[places]
+    return descending

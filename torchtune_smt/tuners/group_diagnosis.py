@@ -1,0 +1,86 @@
+"""What groups that were learnt from random steps are worth: are they the data's, or chance's?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import Certificate, Minimizer, SmoothedHinge
+from torchtune_smt.regularizers.oscar import Oscar
+
+# Below this overlap of two seeds it is said that groups depend on the order of the pairs.
+SAME = 0.5
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What two sets of groups have in common, each from 0 to 1 (Jaccard's index).
+
+    Attributes
+    ----------
+    features : float
+        Of the features that are in a group.
+    together : float
+        Of the pairs of features that are in one group; 1 where neither has any.
+    """
+
+    features: float
+    together: float
+
+
+def overlap(blocks: Int64, others: Int64) -> Overlap:
+    """Return what two sets of groups, as `LearntGroups.blocks` has them, have in common."""
+    both = (blocks >= 0) & (others >= 0)
+    either = int(np.count_nonzero((blocks >= 0) | (others >= 0)))
+    features = int(np.count_nonzero(both)) / either if either else 1.0
+    cells = np.stack([blocks[both], others[both]])
+    shared = _together(np.unique(cells, axis=1, return_counts=True)[1])
+    alone = [_together(np.unique(b[b >= 0], return_counts=True)[1]) for b in (blocks, others)]
+    either = sum(alone) - shared
+    return Overlap(features, shared / either if either else 1.0)
+
+
+def _together(sizes: Int64) -> int:
+    """Return how many pairs of members sets of these sizes have."""
+    return int((sizes * (sizes - 1) // 2).sum())
+
+
+def lifetime(oscar: Oscar, dimension: int) -> int:
+    """Return after how many steps a weight is 0 again that one pair has made: 1 / (λ1 + λ2 d).
+
+    A step of size η that a pair fires in adds η, and each step takes η (λ1 + λ2 d) at most. Without
+    λ it is never; 2^62 stands for that.
+    """
+    pull = oscar.lambda1 + oscar.lambda2 * dimension
+    return int(min(np.ceil(1.0 / pull), 2.0**62)) if pull > 0.0 else 2**62
+
+
+def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
+    """Return the share of features in groups that fire in some of the pairs; 0 without any.
+
+    Parameters
+    ----------
+    rows : int64 array
+        The pairs.
+    blocks : int64 [D]
+    """
+    inside = blocks >= 0
+    if not inside.any():
+        return 0.0
+    fired = np.zeros(blocks.size, np.bool_)
+    fired[pairs.chosen(np.unique(rows)).feature] = True
+    return float(np.count_nonzero(fired & inside) / np.count_nonzero(inside))
+
+
+def certificate_of(
+    pairs: Rows, weights: Float64, n_dense: int, oscar: Oscar, dimension: int
+) -> Certificate | None:
+    """Return how far weights are from the minimum of the hinge; None where λ1 = λ2 = 0."""
+    if oscar.lambda1 == oscar.lambda2 == 0.0:
+        return None
+    minimizer = Minimizer(pairs, n_dense, SmoothedHinge(), weights.size)
+    penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, dimension)
+    return minimizer.certificate(penalty, weights)

@@ -1,0 +1,85 @@
+"""What learns from pairs which features may share a weight."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.regularizers.oscar import Oscar
+from torchtune_smt.tuners.base import Show
+
+
+@dataclass(frozen=True)
+class LearntGroups:
+    """Groups, and what is to be said of them.
+
+    Attributes
+    ----------
+    blocks : int64 [D]
+        The same number for features that may share a weight, -1 for those in no group; what it has
+        for dense features is not looked at. See `Oscar.groups`.
+    dimension : int
+        OSCAR's d.
+    text : str
+        How they were found, in some words.
+    remarks : tuple of str
+        What the user ought to know, a sentence each.
+    numbers : dict of str to float
+        What the log is to have.
+    boundary : int64 array
+        Ids of features whose group, or whether they have one, is not known for certain.
+    """
+
+    blocks: Int64
+    dimension: int
+    text: str
+    remarks: tuple[str, ...] = ()
+    numbers: dict[str, float] = field(default_factory=dict)
+    boundary: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class GroupLearner(ABC):
+    """Learns groups of features from pairs.
+
+    Parameters
+    ----------
+    regularizer : Oscar
+        Its `dimension`, where it is given, is d.
+    """
+
+    regularizer: Oscar
+
+    @abstractmethod
+    def learn(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> LearntGroups:
+        """Return groups of the features of some pairs.
+
+        Parameters
+        ----------
+        pairs : Rows
+            x = H(better) - H(worse); none has a feature beyond D.
+        start : float64 [D]
+            The weights so far.
+        n_dense : int
+            Ids below it are dense features.
+        seed : sequence of int
+            Names the random streams.
+        show : callable
+            See `Show`.
+
+        Raises
+        ------
+        InputError
+            There are no pairs; d is smaller than the number of sparse features that may get a
+            weight.
+        DivergenceError
+            A margin is not finite.
+        """
+        ...
