@@ -22,6 +22,7 @@ import liu2013
 import runs
 import tables
 import tuned
+from forecast import Measured, hours, read_measured
 from runs import Run, complete, read_log, sweep
 from tables import Published, Result, Section
 
@@ -199,7 +200,7 @@ def test_rows_are_those_of_the_paper() -> None:
     assert len(published) == 7
     assert published["oscar"] == Published(503, 425, 46.9, 41.8, 1256)
     trained = [row for row in liu2013.ROWS.values() if "train" in row.tuning_set]
-    assert sorted(row.language_models for row in trained) == ["folds"] * 3 + ["full"] * 3
+    assert sorted(row.language_models for row in trained) == ["folds"] * 8 + ["full"] * 3
     for key, row in liu2013.ROWS.items():
         if row.language_models == "full":
             assert row.overrides == tuple(
@@ -241,7 +242,7 @@ def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     chosen = options(tmp_path, *arguments, "--publish", str(tmp_path), "--seed", "2")
     assert chosen.command == (
         "python scripts/reproduce/liu2013.py --corpora fisher --train-sentences 500 --sweep "
-        "--strengths 1e-05 0.0001 0.001 --lambda2s 1e-08 --seed 2"
+        "--strengths 1e-05 0.0001 0.001 --lambda2s 1e-08 --fractions 0.02 0.1 0.5 --seed 2"
     )
     assert chosen.grids["regularizer.lambda2"] == [1e-8]
 
@@ -260,6 +261,25 @@ def test_a_choice_from_shorter_runs(tmp_path: Path) -> None:
     assert len(train.commands) == 3
     assert "--sweep-iterations 2 --strengths" in chosen.command
     assert liu2013.sweep_run(run, options(tmp_path, "--sweep")) == run
+
+
+def test_a_forecast_of_what_is_not_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = {("fisher", "oscar"): Measured(3.0, 2000), ("fisher", "pro_dev"): Measured(2.0, 0)}
+    assert hours(measured, "fisher", "oscar", 6000, 10) == pytest.approx(1.5)
+    assert hours(measured, "fisher", "oscar", 200, 10) == pytest.approx(0.5)
+    assert hours(measured, "fisher", "pro_dev", 6000, 15) == pytest.approx(0.5)
+    assert hours(measured, "multi30k", "oscar", 2000, 10) is None
+    (tmp_path / "multi30k" / "pro_dev").mkdir(parents=True)
+    result("pro_dev").save(tmp_path / "multi30k" / "pro_dev")
+    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--train-sentences", "0")
+    liu2013.print_forecast(["pro_dev", "oscar", "oscar_minimum"], ["multi30k"], chosen)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "multi30k/pro_dev: done"
+    # As OSCAR's: 15 iterations, and two for each of three values.
+    assert lines[1].partition(": ")[2] == lines[2].partition(": ")[2]
+    minutes = read_measured(liu2013.MEASURED)["multi30k", "oscar"].cpu_minutes
+    assert f"{minutes * 21 * 29_000 / 2000 / 60:.1f} CPU hours" in lines[1]
+    assert "CPU hours at most" in lines[3]
 
 
 def result(row: str, **changes: object) -> Result:

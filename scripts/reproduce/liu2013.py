@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+import forecast
 import tables
 from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
@@ -88,14 +89,16 @@ L1: Final = (
     "regularizer=l1",
     "optimizer=cumulative_l1",
 )
-OSCAR: Final = ("tuner=grouping", "regularizer=oscar", "regularizer.dimension=charts")
+GROUPING: Final = ("tuner=grouping",)
+OSCAR: Final = (*GROUPING, "regularizer=oscar", "regularizer.dimension=charts")
 DENSE: Final = ("features=dense",)
 RULE_ID: Final = ("features=rule_id",)
 ON_TRAIN: Final = ("tuner.tune_on=train",)
 STRENGTH: Final = "regularizer.strength"
 LAMBDA2: Final = "regularizer.lambda2"
+FRACTION: Final = "regularizer.fraction"
 # Where they are not chosen on devtest; the second is the paper's.
-DEFAULTS: Final = {STRENGTH: "1e-4", LAMBDA2: "3e-8"}
+DEFAULTS: Final = {STRENGTH: "1e-4", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
 # In the order of the paper; each row with lm=full, as the paper has it, below the one without.
 ROWS: Final = {
@@ -149,8 +152,52 @@ ROWS: Final = {
     "oscar_full": Row(
         "OSCAR", "train, dev", "+group", (*OSCAR, *RULE_ID, "lm=full"), "full", like="oscar"
     ),
+    # Is it grouping, selection, or luck? None of these is in the paper.
+    "oscar_minimum": Row(
+        "OSCAR, groups of the minimum",
+        "train, dev",
+        "+group",
+        (*GROUPING, "regularizer=oscar", *RULE_ID, "lm=folds", "tuner.learning=batch"),
+        "folds",
+        swept=FRACTION,
+    ),
+    "oscar_single": Row(
+        "OSCAR, each feature alone",
+        "train, dev",
+        "+group",
+        (*OSCAR, *RULE_ID, "lm=folds", "tuner.control=single"),
+        "folds",
+        like="oscar",
+    ),
+    "oscar_shuffled": Row(
+        "OSCAR, groups shuffled",
+        "train, dev",
+        "+group",
+        (*OSCAR, *RULE_ID, "lm=folds", "tuner.control=shuffled"),
+        "folds",
+        like="oscar",
+    ),
+    "random_pairs": Row(
+        "groups of random pairs",
+        "train, dev",
+        "+group",
+        (*OSCAR, *RULE_ID, "lm=folds", "tuner.learning=random_pairs"),
+        "folds",
+        like="oscar",
+    ),
+    "clusters": Row(
+        "clusters of L1's weights",
+        "train, dev",
+        "+group",
+        (*GROUPING, *RULE_ID, "lm=folds", "tuner.learning=clusters"),
+        "folds",
+    ),
     "mira_dev": Row("k-best MIRA (not in the paper)", "dev", "default", ("tuner=mira", *DENSE)),
 }
+
+# What rows took that were done before, and the sizes of the training data.
+MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / "table.csv"
+SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872}
 
 CORPORA: Final = {
     "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
@@ -327,6 +374,30 @@ def write_tables(folder: Path, output: Path) -> None:
     tables.plot(output / "bleu-by-features.png", sections)
 
 
+def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) -> None:
+    """Print the CPU hours that rows may take at most; what is done takes none."""
+    measured = forecast.read_measured(MEASURED)
+    total = 0.0
+    for name in names:
+        for key in keys:
+            if Result.load(options.folder / name / key) is not None:
+                print(f"{name}/{key}: done")
+                continue
+            row = ROWS[key]
+            values = len(options.grids.get(row.swept, ())) if row.swept else 0
+            swept = options.sweep_iterations or options.iterations
+            iterations = options.iterations if not values or options.sweep_iterations else 0
+            iterations += values * swept
+            # Other rows that were never measured learn groups, as OSCAR's do.
+            like = (key, key.removesuffix("_full"), "oscar")
+            known = next((k for k in like if (name, k) in measured), "oscar")
+            sentences = options.train_sentences or SENTENCES.get(name, 0)
+            hours = forecast.hours(measured, name, known, sentences, iterations)
+            print(f"{name}/{key}: " + ("not known" if hours is None else f"{hours:.1f} CPU hours"))
+            total += hours or 0.0
+    print(f"{total:.1f} CPU hours at most, judged by {MEASURED.relative_to(REPOSITORY)}")
+
+
 def versions() -> dict[str, str]:
     """Return what took part in a row, and its version."""
     names = ("torch", "numpy", "numba", "sacrebleu")
@@ -388,6 +459,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
     parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
+    parser.add_argument("--fractions", type=float, nargs="+", default=[0.02, 0.1, 0.5])
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="print how many CPU hours the rows that are not done may take at most, and do nothing",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")
     parser.add_argument(
@@ -425,7 +502,7 @@ def as_command(given: argparse.Namespace) -> str:
         words.append("--sweep")
         if given.sweep_iterations is not None:
             words.append(f"--sweep-iterations {given.sweep_iterations}")
-        for name in ("strengths", "lambda2s"):
+        for name in ("strengths", "lambda2s", "fractions"):
             words.append(f"--{name} {' '.join(f'{v:g}' for v in getattr(given, name))}")
     if given.seed != 1:
         words.append(f"--seed {given.seed}")
@@ -441,6 +518,7 @@ def as_options(given: argparse.Namespace) -> Options:
     sentences, iterations = given.train_sentences, given.iterations
     if sentences is None:
         sentences = SMALL_SENTENCES if given.small else TRAIN_SENTENCES
+    grids = {STRENGTH: given.strengths, LAMBDA2: given.lambda2s, FRACTION: given.fractions}
     return Options(
         folder=given.folder.resolve(),
         command=as_command(given),
@@ -448,7 +526,7 @@ def as_options(given: argparse.Namespace) -> Options:
         iterations=iterations or (3 if given.small else 15),
         seed=given.seed,
         threads=given.threads,
-        grids={STRENGTH: given.strengths, LAMBDA2: given.lambda2s} if given.sweep else {},
+        grids=grids if given.sweep else {},
         sweep_iterations=given.sweep_iterations,
         extra=(*(SMALL if given.small else ()), *given.set),
     )
@@ -460,9 +538,13 @@ def main() -> int:
     # A row's process is then ended with this one, and its time is written down.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
+    names = ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
+    if given.forecast:
+        print_forecast(keys, names, options)
+        return 0
     failed = []
     try:
-        for name in ["example"] if given.small else given.corpora or ["multi30k", "fisher"]:
+        for name in names:
             splits = {"devtest": "dev" if given.small else "devtest", "test": "test"}
             corpus = Corpus(corpus_overrides(name, options), splits)
             for key in keys:

@@ -1,0 +1,64 @@
+"""CPU hours that rows will take, judged by those that were measured."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an iteration of a row has taken.
+
+    Attributes
+    ----------
+    cpu_minutes : float
+        An iteration.
+    training_sentences : int
+        0 where none are tuned on.
+    """
+
+    cpu_minutes: float
+    training_sentences: int
+
+
+def read_measured(path: Path) -> dict[tuple[str, str], Measured]:
+    """Return what rows of a published table.csv took, by corpus and row."""
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            iterations = max(int(line["iterations"]), 1)
+            found[line["corpus"], line["row"]] = Measured(
+                float(line["cpu_minutes"]) / iterations, int(line["training_sentences"])
+            )
+    return found
+
+
+def hours(
+    measured: Mapping[tuple[str, str], Measured],
+    corpus: str,
+    row: str,
+    training_sentences: int,
+    iterations: int,
+) -> float | None:
+    """Return the CPU hours of a row at most; None if nothing like it was measured.
+
+    All of the time of rows that tune on training sentences is taken to grow with their number,
+    although that on dev does not: that is why it is a bound.
+
+    Parameters
+    ----------
+    row : str
+        The row whose time is taken, which may be another one.
+    training_sentences : int
+        That are tuned on; without meaning for rows that tune on dev.
+    iterations : int
+        Of the row, and of all values that are swept.
+    """
+    known = measured.get((corpus, row))
+    if known is None:
+        return None
+    share = training_sentences / known.training_sentences if known.training_sentences else 1.0
+    return known.cpu_minutes * iterations * max(share, 1.0) / 60.0
