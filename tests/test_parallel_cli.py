@@ -120,6 +120,7 @@ def test_stale(place: Path) -> None:
             ],
             "optimizer.average=step: under parallel=mix each shard has an optimizer of its own",
         ),
+        (["parallel=mix", "optimizer=rda"], "RDA forgets the sparse weights that it begins with"),
     ],
 )
 def test_what_does_not_go_together(place: Path, options: list[str], message: str) -> None:

@@ -32,6 +32,8 @@ class ChosenOptimizer:
         Whether dense features are not left alone.
     regularizes : bool
         Whether it takes a regulariser.
+    forgets : bool
+        Whether the weights that it begins with do not matter to it.
     averages : bool
         Whether it is to keep an average of the weights.
 
@@ -52,6 +54,7 @@ class ChosenOptimizer:
         kind = self._make.func
         self.name = getattr(kind, "__name__", str(kind))
         self._names = argument_names(kind)
+        self.forgets = bool(getattr(kind, "forgets", False))
         self.regularizes = "regularizer" in self._names
         if self.regularizes and not self.regularizes_dense and "unregularized" not in self._names:
             raise InputError(

@@ -200,6 +200,12 @@ class Tuning:
                 "each shard has an optimizer of its own, whose average nobody asks for; set "
                 "optimizer.average=none, and tuner.result=average for the mean over epochs"
             )
+        if self.strategy.shards_data and self._parts.optimizer.forgets:
+            raise InputError(
+                f"{self._parts.optimizer.name} forgets the sparse weights that it begins with, and "
+                f"under parallel={name.lower()} each epoch begins with those of all shards: take "
+                "another optimizer, or another way to spread the work"
+            )
 
     def plan(self, folder: Path) -> str:
         """Return in one line what is going to be done, and where lists are held meanwhile."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -41,6 +43,9 @@ class RDA(SparseOptimizer):
     ValueError
         An argument is out of range.
     """
+
+    # The weights that it begins with, where they are regularised.
+    forgets: ClassVar[bool] = True
 
     def __init__(
         self,
