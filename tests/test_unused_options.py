@@ -111,6 +111,7 @@ def effect(where: Callable[[Case], bool], options: str) -> None:
 
 
 effect(anywhere, "seed resume overwrite callbacks device init.file init.values")
+effect(anywhere, "report")
 # They say what the data are.
 effect(anywhere, "data.name data.source_language data.target_language")
 effect(lambda c: c.decodes, "threads features.templates")
