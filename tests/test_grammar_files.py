@@ -17,6 +17,7 @@ from torchtune_smt.grammar import (
     write_alignments,
 )
 from torchtune_smt.grammar.alignment import align
+from torchtune_smt.grammar.alignment_files import ALIGNERS
 
 SOURCES = [s.split() for s in ("das haus", "ein kleines haus", "das kleine buch", "ein ß")]
 TARGETS = [s.split() for s in ("the house", "a small house", "the small book", "a ß")]
@@ -169,7 +170,7 @@ def test_bad_alignment_files(tmp_path):
         read_alignments(path, SOURCES, TARGETS[:3])
 
 
-@pytest.mark.parametrize("model", ["fast_align", "hmm"])
+@pytest.mark.parametrize("model", ALIGNERS)
 def test_the_aligner_finds_what_is_plain_and_the_same_again(model):
     rng = np.random.default_rng(3)
     numbers = [rng.permutation(8)[: rng.integers(2, 6)] for _ in range(200)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from torchtune_smt.core.textio import atomic_writer, iterate_lines
 
 Alignment = Int32
 """int32 [links, 2]: (source, target) positions of linked words, from 0."""
+
+Aligner = Literal["fast_align", "hmm", "eflomal"]
+ALIGNERS: Final = get_args(Aligner)
+"""What `torchtune_smt.grammar.alignment` aligns with; here, where no aligner is imported."""
 
 
 def read_alignments(

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
@@ -17,7 +17,13 @@ from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.alignment_files import Alignment, read_alignments, write_alignments
+from torchtune_smt.grammar.alignment_files import (
+    ALIGNERS,
+    Aligner,
+    Alignment,
+    read_alignments,
+    write_alignments,
+)
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
@@ -39,9 +45,9 @@ class BuiltModel(ModelSource):
     ----------
     folder : str
         Where it is kept; see `torchtune_smt.models.folder`.
-    aligner : {"fast_align", "hmm"}
+    aligner : {"fast_align", "hmm", "eflomal"}
     iterations : int
-        Of the aligner's EM.
+        As `align` takes them.
     alignment_file : str, optional
         Take the alignment from this Pharaoh file instead.
     max_phrase_length, table_limit : int
@@ -62,7 +68,7 @@ class BuiltModel(ModelSource):
     from_bitext: ClassVar[bool] = True
 
     folder: str
-    aligner: Literal["fast_align", "hmm"] = "fast_align"
+    aligner: Aligner = "fast_align"
     iterations: int = 5
     alignment_file: str | None = None
     max_phrase_length: int = 10
@@ -72,8 +78,8 @@ class BuiltModel(ModelSource):
     folds: int = 10
 
     def __post_init__(self) -> None:
-        if self.aligner not in ("fast_align", "hmm"):
-            raise ValueError(f"aligner must be fast_align or hmm, not {self.aligner}")
+        if self.aligner not in ALIGNERS:
+            raise ValueError(f"aligner must be one of {', '.join(ALIGNERS)}, not {self.aligner}")
         for name in ("iterations", "max_phrase_length", "table_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
