@@ -152,10 +152,14 @@ def draw(
                     label=None if name in named else name.partition("/")[2],
                 )
                 named.add(name)
-    _finish(bleu, "dev BLEU", legend=True)
+    _finish(bleu, "dev BLEU")
+    # Names of systems are long: they would hide the curves.
+    figure.legend(*bleu.get_legend_handles_labels(), loc="outside lower left", fontsize="small")
     _finish(loss, "mean loss of a pair")
     _finish(gain, "mean gain of the best hypotheses")
-    _finish(active, "active features", legend=True)
+    _finish(active, "active features")
+    if active.has_data():
+        active.legend(fontsize="small")
     active.set_yscale("log")
     for axis in axes[1]:
         axis.set_xlabel("sentences tuned on")
@@ -180,8 +184,6 @@ def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: 
     axis.plot(steps, smoothed(mean.tolist(), max(window, 1)), **style)
 
 
-def _finish(axis: Any, title: str, *, legend: bool = False) -> None:
+def _finish(axis: Any, title: str) -> None:
     axis.set_title(title, fontsize="medium")
     axis.grid(alpha=0.3)
-    if legend and axis.has_data():
-        axis.legend(fontsize="small")
