@@ -91,8 +91,8 @@ def _train(pairs: _Pairs, model: str, iterations: int) -> thot.AlignmentModel:
     if model == "eflomal":
         eflomal = thot.EflomalAlignmentModel()
         eflomal.seed, eflomal.deterministic = _SEED, True
-        # Three would vote by default, and take three times as long.
-        eflomal.num_samplers = 1
+        # They vote: one alone cost 0.9 BLEU on Japanese-English, for a third of the time.
+        eflomal.num_samplers = 3
         eflomal.auto_iterations = False
         eflomal.set_iterations(iterations, iterations, 4 * iterations)
         _run(eflomal, pairs, eflomal.scheduled_iterations)
