@@ -509,9 +509,11 @@ def test_every_configuration_composes(choice: str) -> None:
     for part in (*parts, *config.features.templates):
         # Some need a file, for example.
         if not OmegaConf.missing_keys(part):
-            # OSCAR's d may be a word: it is counted before the class is asked.
+            # OSCAR's d may be a word, which is counted before the class is asked, and its fraction
+            # is that of a path, for tuner=grouping.
             counted = {"dimension": None} if "dimension" in part else {}
-            assert not isinstance(instantiate(part, **counted), DictConfig)
+            arguments = {name: part[name] for name in part if name != "fraction"}
+            assert not isinstance(instantiate(arguments, **counted), DictConfig)
     assert callable(instantiate(config.optimizer, _partial_=True))
 
 
