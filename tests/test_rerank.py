@@ -156,7 +156,7 @@ def start(cfg: DictConfig, decoder: KBestFiles) -> Weights:
 def test_lists_with_references(folder: Path) -> None:
     (folder / "dev.de").write_text("x\ny\n")
     (folder / "dev.en").write_text("c d\nf u r\n")
-    cfg = configured()
+    cfg = configured("init=zero")
     messages: list[str] = []
     decoder = open_lists(cfg, messages.append)
     sentences = decoder.sentences("dev", reader(cfg, "dev"))
@@ -233,11 +233,17 @@ def test_options_of_lists(folder: Path) -> None:
     assert start(cfg, decoder).parameter.tolist() == [0.0, 1.0]
 
 
+def test_moses_features_start_as_those_of_our_decoders(folder: Path) -> None:
+    """The default initial weights name them: lists of Moses are not in the order of their files."""
+    cfg = configured()
+    assert start(cfg, open_lists(cfg, str)).parameter.tolist() == [0.1]
+
+
 def test_lists_with_statistics(folder: Path) -> None:
     (folder / "f").write_text("FEATURES_TXT_BEGIN_0 0 2 1 LM0_0\n1\n2\nFEATURES_TXT_END_0\n")
     rows = "7 9 4 8 2 7 1 6 10\n8 9 5 8 3 7 1 6 10\n"
     (folder / "s").write_text(f"SCORES_TXT_BEGIN_0 0 2 9 BLEU\n{rows}SCORES_TXT_END_0\n")
-    cfg = configured("decoder.dev=f", "decoder.dev_scores=s", "data.dev=null")
+    cfg = configured("init=zero", "decoder.dev=f", "decoder.dev_scores=s", "data.dev=null")
     decoder = open_lists(cfg, str)
     sentences = decoder.sentences("dev", reader(cfg, "dev"))
     assert sentences is not None
