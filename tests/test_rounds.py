@@ -182,8 +182,11 @@ def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         "epoch 2: dev BLEU 1.50, not kept",
     ]
     assert out.getvalue().splitlines() == lines
-    # No terminal: no bars for pieces of work.
     assert err.getvalue() == ""
+    # A bar is for terminals.
+    run_of([1, 2, 1.5], Console(15)).run()
+    assert err.getvalue() == ""
+    monkeypatch.setattr(err, "isatty", lambda: True)
     run_of([1, 2, 1.5], Console(15)).run()
     assert "epoch 2, step 2" in err.getvalue() and "30/30" in err.getvalue()
 

@@ -215,9 +215,11 @@ class Tuning:
         if "dev" in self._takes:
             what += ", groups tuned on dev in each"
         text = f"{what}{self.dimension.text()}"
-        if self.online:
+        keep_lists = self._cfg.tuner.get("keep_lists")
+        # A tuner of the user's own may hold none, as the online one.
+        if self.online or keep_lists is None:
             return text
-        fate = "they stay there" if self._cfg.tuner.keep_lists else "removed at the end"
+        fate = "they stay there" if keep_lists else "removed at the end"
         return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
     def _group_learning(self) -> GroupLearner:
