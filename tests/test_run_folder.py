@@ -51,7 +51,7 @@ def own_settings() -> Iterator[str]:
         yield f"{group}={path.stem}"
         where = "" if group == "experiment" else group
         for name, value in leaves(yaml.safe_load(path.read_text()), where):
-            if value != "outputs/models/${data.name}":
+            if not str(value).startswith("outputs/models/${data.name}"):
                 text = "null" if value is None else str(value).replace("True", "true")
                 yield f"{name}={text.replace('False', 'false').replace(' ', '')}"
 
