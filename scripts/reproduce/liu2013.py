@@ -100,6 +100,13 @@ FRACTION: Final = "regularizer.fraction"
 # Where they are not chosen on devtest; the second is the paper's.
 DEFAULTS: Final = {STRENGTH: "1e-4", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
+
+def _control(name: str, option: str) -> Row:
+    """Return the row of OSCAR with another option."""
+    overrides = (*OSCAR, *RULE_ID, "lm=folds", option)
+    return Row(name, "train, dev", "+group", overrides, "folds", like="oscar")
+
+
 # In the order of the paper; each row with lm=full, as the paper has it, below the one without.
 ROWS: Final = {
     "mert_dev": Row(
@@ -161,30 +168,9 @@ ROWS: Final = {
         "folds",
         swept=FRACTION,
     ),
-    "oscar_single": Row(
-        "OSCAR, each feature alone",
-        "train, dev",
-        "+group",
-        (*OSCAR, *RULE_ID, "lm=folds", "tuner.control=single"),
-        "folds",
-        like="oscar",
-    ),
-    "oscar_shuffled": Row(
-        "OSCAR, groups shuffled",
-        "train, dev",
-        "+group",
-        (*OSCAR, *RULE_ID, "lm=folds", "tuner.control=shuffled"),
-        "folds",
-        like="oscar",
-    ),
-    "random_pairs": Row(
-        "groups of random pairs",
-        "train, dev",
-        "+group",
-        (*OSCAR, *RULE_ID, "lm=folds", "tuner.learning=random_pairs"),
-        "folds",
-        like="oscar",
-    ),
+    "oscar_single": _control("OSCAR, each feature alone", "tuner.control=single"),
+    "oscar_shuffled": _control("OSCAR, groups shuffled", "tuner.control=shuffled"),
+    "random_pairs": _control("groups of random pairs", "tuner.learning=random_pairs"),
     "clusters": Row(
         "clusters of L1's weights",
         "train, dev",
