@@ -16,6 +16,21 @@ from commands import MODEL, SMALL, run_command, train
 OPTIONS = [*MODEL, *SMALL, "data.test=null", "parallel.shards=3"]
 ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
 NAMES = ["weights.txt.gz", "dev.translations.txt"]
+# train.py, killed the moment that it has saved its run for the first time.
+KILLED_ONCE_SAVED = """
+import os, runpy, signal, sys
+from torchtune_smt.runs import checkpoint
+
+save = checkpoint.save_checkpoint
+
+def save_and_die(*values):
+    save(*values)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.save_checkpoint = save_and_die
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +75,7 @@ def test_killed_and_resumed(
 ) -> None:
     """Two workers, one of which is killed, and then the driver: the same bytes."""
     (tmp_path / "outputs").symlink_to(place / "outputs")
-    command = [sys.executable, repository / "train.py"]
+    command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
     driver = subprocess.Popen(
         [*command, *OPTIONS, *ITERSEL, "engine.workers=2", "hydra.run.dir=run"],
         cwd=tmp_path,
@@ -69,16 +84,12 @@ def test_killed_and_resumed(
         stderr=subprocess.PIPE,
         text=True,
     )
-    killed = False
-    while not (tmp_path / "run" / "checkpoint.pt").exists():
+    while not (workers := processes(tmp_path, "spawn_main")):
         assert driver.poll() is None, driver.communicate()
-        workers = processes(tmp_path, "spawn_main")
-        if workers and not killed:
-            os.kill(workers[0], signal.SIGKILL)
-            killed = True
         time.sleep(0.01)
-    driver.kill()
+    os.kill(workers[0], signal.SIGKILL)
     assert "another takes its place" in driver.communicate()[1]
+    assert driver.returncode == -signal.SIGKILL
     for _ in range(200):
         if not processes(tmp_path):
             break

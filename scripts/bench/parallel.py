@@ -4,6 +4,9 @@ Tunes on training sentences of a corpus with train.py, each strategy in turn, an
 the epochs after the first, without the evaluation of dev. The share of the master is the processor
 time of the thread that steps or mixes. What travels is weighed with weights of real feature names.
 
+The limit is what as many runs of one worker each, started together, get done: cores share caches
+and the way to memory.
+
     python scripts/bench/parallel.py [--data example] [--sentences 1200] [--workers 2] [--epochs 3]
 """
 
@@ -17,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +85,13 @@ def run(folder: Path, name: str, options: list[str]) -> tuple[float, float]:
     return measured([json.loads(line) for line in path.read_text().splitlines()])
 
 
+def together(folder: Path, runs: int, options: list[str]) -> tuple[float, float]:
+    """Return the throughput of several runs at a time, which have nothing to do with each other."""
+    with ThreadPoolExecutor(runs) as pool:
+        done = list(pool.map(lambda number: run(folder, f"limit{number}", options), range(runs)))
+    return sum(speed for speed, _ in done), max(master for _, master in done)
+
+
 def weigh() -> None:
     """Print how many bytes are sent for how many active features."""
     from torchtune_smt.core.weights import Weights
@@ -129,6 +140,8 @@ def main() -> None:
             speed, master = run(Path(name), str(number), [*common, *options])
             base = base or speed
             print(f"{row:24}{speed:12.1f}{speed / base:8.2f}{master:8.1%}", flush=True)
+        speed, master = together(Path(name), workers, [*common, "threads=1"])
+        print(f"{f'limit: {workers} runs':24}{speed:12.1f}{speed / base:8.2f}{master:8.1%}")
     weigh()
 
 
