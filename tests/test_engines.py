@@ -61,6 +61,15 @@ def test_results_are_in_the_order_of_tasks(engine: LocalEngine, folder: Path) ->
     assert list(engine.map(3, [])) == []
 
 
+def test_a_worker_is_given_what_it_had_before(engine: LocalEngine) -> None:
+    tasks = [(n, "meet") for n in range(2)]
+    pids = [pid for _, pid in engine.map(101, tasks)]
+    assert pids[0] != pids[1]
+    for common in (102, 103):
+        engine._processes.reverse()
+        assert [pid for _, pid in engine.map(common, tasks)] == pids
+
+
 def test_a_worker_that_is_killed_is_replaced(
     engine: LocalEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,13 @@ from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
-from torchtune_smt.features.template import escape, is_gap, template_of, templates_of
+from torchtune_smt.features.template import (
+    escape,
+    is_gap,
+    numbered_templates,
+    template_of,
+    templates_of,
+)
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
 from torchtune_smt.models import Model
@@ -45,6 +51,15 @@ def test_template_of():
     assert template_of("WT_das~the") == "WT"
     assert template_of("plain") == "other"
     assert template_of("_x") == "other"
+
+
+@given(st.lists(st.text("aB:_-", min_size=1, max_size=6), unique=True, max_size=12))
+def test_numbered_templates(names: list[str]) -> None:
+    features = Vocabulary(["dense_1", *names])
+    templates, number = numbered_templates(features, np.arange(1, len(features)))
+    others = features.names(range(1, len(features)))
+    assert [templates[t] for t in number] == templates_of(others)
+    assert len(set(templates)) == len(templates)
 
 
 def test_templates_of_moses_features_whose_words_have_colons() -> None:

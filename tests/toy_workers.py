@@ -37,6 +37,10 @@ class OpenToy:
             if what == "wait":
                 (self.folder / f"waiting{os.getpid()}").touch()
                 time.sleep(1000)
+            if what == "meet":
+                (self.folder / f"met{common}-{number}").touch()
+                while len(list(self.folder.glob(f"met{common}-*"))) < 2:
+                    time.sleep(0.01)
             if what == "slow":
                 time.sleep(0.2)
             if what == "bad":

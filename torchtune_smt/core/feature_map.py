@@ -13,9 +13,9 @@ from torchtune_smt.core.vocabulary import Vocabulary
 class FeatureMap:
     """Says which id a feature of one vocabulary has in another, while both grow.
 
-    Only names that are new since the last call are looked at, and nothing is kept of the first
-    names, as long as both vocabularies have the same ones there: where all are, ids are returned as
-    they come.
+    Only names that are new in either since the last call are looked at, and nothing is kept of the
+    first names, as long as both vocabularies have the same ones there: where all are, ids are
+    returned as they come.
 
     Parameters
     ----------
@@ -30,9 +30,11 @@ class FeatureMap:
         self._same = 0
         self._count = 0
         self._ids: Int32 = np.empty(0, np.int32)
-        # Ids in source that were unknown when target had so many names.
-        self._unknown: Int64 = np.empty(0, np.int64)
+        # How many of these are unknown in the first `_target_size` names of target. No id of source
+        # below `_added` is.
+        self._unknown = 0
         self._target_size = 0
+        self._added = 0
         self._lock = threading.Lock()
 
     @property
@@ -43,47 +45,59 @@ class FeatureMap:
     def add(self) -> None:
         """Add all names of the source that the target lacks to it, in their order."""
         with self._lock:
-            self._extend()
-            found = self.target.intern_spans(*self.source.spans(self._unknown))
-            self._ids[self._unknown - self._same] = found
-            self._unknown = self._unknown[:0]
-            self._target_size = len(self.target)
+            self._match()
+            first = max(self._added, self._same)
+            ids = self._ids[first - self._same : self._count]
+            unknown = np.flatnonzero(ids < 0)
+            ids[unknown] = self.target.intern_spans(*self.source.spans(unknown + first))
+            self._unknown, self._target_size = 0, len(self.target)
             self._drop_same()
+            self._added = self._same + self._count
 
     def lookup(self, ids: Integers) -> Int64:
         """Return the ids (int64) in the target, -1 for what it does not know."""
         with self._lock:
-            self._extend()
+            self._match()
             places = ids.astype(np.int64, copy=False)
             if self.is_identity:
                 return places
             result = places.copy()
             behind = np.flatnonzero(places >= self._same)
             result[behind] = self._ids[places[behind] - self._same]
-            if self._target_size < len(self.target):
-                # Others may have become known; who asks for them will see.
-                missing = np.flatnonzero(result < 0)
-                found = self.target.lookup_spans(*self.source.spans(places[missing]))
-                result[missing] = found
             return result
 
-    def _extend(self) -> None:
-        """Look up the names of the source that are new."""
-        first, last = self._same + self._count, len(self.source)
+    def _match(self) -> None:
+        """Look at the names that are new in target, and at those that are new in source."""
+        first, last, size = self._same + self._count, len(self.source), len(self.target)
+        if self._unknown and self._target_size < size:
+            places, ids = self._in_source(self._target_size, size)
+            old = (places >= 0) & (places < first)
+            self._ids[places[old] - self._same] = ids[old]
+            self._unknown -= int(np.count_nonzero(old))
+        self._target_size = size
         if first == last:
             return
-        if self._unknown.size == 0:
-            self._target_size = len(self.target)
-        new = np.arange(first, last)
-        found = self.target.lookup_spans(*self.source.spans(new))
-        self._unknown = np.append(self._unknown, new[found < 0])
+        # The fewer names are looked up in the other vocabulary.
+        if size < last - first:
+            found = np.full(last - first, -1, np.int32)
+            places, ids = self._in_source(0, size)
+            new = places >= first
+            found[places[new] - first] = ids[new]
+        else:
+            found = self.target.lookup_spans(*self.source.spans(np.arange(first, last)))
         if self._count + found.size > self._ids.size:
             larger = np.empty((self._count + found.size) * 5 // 4, np.int32)
             larger[: self._count] = self._ids[: self._count]
             self._ids = larger
         self._ids[self._count : self._count + found.size] = found
         self._count += found.size
+        self._unknown += int(np.count_nonzero(found < 0))
         self._drop_same()
+
+    def _in_source(self, first: int, last: int) -> tuple[Int32, Int64]:
+        """Return the ids in source, -1 where unknown, of some ids of target; and these."""
+        ids = np.arange(first, last)
+        return self.source.lookup_spans(*self.target.spans(ids)), ids
 
     def _drop_same(self) -> None:
         """Keep nothing of the first names that are the same in both."""

@@ -201,14 +201,23 @@ class Rows:
         rows : Rows
             Their ids are places in `feature`.
         """
-        distinct, column = kernels.number_distinct(self.feature)
-        order = np.argsort(distinct)
-        rank = np.empty(order.size, np.int32)
-        rank[order] = np.arange(order.size, dtype=np.int32)
-        return distinct[order], Rows(self.begin, rank[column], self.value)
+        feature, column = numbered(self.feature)
+        return feature, Rows(self.begin, column, self.value)
 
     def dense(self, columns: int) -> Float64:
         """Return the values of the features below `columns` as a matrix, float64 [n, columns]."""
         out = np.zeros((len(self), columns))
         kernels.dense(self.begin, self.feature, self.value, out)
         return out
+
+
+def numbered(ids: Int32) -> tuple[Int64, Int32]:
+    """Return the distinct ones of some ids (int64, ascending), and the place of each among them.
+
+    As `numpy.unique` does, but only the distinct ones are sorted.
+    """
+    distinct, first_sight = kernels.number_distinct(ids)
+    order = np.argsort(distinct)
+    rank = np.empty(order.size, np.int32)
+    rank[order] = np.arange(order.size, dtype=np.int32)
+    return distinct[order], rank[first_sight]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
@@ -11,7 +11,7 @@ from typing import Final, Generic, Self, TypeVar
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows import Rows, numbered
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
@@ -23,6 +23,8 @@ from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.models.base import Model
 
 Prepared = TypeVar("Prepared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Hypotheses = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
 ``score``."""
@@ -135,7 +137,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     @abstractmethod
     def _prepare(self, rules: SentenceRules) -> Prepared:
-        """Return what else of a sentence does not depend on weights."""
+        """Return what else of a sentence does not depend on weights; runs in threads."""
 
     @abstractmethod
     def _translate(
@@ -179,21 +181,23 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
                     f"sentence {source.index} has {len(source.words)} words, and at most "
                     f"{self.max_words} are decoded; split it, or make the decoder with max_words"
                 )
-        # Names are interned here, one sentence after the other, so that ids do not depend on
-        # threads; the threads below touch nothing that is shared.
-        sentences = [self._rules_of(source) for source in sources]
-        prepared = [self._prepare(rules) for rules in sentences]
+        prepared = self._prepared(sources)
+        sentences = [rules for rules, _ in prepared]
         n_dense = len(self.dense_names)
         ids = np.concatenate([np.arange(n_dense), *[s.sparse_id for s in sentences]])
         read = snapshot.read(self.features, ids)
         bounds = np.cumsum([n_dense, *[s.sparse_id.size for s in sentences]])[:-1]
         dense_weight, *sparse_weights = np.split(read, bounds)
-        jobs = (sentences, prepared, sparse_weights)
-        shared = ([dense_weight] * len(sentences), [size] * len(sentences))
-        run = map if self._pool is None else self._pool.map
+
+        def translate(s: int) -> Hypotheses:
+            return self._translate(*prepared[s], sparse_weights[s], dense_weight, size)
+
+        # The longest first: at the end no thread waits long for another one.
+        order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
+        found = dict(zip(order, self._in_threads(translate, order), strict=True))
         lists = []
-        for rules, found in zip(sentences, run(self._translate, *jobs, *shared), strict=True):
-            token_begin, tokens, row_begin, feature, value, score = found
+        for s, rules in enumerate(sentences):
+            token_begin, tokens, row_begin, feature, value, score = found[s]
             lists.append(
                 KBest(
                     index=rules.index,
@@ -248,29 +252,60 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
         return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
 
-    def _rules_of(self, source: Source) -> SentenceRules:
-        m = 0
-        if source.train_index >= 0 and len(self.models) > 1:
-            m = 1 + fold_of(source.train_index, len(self.models) - 1)
-        copies = self.words.intern(source.words)
-        lm_words = self._extended_lm_words(m)
-        grammar = self._grammar_of(source)
+    def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
+        """Return what of each sentence does not depend on weights."""
+        # New words and names get their ids here, one sentence after the other, so that these do
+        # not depend on threads; what runs in threads touches nothing that they share.
+        copies = [self.words.intern(source.words) for source in sources]
+        lm_words = [self._extended_lm_words(self._model_of(source)) for source in sources]
+        grammars = list(self._in_threads(self._grammar_of, sources))
+        rows = [
+            self._sparse_rows(source, grammar.rule)
+            for source, grammar in zip(sources, grammars, strict=True)
+        ]
+
+        def prepare(s: int) -> tuple[SentenceRules, Prepared]:
+            rules = self._rules_of(sources[s], copies[s], lm_words[s], grammars[s], *rows[s])
+            return rules, self._prepare(rules)
+
+        return list(self._in_threads(prepare, range(len(sources))))
+
+    def _in_threads(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterable[Result]:
+        """Return what a function returns of some items, in their order."""
+        return map(function, items) if self._pool is None else self._pool.map(function, items)
+
+    def _model_of(self, source: Source) -> int:
+        """Return which language model scores the translations of a sentence."""
+        if source.train_index < 0 or len(self.models) == 1:
+            return 0
+        return 1 + fold_of(source.train_index, len(self.models) - 1)
+
+    def _rules_of(
+        self,
+        source: Source,
+        copies: Int32,
+        lm_words: Int32,
+        grammar: SentenceGrammar,
+        sparse_begin: Int64,
+        ids: Int32,
+    ) -> SentenceRules:
         words = self.grammar.source_words.lookup(source.words)
         if self.unknown == "drop":
             copies = np.where(_uncovered(words, grammar), np.int32(-1), copies)
-        sparse_begin, ids = self._sparse_rows(source, grammar.rule)
-        sparse_id, sparse_feature = np.unique(ids, return_inverse=True)
+        sparse_id, sparse_feature = numbered(ids)
         return SentenceRules(
             source.index,
             words,
             copies,
             grammar,
-            m,
+            self._model_of(source),
             lm_words,
             sparse_begin,
-            sparse_feature.astype(np.int32),
+            sparse_feature,
             self._rule_features.per_rule,
-            sparse_id,
+            sparse_id.astype(np.int32),
         )
 
     def _extended_lm_words(self, m: int) -> Int32:

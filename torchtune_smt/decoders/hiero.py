@@ -149,8 +149,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the rules of the best translation."""
-        rules = self._rules_of(source)
-        prepared = self._prepare(rules)
+        ((rules, prepared),) = self._prepared([source])
         n_dense = len(self.dense_names)
         ids = np.concatenate([np.arange(n_dense), rules.sparse_id])
         dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -147,6 +148,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             (np.zeros((len(self.grammar), 3), np.int32), np.zeros(len(self.grammar)))
             for _ in self.models
         ]
+        self._alone_lock = Lock()
 
     def _prepare(self, rules: SentenceRules) -> Options:
         options = lay_out(
@@ -164,13 +166,15 @@ class PhraseDecoder(GrammarDecoder[Options]):
             rules.rows,
             self.table_limit,
         )
-        score_alone(
-            *self.models[rules.model].tables,
-            rules.grammar.rule,
-            options.lm_begin,
-            options.lm_word,
-            *self._alone[rules.model],
-        )
+        # Who finds a phrase that somebody has begun to write down would take it for whole.
+        with self._alone_lock:
+            score_alone(
+                *self.models[rules.model].tables,
+                rules.grammar.rule,
+                options.lm_begin,
+                options.lm_word,
+                *self._alone[rules.model],
+            )
         return options
 
     def _translate(

@@ -80,6 +80,7 @@ class RuleFeatures:
         # of zeros, which cost nothing, mean "not yet".
         self._rows = SequenceTable(np.int32, 1024)
         self._row_of: Int32 = np.zeros((len(grammar) if templates else 0, self.per_rule), np.int32)
+        self._word_rows: dict[str, list[Int32]] = {}
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
@@ -98,9 +99,12 @@ class RuleFeatures:
 
     def of_word(self, word: str) -> list[Int32]:
         """Return the features of the rule that copies a source word, row by row."""
-        text = [escape(word)]
-        rows = self._names(text, text, [(0, 0)], 0.0)
-        return [self.features.intern(names) for names in rows]
+        found = self._word_rows.get(word)
+        if found is None:
+            text = [escape(word)]
+            rows = self._names(text, text, [(0, 0)], 0.0)
+            found = self._word_rows[word] = [self.features.intern(names) for names in rows]
+        return found
 
     def _names(
         self, source: list[str], target: list[str], links: Links, count: float

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64, UInt8
+from torchtune_smt.core.offsets import gather
+from torchtune_smt.core.vocabulary import Vocabulary
 
 # Names stand between white space of any kind and before '=' in the files of this field; '_' and '~'
 # separate the parts of a name, brackets mark gaps. The last space of Unicode is U+3000.
@@ -11,6 +17,9 @@ _SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace())
 _ESCAPES = str.maketrans(
     {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]:" + _SPACES}
 )
+
+# Features whose names are looked at together.
+_PIECE: Final = 1 << 16
 
 
 class RuleTemplate(Protocol):
@@ -120,3 +129,39 @@ def templates_of(names: Sequence[str]) -> list[str]:
         label = name.partition("_")[0]
         found.append(label if label in labels else template_of(name))
     return found
+
+
+def numbered_templates(features: Vocabulary, ids: Int64) -> tuple[list[str], Int64]:
+    """Return the templates of sparse features, and the number of each feature's (int64).
+
+    They are those of `templates_of`. No string is made of each name, but of each different
+    beginning up to the first colon or underscore.
+    """
+    heads = Vocabulary()
+    head: Int64 = np.empty(ids.size, np.int64)
+    for first in range(0, ids.size, _PIECE):
+        piece = slice(first, first + _PIECE)
+        begin, letters = gather(features.begin, features.symbols, ids[piece])
+        end = begin[1:]
+        colon, underscore = (_behind(letters, sign, begin) for sign in b":_")
+        stop = np.where(colon <= end, colon, np.minimum(underscore, end))
+        head[piece] = heads.intern_spans(letters, begin[:-1], stop)
+    # What stands before the colon is no template: the underscore behind it counts.
+    odd = [h for h, name in enumerate(heads.names(range(len(heads)))) if _is_odd(name)]
+    whole = np.flatnonzero(np.isin(head, odd))
+    head[whole] = heads.intern(features.names(ids[whole]))
+    used, place = np.unique(head, return_inverse=True)
+    found = templates_of(heads.names(used.tolist()))
+    templates = list(dict.fromkeys(found))
+    number = np.array([templates.index(template) for template in found], np.int64)
+    return templates, number[place]
+
+
+def _behind(letters: UInt8, sign: int, begin: Int64) -> Int64:
+    """Return the place behind the first sign at or after each begin; beyond all where none is."""
+    places = np.append(np.flatnonzero(letters == sign), letters.size)
+    return places[np.searchsorted(places, begin[:-1])] + 1
+
+
+def _is_odd(head: str) -> bool:
+    return head.endswith(":") and "_" not in head and not head[:-1].isidentifier()

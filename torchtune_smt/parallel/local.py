@@ -88,7 +88,10 @@ class LocalEngine(Engine):
         run.fill()
         for process in [p for p in self._processes if p.ready and p.task is None]:
             if run.queue:
-                process.give(run.queue.popleft(), run, self._common)
+                # Who had a task of this number before knows the grammar of its sentences, say.
+                task = next((task for task in run.queue if task in process.known), run.queue[0])
+                run.queue.remove(task)
+                process.give(task, run, self._common)
         opening = sum(not p.ready for p in self._processes)
         for _ in range(min(self.workers - len(self._processes), len(run.queue) - opening)):
             assert self._open is not None
@@ -141,6 +144,8 @@ class _Process:
         Whether it is open.
     task : int, optional
         What it computes.
+    known : set of int
+        The tasks that it has been given, in all calls of `Engine.map`.
     """
 
     def __init__(self, open_worker: Callable[[], Worker]) -> None:
@@ -158,11 +163,13 @@ class _Process:
         self.begin = time.monotonic()
         self.ready = False
         self.task: int | None = None
+        self.known: set[int] = set()
         self._run: Tasks | None = None
 
     def give(self, task: int, run: Tasks, common: bytes) -> None:
         """Have a task computed."""
         self.task = task
+        self.known.add(task)
         self.begin = time.monotonic()
         # Where it is dead, waiting for its answer shows it.
         with contextlib.suppress(OSError):

@@ -63,11 +63,16 @@ class Mixing(Strategy):
         """Return the tuner whose rounds are epochs on all shards."""
         if self.labels is not None:
             found = labelled_shards(self.labels, work.lines)
-            return ShardTuner(work.weights, [*found.values()], self, work.engine, [*found])
-        sentences = len(work.sentences)
-        shards = self.shards or max(1, round(sentences / SHARD_SIZE))
-        parts = random_shards(sentences, shards, work.seed)
-        return ShardTuner(work.weights, parts, self, work.engine)
+        else:
+            sentences = len(work.sentences)
+            shards = self.shards or max(1, round(sentences / SHARD_SIZE))
+            parts = random_shards(sentences, shards, work.seed)
+            found = {str(z): part for z, part in enumerate(parts, 1)}
+        words = np.array([len(source.words) for source in work.sentences.sources])
+        # The longest first: at the end of an epoch no worker waits long for another one.
+        labels = sorted(found, key=lambda label: -int(words[found[label]].sum()))
+        parts = [found[label] for label in labels]
+        return ShardTuner(work.weights, parts, self, work.engine, labels)
 
 
 class Mix(Mixing):

@@ -39,8 +39,8 @@ class ShardTuner(Tuner):
         See `torchtune_smt.parallel.mixing`.
     engine : Engine
         Its workers are `ShardWorker`s.
-    labels : sequence of str, optional
-        What the shards are called; by default they are numbered.
+    labels : sequence of str
+        What the shards are called.
     """
 
     unit = "epoch"
@@ -53,13 +53,13 @@ class ShardTuner(Tuner):
         shards: Sequence[Int64],
         mixing: Any,
         engine: Engine,
-        labels: Sequence[str] = (),
+        labels: Sequence[str],
     ) -> None:
         self.weights = weights
         self.shards = shards
         self.mixing = mixing
         self.engine = engine
-        self._labels = list(labels) or [str(z) for z in range(1, len(shards) + 1)]
+        self._labels = labels
         # Of the epoch under way; and what the shards go on from, where they do.
         self._columns: Columns | None = None
         self._states: list[State] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +16,7 @@ from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.features.template import templates_of
+from torchtune_smt.features.template import numbered_templates
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report
 
@@ -119,18 +118,14 @@ class RunLog(Callback):
 
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
-        values = weights.parameter.detach().cpu().double().numpy()
         names = weights.features.names(range(weights.n_dense))
-        dense = {f"weight/{name}": float(values[i]) for i, name in enumerate(names)}
-        counts = active_features(weights).items()
-        self.scalars(step, dense | {f"active/{name}": float(count) for name, count in counts})
-        active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
-        by_template: dict[str, list[float]] = {}
-        templates = templates_of(weights.features.names(active))
-        for template, value in zip(templates, values[active].tolist(), strict=True):
-            by_template.setdefault(template, []).append(value)
-        for template, chosen in by_template.items():
-            self.histogram(f"weights/{template}", np.array(chosen), step)
+        dense = weights.parameter.detach()[: weights.n_dense].tolist()
+        templates = _by_template(weights)
+        counts = _counts(weights, templates).items()
+        of_names = {f"weight/{name}": value for name, value in zip(names, dense, strict=True)}
+        self.scalars(step, of_names | {f"active/{name}": float(count) for name, count in counts})
+        for template, values in templates.items():
+            self.histogram(f"weights/{template}", values, step)
 
     def histogram(self, tag: str, values: Float64, step: int) -> None:
         """Record a histogram, if there are values."""
@@ -151,7 +146,17 @@ def _whole_lines(path: Path) -> list[str]:
 
 def active_features(weights: Weights) -> dict[str, int]:
     """Return the number of weights that are not 0, by template (``dense`` for dense features)."""
-    active = np.flatnonzero(weights.parameter.detach().cpu().numpy())
-    dense = int(np.searchsorted(active, weights.n_dense))
-    counts = Counter(templates_of(weights.features.names(active[dense:])))
-    return {"dense": dense, **counts}
+    return _counts(weights, _by_template(weights))
+
+
+def _counts(weights: Weights, templates: dict[str, Float64]) -> dict[str, int]:
+    dense = int(weights.parameter.detach()[: weights.n_dense].count_nonzero())
+    return {"dense": dense, **{name: values.size for name, values in templates.items()}}
+
+
+def _by_template(weights: Weights) -> dict[str, Float64]:
+    """Return the sparse weights that are not 0 of each template."""
+    values = weights.parameter.detach().cpu().double().numpy()
+    active = np.flatnonzero(values[weights.n_dense :]) + weights.n_dense
+    templates, number = numbered_templates(weights.features, active)
+    return {template: values[active[number == t]] for t, template in enumerate(templates)}
