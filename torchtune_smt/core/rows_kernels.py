@@ -6,6 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.compiled import inlined, inner, kernel
+from torchtune_smt.core.sequences_kernels import table_size
 
 # Two derivations may add up one real-valued feature in different orders. Their difference is
 # then rounding noise, which AdaGrad would blow up to a step of full size.
@@ -156,11 +157,8 @@ def number_distinct(ids: Int32 | Int64) -> tuple[Int64, Int64]:
 
     A hash table finds the distinct ones, so that only these need sorting.
     """
-    room = 16
-    while room < 2 * ids.size:
-        room *= 2
-    mask = room - 1
-    slots = np.full(room, -1, np.int64)
+    slots = np.full(table_size(ids.size), -1, np.int64)
+    mask = slots.size - 1
     distinct = np.empty(ids.size, np.int64)
     number = np.empty(ids.size, np.int64)
     count = 0

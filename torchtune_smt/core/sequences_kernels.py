@@ -1,4 +1,4 @@
-"""Kernels of `SequenceTable`: a hash table over packed sequences."""
+"""Kernels of hash tables over packed sequences, such as `SequenceTable`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.compiled import kernel
 
-T = TypeVar("T", np.uint8, np.int32)
+T = TypeVar("T", np.uint8, np.int32, np.int64)
+
+
+@kernel
+def table_size(entries: int) -> int:
+    """Return the slots of a hash table that is to be half full at most: a power of two."""
+    size = 16
+    while size < 2 * entries:
+        size *= 2
+    return size
 
 
 @kernel
@@ -94,6 +103,20 @@ def intern(
             count += 1
         ids[i] = id
     return count, first.size
+
+
+@kernel
+def number_equal(begin: Int64, data: NDArray[T]) -> Int64:
+    """Return for each sequence ``data[begin[i]:begin[i + 1]]`` the first one that equals it."""
+    count = begin.size - 1
+    table = np.full(table_size(count), -1, np.int32)
+    numbers = np.empty(count, np.int64)
+    for i in range(count):
+        slot, first = find(table, data, begin, data, begin[i], begin[i + 1])
+        if first < 0:
+            table[slot] = first = i
+        numbers[i] = first
+    return numbers
 
 
 @kernel

@@ -10,16 +10,10 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.decoders.cube_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
-from torchtune_smt.decoders.hiero_chart_kernels import (
-    CHILD1,
-    GLUE_FIRST,
-    GLUE_NEXT,
-    RULE,
-    Chart,
-    fill_chart,
-)
+from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import (
     RANK1,
     Derivations,

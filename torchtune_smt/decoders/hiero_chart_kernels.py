@@ -7,51 +7,28 @@ does.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
+from torchtune_smt.core.arrays import Int32, Int64, Records
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
+from torchtune_smt.decoders.cube_kernels import (
+    EDGE,
+    GLUE_FIRST,
+    GLUE_NEXT,
+    GOAL,
+    Chart,
+    Queue,
+    add_edge,
+    new_chart,
+    new_queue,
+    new_slots,
+    push,
+)
+from torchtune_smt.decoders.heap_kernels import heap_pop
 from torchtune_smt.decoders.hiero_lm_kernels import FULL, LEFT, RIGHT, add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 from torchtune_smt.grammar.room_kernels import longer
-
-# Rules of the glue grammar, as an edge's rule.
-GLUE_FIRST = -1  # S -> X
-GLUE_NEXT = -2  # S -> S X
-GOAL = -3  # the sentence between <s> and </s>
-
-# Columns of `Chart.item` and of `Chart.edge`.
-EDGE = 3  # behind LEFT, FULL and RIGHT
-RULE, CHILD1, CHILD2, NEXT = 0, 1, 2, 3
-
-
-class Chart(NamedTuple):
-    """A hypergraph: items (partial translations of equal language model state) and their edges.
-
-    Attributes
-    ----------
-    item : int32 [items, 4]
-        State of an item (left, full, right; see `hiero_lm_kernels`) and its latest edge.
-    best : float64 [items]
-        Score of its best derivation.
-    edge : int32 [edges, 4]
-        Rule of the sentence or of the glue grammar, two children (items, -1 where there is none),
-        and the item's next edge (-1 ends the list).
-    edge_score : float64 [edges, 2]
-        Score that the edge adds to its children's, and the log10 probability in it.
-    goal : int
-        The item of the whole sentence, the last one.
-    """
-
-    item: Int32
-    best: Float64
-    edge: Int32
-    edge_score: Float64
-    goal: int
 
 
 @inner
@@ -139,10 +116,7 @@ def _prune_cell(
     pop_limit: int,
     cube: Int32,
     cubes: int,
-    cand: Int32,
-    cand_score: Float64,
-    heap_key: Float64,
-    heap_value: Int32,
+    queue: Queue,
     slots: Int64,
     stamp: int,
     ranked: Int32,
@@ -157,7 +131,7 @@ def _prune_cell(
     (r, a, 0) by a + 1, and every one by b + 1.
     """
     order, rule_state, rule_score = rules.order, rules.state, rules.score
-    item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
+    item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
     cands, heap, pops, parent = 0, 0, -1, -1
     mask = np.uint64(slots.shape[0] - 1)
     while True:
@@ -209,13 +183,12 @@ def _prune_cell(
             cand[cands, 0], cand[cands, 1], cand[cands, 2], cand[cands, 3] = u, r, a, b
             cand[cands, 4], cand[cands, 5], cand[cands, 6] = left, full, right
             cand_score[cands, 0], cand_score[cands, 1], cand_score[cands, 2] = total, own, p
-            heap_push(heap_key, heap_value, 0, heap, total, cands)
-            heap += 1
+            heap = push(queue, heap, total, cands)
             cands += 1
         pops = max(pops, 0)
         if heap == 0 or pops == pop_limit:
             return items, edges
-        parent = heap_pop(heap_key, heap_value, 0, heap)
+        parent = heap_pop(queue.key, queue.value, 0, heap)
         heap -= 1
         pops += 1
         total = cand_score[parent, 0]
@@ -241,13 +214,11 @@ def _prune_cell(
         elif total > best[z]:
             best[z] = total
         r, a, b = cand[parent, 1], cand[parent, 2], cand[parent, 3]
-        edge[edges, RULE] = order[r] if r >= 0 else r
-        edge[edges, CHILD1] = ranked[a] if a >= 0 else -1
-        edge[edges, CHILD2] = ranked[b] if b >= 0 else -1
-        edge[edges, NEXT] = item[z, EDGE]
-        edge_score[edges, 0], edge_score[edges, 1] = cand_score[parent, 1], cand_score[parent, 2]
-        item[z, EDGE] = edges
-        edges += 1
+        rule = order[r] if r >= 0 else r
+        x = ranked[a] if a >= 0 else -1
+        y = ranked[b] if b >= 0 else -1
+        own, p = cand_score[parent, 1], cand_score[parent, 2]
+        edges = add_edge(chart, edges, z, rule, x, y, own, p)
 
 
 @kernel
@@ -288,11 +259,8 @@ def fill_chart(
     for width in range(1, span + 1):
         cells += n - width + 1
     room = cells * pop_limit + 1
-    item = np.empty((room, 4), np.int32)
-    best = np.empty(room, np.float64)
-    edge = np.empty((room + pop_limit, 4), np.int32)
-    edge_score = np.empty((room + pop_limit, 2), np.float64)
-    chart = Chart(item, best, edge, edge_score, -1)
+    chart = new_chart(room, room + pop_limit)
+    item, best = chart.item, chart.best
     items, edges = 0, 0
     # Items of a cell, best first: ranked[cell[..., 0]:cell[..., 1]]. S always begins at 0.
     ranked = np.empty(room, np.int32)
@@ -300,15 +268,7 @@ def fill_chart(
     s_cell = np.zeros((n + 1, 2), np.int32)
     dot = np.empty((256, 4), np.int32)
     cube = np.empty((256, 6), np.int32)
-    cand = np.empty((1024, 7), np.int32)
-    cand_score = np.empty((1024, 3), np.float64)
-    heap_key = np.empty(1024, np.float64)
-    heap_value = np.empty(1024, np.int32)
-    size = 16
-    while size < 2 * pop_limit:
-        size *= 2
-    slots = np.zeros((size, 2), np.int64)
-    stamp = 0
+    queue, slots, stamp = new_queue(1024, 7, 3), new_slots(pop_limit), 0
     gap_child = np.full(child_begin.size - 1, -1, np.int32)
     for v in range(gap_child.size):
         if child_begin[v] < child_begin[v + 1] and child_symbol[child_begin[v]] == -1:
@@ -343,12 +303,8 @@ def fill_chart(
                     cube[cubes, 0], cube[cubes, 1] = first_copy + i, first_copy + j
                     cube[cubes, 2:] = -1
                     cubes += 1
-            if cubes + 3 * pop_limit > heap_key.size:
-                needed = 2 * (cubes + 3 * pop_limit)
-                cand = np.empty((needed, 7), np.int32)
-                cand_score = np.empty((needed, 3), np.float64)
-                heap_key = np.empty(needed, np.float64)
-                heap_value = np.empty(needed, np.int32)
+            if cubes + 3 * pop_limit > queue.key.size:
+                queue = new_queue(2 * (cubes + 3 * pop_limit), 7, 3)
             first = items
             stamp += 1
             items, edges = _prune_cell(
@@ -363,10 +319,7 @@ def fill_chart(
                 pop_limit,
                 cube,
                 cubes,
-                cand,
-                cand_score,
-                heap_key,
-                heap_value,
+                queue,
                 slots,
                 stamp,
                 ranked,
@@ -393,10 +346,6 @@ def fill_chart(
         x = ranked[k] if n > 0 else -1
         before = item[x, RIGHT] if n > 0 else begin_state
         _, _, _, p = add_word(table, nodes, 0, 1, before, 0.0, end_word)
-        edge[edges, RULE], edge[edges, CHILD1], edge[edges, CHILD2] = GOAL, x, -1
-        edge[edges, NEXT] = item[goal, EDGE]
-        edge_score[edges, 0], edge_score[edges, 1] = lm_weight * p, p
-        item[goal, EDGE] = edges
-        edges += 1
+        edges = add_edge(chart, edges, goal, GOAL, x, -1, lm_weight * p, p)
         best[goal] = max(best[goal], lm_weight * p + (best[x] if n > 0 else 0.0))
-    return Chart(item, best, edge, edge_score, goal)
+    return Chart(item, best, chart.edge, chart.edge_score, goal)

@@ -12,8 +12,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt64
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
-from torchtune_smt.decoders.hiero_chart_kernels import (
+from torchtune_smt.decoders.cube_kernels import (
     CHILD1,
     CHILD2,
     EDGE,
@@ -22,6 +21,7 @@ from torchtune_smt.decoders.hiero_chart_kernels import (
     RULE,
     Chart,
 )
+from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero_rule_kernels import Targets
 from torchtune_smt.grammar.room_kernels import longer
 

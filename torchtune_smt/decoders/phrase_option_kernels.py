@@ -13,7 +13,8 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.decoders.hiero_chart_kernels import CHILD1, RULE, Chart
+from torchtune_smt.core.sequences_kernels import number_equal
+from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
 from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, write_row
 from torchtune_smt.decoders.hiero_lm_kernels import add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
@@ -73,36 +74,6 @@ class Options(NamedTuple):
     symbol: Int32
     dense: Float64
     forward_class: Int32
-
-
-@kernel
-def _classes(rows: Int64) -> Int32:
-    """Return a number for each row; equal rows have equal ones."""
-    n, columns = rows.shape
-    size = 16
-    while size < 2 * n:
-        size *= 2
-    slots = np.full(size, -1, np.int32)
-    mask = np.uint64(size - 1)
-    result = np.empty(n, np.int32)
-    for r in range(n):
-        code = np.uint64(0)
-        for f in range(columns):
-            code = (code ^ np.uint64(rows[r, f])) * np.uint64(0x9E3779B97F4A7C15)
-            code ^= code >> np.uint64(32)
-        slot = code & mask
-        while slots[slot] >= 0:
-            other = slots[slot]
-            same = True
-            for f in range(columns):
-                same &= rows[other, f] == rows[r, f]
-            if same:
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] < 0:
-            slots[slot] = r
-        result[r] = slots[slot]
-    return result
 
 
 @kernel
@@ -213,9 +184,8 @@ def lay_out(
             row = k * rows + 1 + c + o
             for q in range(row_begin[row + 1] - row_begin[row]):
                 forward[k, known + o * most + q] = feature[row_begin[row] + q]
-    classes = np.zeros(r + n, np.int32)
-    if forward.shape[1] > 0:
-        classes = _classes(forward)
+    row_ends = np.arange(r + n + 1) * forward.shape[1]
+    classes = number_equal(row_ends, forward.ravel()).astype(np.int32)
     return Options(option, lm_begin, lm_word, begin, symbol, dense, classes)
 
 

@@ -15,17 +15,20 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
 from torchtune_smt.core.compiled import inlined, inner, kernel
-from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
-from torchtune_smt.decoders.hiero_chart_kernels import (
-    CHILD1,
-    CHILD2,
+from torchtune_smt.core.sequences_kernels import table_size
+from torchtune_smt.decoders.cube_kernels import (
     EDGE,
     GLUE_FIRST,
     GOAL,
-    NEXT,
-    RULE,
     Chart,
+    Queue,
+    add_edge,
+    new_chart,
+    new_queue,
+    new_slots,
+    push,
 )
+from torchtune_smt.decoders.heap_kernels import heap_pop
 from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
 from torchtune_smt.decoders.hiero_rule_kernels import Rules
 from torchtune_smt.grammar.room_kernels import longer
@@ -269,10 +272,7 @@ def _fill_stack(
     pop_limit: int,
     cubes: _Table,
     n_cubes: int,
-    cand: Int32,
-    cand_score: Float64,
-    heap_key: Float64,
-    heap_value: Int32,
+    queue: Queue,
     slots: Int64,
     stamp: int,
     ranked: Int32,
@@ -296,7 +296,7 @@ def _fill_stack(
     kind, hierarchical = reordering.kind, reordering.hierarchical
     hyp, hyp_mask, hyp_future = hyps.column, hyps.mask, hyps.score
     cube, cube_mask, cube_score = cubes.column, cubes.mask, cubes.score
-    item, best, edge, edge_score = chart.item, chart.best, chart.edge, chart.edge_score
+    item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
     backward, forward = reordering.backward, reordering.forward
     backwards, forwards = backward.shape[1] > 0, forward.shape[1] > 0
     cands, heap, pops, parent = 0, 0, -1, -1
@@ -330,8 +330,7 @@ def _fill_stack(
             cand[cands, 0], cand[cands, 1], cand[cands, 2] = u, a, b
             cand[cands, 3], cand[cands, 4], cand[cands, 5] = -1, before, behind
             cand_score[cands, 0] = own
-            heap_push(heap_key, heap_value, 0, heap, total, cands)
-            heap += 1
+            heap = push(queue, heap, total, cands)
             cands += 1
         pops = max(pops, 0)
         if pops == pop_limit:
@@ -340,7 +339,7 @@ def _fill_stack(
         # The best candidate whose words have been scored where they stand.
         parent = -1
         while heap > 0:
-            c = heap_pop(heap_key, heap_value, 0, heap)
+            c = heap_pop(queue.key, queue.value, 0, heap)
             heap -= 1
             if cand[c, 3] >= 0:
                 parent = c
@@ -355,11 +354,10 @@ def _fill_stack(
             cand_score[c, 0] += lm_weight * p
             cand_score[c, 1] = p
             total = best[h] + cand_score[c, 0] + cube_score[cand[c, 0], 1]
-            if heap == 0 or total >= heap_key[0]:
+            if heap == 0 or total >= queue.key[0]:
                 parent = c
                 break
-            heap_push(heap_key, heap_value, 0, heap, total, c)
-            heap += 1
+            heap = push(queue, heap, total, c)
         if parent < 0:
             return items, edges, blocks
         pops += 1
@@ -412,13 +410,10 @@ def _fill_stack(
             best[z] = score
         elif score > best[z]:
             best[z] = score
-        edge[edges, RULE], edge[edges, CHILD1], edge[edges, CHILD2] = r, h, -1
-        edge[edges, NEXT] = item[z, EDGE]
-        edge_score[edges, 0], edge_score[edges, 1] = cand_score[parent, 0], cand_score[parent, 1]
         edge_span[edges, 0], edge_span[edges, 1] = first, last
         edge_span[edges, 2], edge_span[edges, 3] = cand[parent, 4], cand[parent, 5]
-        item[z, EDGE] = edges
-        edges += 1
+        own, p = cand_score[parent, 0], cand_score[parent, 1]
+        edges = add_edge(chart, edges, z, r, h, -1, own, p)
 
 
 @inner
@@ -576,13 +571,10 @@ def search(
     hyp = np.empty((room, 7), np.int32)
     hyp_mask = np.empty(room, np.uint64)
     hyp_future = np.empty(room, np.float64)
-    item = np.empty((room, 4), np.int32)
-    best = np.empty(room, np.float64)
-    edge = np.empty((room, 4), np.int32)
-    edge_score = np.empty((room, 2), np.float64)
     edge_span = np.empty((room, 4), np.int32)
     ranked = np.empty(room, np.int32)
-    hyps, chart = _Table(hyp, hyp_mask, hyp_future), Chart(item, best, edge, edge_score, -1)
+    hyps, chart = _Table(hyp, hyp_mask, hyp_future), new_chart(room, room)
+    item, best = chart.item, chart.best
     sorted_ = np.empty(pop_limit, np.int32)
     member = np.empty(pop_limit, np.int32)
     group, group_mask = np.empty((room, 4), np.int32), np.empty(room, np.uint64)
@@ -592,30 +584,18 @@ def search(
     cubes = _Table(
         np.empty((1024, 7), np.int32), np.empty(1024, np.uint64), np.empty((1024, 2), np.float64)
     )
-    size = 64
-    while size < 2 * pop_limit:
-        size *= 2
-    slots = np.zeros((size, 2), np.int64)
-    stamp = 0
+    queue, slots, stamp = new_queue(4096, 6, 2), new_slots(pop_limit), 0
     blocks_room = room if reordering.hierarchical else 2
     block = np.empty((blocks_room, 3), np.int32)
-    size = 16
-    while size < 2 * blocks_room:
-        size *= 2
-    block_slots = np.full(size, -1, np.int32)
-    cand = np.empty((4096, 6), np.int32)
-    cand_score = np.empty((4096, 2), np.float64)
-    heap_key = np.empty(4096, np.float64)
-    heap_value = np.empty(4096, np.int32)
+    block_slots = np.full(table_size(blocks_room), -1, np.int32)
 
     future, rest = _estimate(rules, option, lm_weight)
     # The empty hypothesis, behind a phrase <s>.
     hyp[0] = 0
     hyp[0, _END], hyp[0, _START], hyp[0, _STATE], hyp[0, _LAST] = -1, _NO_SWAP, begin_state, -1
     hyp_mask[0], hyp_future[0], best[0] = 0, rest[0], 0.0
-    item[0, :] = 0
-    edge[0, RULE], edge[0, CHILD1], edge[0, CHILD2], edge[0, NEXT] = GLUE_FIRST, -1, -1, -1
-    edge_score[0] = 0.0
+    item[0, EDGE] = -1
+    add_edge(chart, 0, 0, GLUE_FIRST, -1, -1, 0.0, 0.0)
     block[0, 0], block[0, 1], block[0, 2] = -1, -1, -1
     ranked[0] = 0
     group[0, 0], group[0, 1], group[0, 2], group[0, 3] = 0, 1, 0, -1
@@ -646,12 +626,8 @@ def search(
                 cubes,
                 n_cubes,
             )
-        if n_cubes + 2 * pop_limit > heap_key.size:
-            needed = 2 * (n_cubes + 2 * pop_limit)
-            cand = np.empty((needed, 6), np.int32)
-            cand_score = np.empty((needed, 2), np.float64)
-            heap_key = np.empty(needed, np.float64)
-            heap_value = np.empty(needed, np.int32)
+        if n_cubes + 2 * pop_limit > queue.key.size:
+            queue = new_queue(2 * (n_cubes + 2 * pop_limit), 6, 2)
         before = items
         stamp += 1
         items, edges, blocks = _fill_stack(
@@ -665,10 +641,7 @@ def search(
             pop_limit,
             cubes,
             n_cubes,
-            cand,
-            cand_score,
-            heap_key,
-            heap_value,
+            queue,
             slots,
             stamp,
             ranked,
@@ -701,9 +674,8 @@ def search(
     if n == 0:
         # </s> follows <s>.
         _, _, _, p = add_word(table, nodes, 0, 1, begin_state, 0.0, end_word)
-        edge[1, RULE], edge[1, CHILD1], edge[1, CHILD2], edge[1, NEXT] = GOAL, 0, -1, -1
-        edge_score[1, 0], edge_score[1, 1] = lm_weight * p, p
-        item[1, EDGE] = 1
+        item[1, EDGE] = -1
+        add_edge(chart, 1, 1, GOAL, 0, -1, lm_weight * p, p)
         best[1] = lm_weight * p
         items = 2
-    return Chart(item, best, edge, edge_score, items - 1), edge_span
+    return Chart(item, best, chart.edge, chart.edge_score, items - 1), edge_span

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import kernels
 
@@ -61,7 +62,7 @@ def string_numbers(kbest: KBest) -> Int64:
     """Return a number for each hypothesis (int64 [k]), the same for the same words."""
     if kbest.tokens is None or kbest.token_begin is None:
         return np.arange(len(kbest))
-    return kernels.number_strings(kbest.token_begin, kbest.tokens)
+    return number_equal(kbest.token_begin, kbest.tokens)
 
 
 def ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:

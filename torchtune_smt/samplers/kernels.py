@@ -4,44 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.compiled import kernel
-from torchtune_smt.core.random_kernels import GAMMA, below, draw, make_key
-
-
-@kernel
-def same_words(token_begin: Int64, tokens: Int32, i: int | np.int64, j: int | np.int64) -> bool:
-    """Say whether hypotheses i and j are the same string."""
-    length = token_begin[i + 1] - token_begin[i]
-    if token_begin[j + 1] - token_begin[j] != length:
-        return False
-    for k in range(length):
-        if tokens[token_begin[i] + k] != tokens[token_begin[j] + k]:
-            return False
-    return True
-
-
-@kernel
-def number_strings(token_begin: Int64, tokens: Int32) -> Int64:
-    """Return for each hypothesis the first one with its words (int64 [k])."""
-    numbers = np.empty(token_begin.size - 1, np.int64)
-    room = 16
-    while room < 2 * numbers.size:
-        room *= 2
-    mask = np.uint64(room - 1)
-    slots = np.full(room, -1, np.int64)
-    for h in range(numbers.size):
-        value = np.uint64(0)
-        for i in range(token_begin[h], token_begin[h + 1]):
-            value = (value ^ np.uint64(tokens[i] + 1)) * GAMMA
-            value ^= value >> np.uint64(32)
-        slot = value & mask
-        while slots[slot] >= 0 and not same_words(token_begin, tokens, slots[slot], h):
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] < 0:
-            slots[slot] = h
-        numbers[h] = slots[slot]
-    return numbers
+from torchtune_smt.core.random_kernels import below, draw, make_key
+from torchtune_smt.core.sequences_kernels import table_size
 
 
 @kernel
@@ -61,11 +27,8 @@ def distinct_numbers(key: np.uint64, n: int, count: int) -> Int64:
     The first `count` steps of Fisher and Yates's shuffle, where a hash table holds the places
     whose content is no longer their own number: nothing costs O(n).
     """
-    room = 16
-    while room < 2 * count:
-        room *= 2
-    keys = np.full(room, -1, np.int64)
-    values = np.empty(room, np.int64)
+    keys = np.full(table_size(count), -1, np.int64)
+    values = np.empty(keys.size, np.int64)
     numbers = np.empty(count, np.int64)
     for t in range(count):
         uniform = np.float64(draw(key, t) >> np.uint64(11)) * 2.0**-53
