@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import decoder_class
-from torchtune_smt.cli.parts import OSCAR, Parts
+from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import tuner_takes
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy
@@ -24,7 +24,7 @@ LEARNING: Final = ("online", "batch", "random_pairs", "clusters")
 
 # What Algorithm 2 is made of.
 _ALGORITHM: Final = {
-    "regularizer": ("oscar", OSCAR),
+    "regularizer": ("oscar", "torchtune_smt.regularizers.Oscar"),
     "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
 }
 # What else is of no use to other ways to learn.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import (
     argument_names,
+    class_of,
     decoder_class,
     make,
     make_dataset,
@@ -18,8 +19,6 @@ from torchtune_smt.cli.optimizers import ChosenOptimizer
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
 from torchtune_smt.models.base import ModelSource
-
-OSCAR: Final = "torchtune_smt.regularizers.Oscar"
 
 
 class Parts:
@@ -36,8 +35,7 @@ class Parts:
         # OSCAR's d may be a word, and is counted later (see `Dimension`).
         counted = cfg.regularizer.get("dimension") in ("charts", "lists")
         changed: dict[str, Any] = {"dimension": None} if counted else {}
-        # How strong OSCAR is, as a part of what is known later (see `group_learner`).
-        later = ("fraction",) if cfg.regularizer["_target_"] == OSCAR else ()
+        later = getattr(class_of(cfg, "regularizer"), "later", ())
         self.regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
         self.optimizer = ChosenOptimizer(cfg, self.regularizer)
         self.decoder = decoder_class(cfg)

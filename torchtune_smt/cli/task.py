@@ -138,6 +138,7 @@ class _Corpora:
     def __init__(self, cfg: DictConfig, parts: Parts) -> None:
         self._cfg = cfg
         self._parts = parts
+        self._longest = parts.decoder.longest_source(cfg.decoder)
         self.found: dict[str, Corpus] = {}
 
     def read(self, name: str) -> Corpus | None:
@@ -145,8 +146,7 @@ class _Corpora:
         if name == "train" and not self._parts.decoder.stored:
             return self.bitext()
         if name not in self.found:
-            max_words = self._cfg.decoder.get("max_words")
-            corpus = self._parts.dataset.read(name, max_words=max_words)
+            corpus = self._parts.dataset.read(name, max_words=self._longest)
             if corpus is None:
                 if name == "test" or self._parts.decoder.stored:
                     return None
@@ -158,7 +158,7 @@ class _Corpora:
         """Return the training bitext, without the pairs that are left out."""
         if "train" not in self.found:
             on_train = self._cfg.tuner.tune_on == "train"
-            max_words = self._cfg.decoder.get("max_words") if on_train else None
+            max_words = self._longest if on_train else None
             dataset = self._parts.dataset
             self.found["train"] = dataset.require("train", training=True, max_words=max_words)
             print(f"training bitext: {self.found['train'].summary()}")

@@ -19,6 +19,7 @@ from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.minimum_risk import risk_order
+from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
@@ -98,6 +99,7 @@ def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:
     if cfg.input == "-":
         blocks = arriving_lines(cast(BufferedReader, sys.stdin.buffer), path)
     text = dataset.source_text
+    longest = decoder_class(cfg).longest_source(cfg.decoder)
     number = 0
     for lines in blocks:
         for some in _batched(lines):
@@ -105,8 +107,8 @@ def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:
             for line in some:
                 words = text.tokens(line)
                 number += 1
-                if "max_words" in cfg.decoder:
-                    check_length(words, cfg.decoder.max_words, path, number)
+                if longest is not None:
+                    check_length(words, longest, path, number)
                 batch.append(Source(number - 1, words))
             yield batch
 

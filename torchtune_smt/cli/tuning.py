@@ -215,11 +215,10 @@ class Tuning:
         if "dev" in self._takes:
             what += ", groups tuned on dev in each"
         text = f"{what}{self.dimension.text()}"
-        keep_lists = self._cfg.tuner.get("keep_lists")
-        # A tuner of the user's own may hold none, as the online one.
-        if self.online or keep_lists is None:
+        if not {"collector", "train"} & set(self._takes):
             return text
-        fate = "they stay there" if keep_lists else "removed at the end"
+        kept = self._cfg.tuner.get("keep_lists", True)
+        fate = "they stay there" if kept else "removed at the end"
         return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
     def _group_learning(self) -> GroupLearner:

@@ -144,6 +144,11 @@ class Decoder(ABC):
         return None
 
     @classmethod
+    def longest_source(cls, options: Mapping[str, Any]) -> int | None:
+        """Return how many words a source may have under its options; None: any number."""
+        return None
+
+    @classmethod
     def unused(
         cls, options: Mapping[str, Any], tune_on: str, *, drops_copies: bool
     ) -> Mapping[str, str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -155,6 +155,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         sparse_weight : float64
             Weights of ``rules.sparse_id``.
         """
+
+    @classmethod
+    def longest_source(cls, options: Mapping[str, Any]) -> int | None:
+        """Return the option ``max_words``, if it is given; see `Decoder.longest_source`."""
+        return options.get("max_words")
 
     def has_feature(self, name: str) -> bool:
         """Return whether a feature is dense, or of one of the templates."""

@@ -36,6 +36,9 @@ class Oscar:
 
     separable: ClassVar[bool] = False
     lazy: ClassVar[bool] = True
+    # Options beside these: a share of the strength at which no weight is left, which is known later
+    # (`torchtune_smt.tuners.minimize_groups.BatchLearning`).
+    later: ClassVar[tuple[str, ...]] = ("fraction",)
 
     def __post_init__(self) -> None:
         check_strength("lambda1", self.lambda1)
