@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignm
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, load_model
+from torchtune_smt.models.phrase import PhraseModel
 
 SETTINGS = BitextModel("", order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
 
@@ -294,6 +297,99 @@ def test_a_model_in_use_can_be_built_anew(folder: Path, bitext: Corpus) -> None:
 def test_settings_are_checked(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         BitextModel("", **bad)  # type: ignore[arg-type]
+
+
+# Parts that models share
+
+
+def shared_with(folder: Path, other: Path) -> set[str]:
+    """Return the files that are one in both folders."""
+    names = content(folder).keys() & content(other).keys()
+    return {name for name in names if (folder / name).samefile(other / name)}
+
+
+LM_FILES = {"lm.arpa.gz", "folds/folds.json", *(f"folds/fold-{f}.arpa.gz" for f in range(3))}
+
+
+@pytest.mark.parametrize(
+    ("changed", "shared"),
+    [
+        ({"table_limit": 20}, {"alignment.gz", *LM_FILES}),
+        ({"iterations": 3}, LM_FILES),
+        ({"order": 2}, {"alignment.gz", "grammar"}),
+        ({"folds": 2}, {"alignment.gz", "grammar", "lm.arpa.gz"}),
+    ],
+)
+def test_models_share_what_is_made_from_the_same(
+    folder: Path, bitext: Corpus, changed: dict[str, int], shared: set[str]
+) -> None:
+    # Copies of language models come along.
+    load_model(folder, folds=True)
+    settings, steps = replace(SETTINGS, **changed), list[str]()  # type: ignore[arg-type]
+    model, alone = folder.parent / "other", folder.parent / "apart" / "model"
+    build_model(model, bitext, settings, steps.append)
+    build_model(alone, bitext, settings, ignore)
+    copies = {f"{name}.cache" for name in shared if name.endswith("arpa.gz")}
+    assert shared_with(folder, model) == shared | copies
+    assert {f"shared {name.split('/')[0]} with {folder}" for name in shared} == {
+        step.split(" (")[0] for step in steps if step.startswith("shared")
+    }
+    # It is the model that it would have been otherwise, also when the other one is gone.
+    shutil.rmtree(folder)
+    assert {n: c for n, c in content(model).items() if n not in copies} == content(alone)
+    assert check_model(model, bitext, settings) is None
+    load_model(model, folds=True)
+
+
+def test_a_model_that_is_built_anew_keeps_what_stays_the_same(folder: Path, bitext: Corpus) -> None:
+    files = {name: (folder / name).stat().st_ino for name in content(folder)}
+    build_model(folder, bitext, replace(SETTINGS, table_limit=20), ignore)
+    same = {name for name, inode in files.items() if (folder / name).stat().st_ino == inode}
+    assert {name for name in same if not name.endswith(".cache")} == {"alignment.gz", *LM_FILES}
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_models_with_and_without_gaps_share_all_but_the_grammar(
+    folder: Path, bitext: Corpus
+) -> None:
+    names = ("order", "discount_fallback", "folds", "iterations")
+    options: dict[str, Any] = {name: getattr(SETTINGS, name) for name in names}
+    PhraseModel(str(folder.parent / "phrases"), **options).build(bitext, ignore)
+    shared = shared_with(folder, folder.parent / "phrases")
+    assert {n for n in shared if not n.endswith(".cache")} == {"alignment.gz", *LM_FILES}
+
+
+def test_what_is_damaged_or_of_another_text_is_not_shared(
+    built: Path, folder: Path, bitext: Corpus
+) -> None:
+    part = part_of(bitext, list(range(40)))
+    build_model(folder.parent / "less", part, SETTINGS, ignore)
+    assert shared_with(folder, folder.parent / "less") == set()
+    for name in ("alignment.gz", "grammar", "lm.arpa.gz", "folds/fold-1.arpa.gz"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    (folder.parent / "damaged").mkdir()
+    (folder.parent / "damaged" / "model.json").write_text("{}")
+    build_model(folder.parent / "again", bitext, SETTINGS, ignore)
+    ours = {name: data for name, data in content(built).items() if not name.endswith(".cache")}
+    again = folder.parent / "again"
+    assert {n: c for n, c in content(again).items() if not n.endswith(".cache")} == ours
+    # The folds have a damaged file among them: none is taken.
+    assert shared_with(folder, again) == set()
+
+
+def test_where_files_cannot_have_two_names_they_are_copied(
+    folder: Path, bitext: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    steps: list[str] = []
+    build_model(folder.parent / "other", bitext, SETTINGS, steps.append)
+    assert [step.split()[0] for step in steps] == 4 * ["shared"]
+    assert content(folder.parent / "other") == content(folder)
+    assert shared_with(folder, folder.parent / "other") == set()
 
 
 # An alignment of the user's own

@@ -28,13 +28,16 @@ from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
+    ALIGNMENT,
     FOLDS,
     GRAMMAR,
     LANGUAGE_MODEL,
     MANIFEST,
     VERSION,
     load_model,
+    part_digests,
 )
+from torchtune_smt.models.sharing import file_checksums, take_over
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ class BuiltModel(ModelSource):
             manifest = read_manifest(path, VERSION)
             built, parts = dict(manifest["settings"]), dict(manifest["parts"])
             digests = manifest["bitext"], manifest["alignment"]
+            parts.pop(ALIGNMENT, None)
         except OtherVersionError:
             return "it was built by another version of this package"
         except (ValueError, KeyError, TypeError):
@@ -210,38 +214,56 @@ class BuiltModel(ModelSource):
         from torchtune_smt.lm.folds import build_folds
 
         sources, targets = bitext.source, bitext.targets
-        before = time.perf_counter()
+        alignments: list[Alignment] = []
 
-        def done(step: str) -> None:
-            nonlocal before
-            report(f"{step} ({time.perf_counter() - before:.1f} s)")
-            before = time.perf_counter()
+        def write_alignment() -> tuple[str, str]:
+            nonlocal alignments
+            if self.alignment_file is None:
+                alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
+            else:
+                alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
+            write_alignments(folder / ALIGNMENT, alignments)
+            return file_checksum(folder / ALIGNMENT), f"aligned {len(sources):,} sentence pairs"
 
-        if self.alignment_file is None:
-            alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
-        else:
-            alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
-        write_alignments(folder / "alignment.gz", alignments)
-        done(f"aligned {len(sources):,} sentence pairs")
-        grammar = self._extract(sources, targets, alignments)
-        parts = {GRAMMAR: save_grammar(folder / GRAMMAR, grammar)}
-        done(f"extracted {len(grammar):,} rules")
-        ngrams = estimate(targets, self.order, self.discount_fallback)
-        write_arpa(folder / LANGUAGE_MODEL, ngrams)
-        parts[LANGUAGE_MODEL] = file_checksum(folder / LANGUAGE_MODEL)
-        done(f"estimated a language model of order {self.order}")
-        if self.folds:
-            parts[FOLDS] = build_folds(
-                folder / FOLDS, targets, self.folds, self.order, self.discount_fallback
-            )
-            done(f"estimated {self.folds} cross-fitted language models")
-        manifest = {
+        def write_grammar() -> tuple[str, str]:
+            links = alignments or read_alignments(folder / ALIGNMENT)
+            grammar = self._extract(sources, targets, links)
+            return save_grammar(folder / GRAMMAR, grammar), f"extracted {len(grammar):,} rules"
+
+        def write_language_model() -> tuple[str, str]:
+            path, ngrams = folder / LANGUAGE_MODEL, estimate(targets, *language_model)
+            write_arpa(path, ngrams)
+            return file_checksum(path), f"estimated a language model of order {self.order}"
+
+        def write_folds() -> tuple[str, str]:
+            checksum = build_folds(folder / FOLDS, targets, self.folds, *language_model)
+            return checksum, f"estimated {self.folds} cross-fitted language models"
+
+        language_model = self.order, self.discount_fallback
+        made_from = {
+            "version": VERSION,
             "settings": self._settings(),
             "bitext": _digest(bitext),
             "alignment": self._alignment_digest(),
-            "parts": parts,
         }
-        write_manifest(folder / MANIFEST, VERSION, manifest)
+        digests = part_digests(made_from)
+        steps = {
+            ALIGNMENT: write_alignment,
+            GRAMMAR: write_grammar,
+            LANGUAGE_MODEL: write_language_model,
+            **({FOLDS: write_folds} if self.folds else {}),
+        }
+        parts: dict[str, str] = {}
+        for part, write in steps.items():
+            before = time.perf_counter()
+            taken = take_over(part, digests[part], Path(self.folder), folder)
+            if taken is None:
+                parts[part], said = write()
+            else:
+                parts[part], said = taken.checksum, f"shared {part} with {taken.folder}"
+            report(f"{said} ({time.perf_counter() - before:.1f} s)")
+        content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
+        write_manifest(folder / MANIFEST, VERSION, content)
 
 
 def _digest(bitext: Corpus) -> str:

@@ -4,8 +4,8 @@ alignment.gz    word alignment (Pharaoh)
 grammar         rules or phrase pairs with their counts
 lm.arpa.gz      language model of the target side
 folds/          cross-fitted language models
-model.json      what it was built from, and checksums of all that is loaded; written last, so a
-                folder without it is not whole
+model.json      what it was built from, and checksums of all that is loaded, and of all files;
+                written last, so a folder without it is not whole
 
 A folder is loaded as one version: what does not have the checksum in its model.json is damaged, or
 of a model that has taken the place of the first one in the meantime.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from torchtune_smt.models.base import Model
 
 VERSION: Final = 2
 MANIFEST: Final = "model.json"
+ALIGNMENT: Final = "alignment.gz"
 GRAMMAR: Final = "grammar"
 LANGUAGE_MODEL: Final = "lm.arpa.gz"
 FOLDS: Final = "folds"
@@ -90,7 +91,7 @@ def _load(
     path = folder / MANIFEST
     try:
         manifest = read_manifest(path, VERSION)
-        parts, digests = manifest["parts"], _digests(manifest)
+        parts, digests = manifest["parts"], part_digests(manifest)
         grammar_checksum, lm_checksum = parts[GRAMMAR], parts[LANGUAGE_MODEL]
     except OtherVersionError:
         raise InputError(
@@ -107,7 +108,7 @@ def _load(
         models = load_folds(folder / FOLDS, expected=parts[FOLDS], may_write=may_write)
     grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
     lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
-    return grammar, lm, models, digests
+    return grammar, lm, models, (digests[GRAMMAR], digests[LANGUAGE_MODEL])
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -120,13 +121,18 @@ def _identity(folder: Path) -> tuple[int, int]:
     raise InputError("holds no whole model; build it with build_model", path=folder)
 
 
-def _digests(manifest: dict[str, Any]) -> tuple[str, str]:
-    """Return digests of grammar and language model: of what they were built from, and how.
+def part_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return a digest of each part, by its name: of what it was built from, and how.
 
-    Both are the same wherever the same text is built with the same settings.
+    They are the same wherever the same text is built with the same settings.
     """
     settings, text = manifest["settings"], [manifest["version"], manifest["bitext"]]
     aligned = manifest["alignment"] or [settings[name] for name in ALIGNER_SETTINGS]
     grammar = [settings[name] for name in _GRAMMAR_SETTINGS if name in settings]
     language_model = [settings[name] for name in _LM_SETTINGS]
-    return digest_of([text, aligned, grammar]), digest_of([text, language_model])
+    return {
+        ALIGNMENT: digest_of([text, aligned]),
+        GRAMMAR: digest_of([text, aligned, grammar]),
+        LANGUAGE_MODEL: digest_of([text, language_model]),
+        FOLDS: digest_of([text, language_model, settings["folds"]]),
+    }
