@@ -57,12 +57,12 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
     with _output(cfg.output) as out, bar:
         for batch in batches:
-            uncovered.add(batch)
             k = cfg.n_best or 1
             if by_risk is None:
                 lists = decoder.decode(batch, weights, k=k)
             else:
                 lists = by_risk(decoder.decode(batch, weights), k)
+            uncovered.add(batch)
             for kbest in lists:
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")

@@ -133,6 +133,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self._orientations = list(orientations)
         self._rule_features = self._new_rule_features(self.features)
         self._lm_words: list[Int32] = [np.empty(0, np.int32) for _ in self.models]
+        # The sentences decoded last, with the symbols of all rules that match each.
+        self._last: list[tuple[Source, Int32]] = []
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     @abstractmethod
@@ -188,6 +190,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
                 )
         prepared = self._prepared(sources)
         sentences = [rules for rules, _ in prepared]
+        symbols = [rules.grammar.child_symbol for rules in sentences]
+        self._last = list(zip(sources, symbols, strict=True))
         n_dense = len(self.dense_names)
         ids = np.concatenate([np.arange(n_dense), *[s.sparse_id for s in sentences]])
         read = snapshot.read(self.features, ids)
@@ -229,9 +233,14 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         return np.flatnonzero(met)
 
     def uncovered(self, source: Source) -> list[str]:
-        """Return the words of a sentence that stand in no rule that can match it."""
-        words = self.grammar.source_words.lookup(source.words)
-        uncovered = _uncovered(words, self._grammar_of(source))
+        """Return the words of a sentence that stand in no rule that can match it.
+
+        Its rules are not looked for again if it has just been decoded.
+        """
+        symbols = next((symbols for decoded, symbols in self._last if decoded is source), None)
+        if symbols is None:
+            symbols = self._grammar_of(source).child_symbol
+        uncovered = _uncovered(self.grammar.source_words.lookup(source.words), symbols)
         return [source.words[i] for i in np.flatnonzero(uncovered).tolist()]
 
     def fork(self) -> Self:
@@ -298,7 +307,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     ) -> SentenceRules:
         words = self.grammar.source_words.lookup(source.words)
         if self.unknown == "drop":
-            copies = np.where(_uncovered(words, grammar), np.int32(-1), copies)
+            copies = np.where(_uncovered(words, grammar.child_symbol), np.int32(-1), copies)
         sparse_id, sparse_feature = numbered(ids)
         return SentenceRules(
             source.index,
@@ -323,7 +332,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         return known
 
 
-def _uncovered(words: Int32, grammar: SentenceGrammar) -> Bool:
+def _uncovered(words: Int32, symbols: Int32) -> Bool:
     """Return which words (ids, -1 where unknown) are in no rule of a sentence's grammar."""
     # Every edge of its trie leads to a rule; -1 is the gap there.
-    return (words < 0) | ~np.isin(words, grammar.child_symbol)
+    return (words < 0) | ~np.isin(words, symbols)
