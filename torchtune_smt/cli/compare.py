@@ -108,21 +108,17 @@ def measure(
 
 def run(name: str) -> int:
     """Run ``compare``, or ``evaluate``, with the arguments of the process."""
-    before = sys.argv
     try:
         overrides, flags = split_arguments(sys.argv[1:])
         paths = [given for given in overrides if _is_path(given)]
         options = [given for given in overrides if not _is_path(given)]
         if paths:
             options.append(f"systems=[{','.join(map(quoted, paths))}]")
-        sys.argv = [sys.argv[0], *options, *flags]
-        return hydra_main(name)(compare)()
+        return hydra_main(name)(compare)(arguments=[*options, *flags])
     except (InputError, HydraException) as error:
         raise_if_stopped()
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        sys.argv = before
 
 
 def main() -> int:
@@ -162,12 +158,7 @@ def compare_runs(folder: Path, *, table: bool, report: bool) -> None:
         print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
-    before = sys.argv
-    try:
-        sys.argv = ["compare", *options]
-        hydra_main("compare")(run)()
-    finally:
-        sys.argv = before
+    hydra_main("compare")(run)(arguments=options)
 
 
 def _is_path(argument: str) -> bool:

@@ -29,8 +29,8 @@ from torchtune_smt.core.resources import config_folder
 class Command(Protocol):
     """A command: reads its arguments from ``sys.argv`` and returns its exit code."""
 
-    def __call__(self, more: Sequence[str] = ()) -> int:
-        """Run it, with overrides of its own besides those of its arguments."""
+    def __call__(self, more: Sequence[str] = (), arguments: Sequence[str] | None = None) -> int:
+        """Run it, with overrides of its own besides those of its arguments, or of others."""
         ...
 
 
@@ -74,14 +74,14 @@ def hydra_main(
                 raise_if_stopped()
                 raise
 
-        def main(more: Sequence[str] = ()) -> int:
+        def main(more: Sequence[str] = (), arguments: Sequence[str] | None = None) -> int:
             told = Sweep() if sweep is None else sweep
 
             def task(cfg: DictConfig) -> Any:
                 return told.do(lambda: one(cfg))
 
             before = sys.argv
-            given = split_arguments(sys.argv[1:])
+            given = split_arguments(before[1:] if arguments is None else arguments)
             if "--help" in given.flags:
                 return _print_help(name, given)
             sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]

@@ -20,7 +20,6 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
 
-BATCH: Final = 64
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders lowercase normalize tokenize empty".split()
 
@@ -175,12 +174,12 @@ def _translate(output: Output, corpus: Corpus) -> list[str]:
     """Return the translations of a set with the weights of a run."""
     # Most comparisons need no decoder.
     from torchtune_smt.cli.decoding import tuned_of
+    from torchtune_smt.tuners.sentences import translate
 
     assert output.weights is not None
     decoder, weights = tuned_of(output.weights)
     sources = [Source(i, words) for i, words in enumerate(corpus.source)]
-    batches = (sources[begin : begin + BATCH] for begin in range(0, len(sources), BATCH))
-    return [kbest.text(0) for batch in batches for kbest in decoder.decode(batch, weights, k=1)]
+    return translate(decoder, weights, sources)
 
 
 def _read_lists(path: Path) -> list[list[str]]:
