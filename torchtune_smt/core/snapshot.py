@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -110,16 +110,6 @@ class FrozenWeights:
                 self._map = FeatureMap(features, self.features)
             own = self._map.lookup(ids)
         return chosen_or_zero(self.values, own)
-
-    def updated(
-        self, names: Sequence[str], values: Sequence[float] | Float64, version: int
-    ) -> FrozenWeights:
-        """Return a copy in which some features, perhaps new ones, have other weights."""
-        ids = self.features.intern(names)
-        longer: Float64 = np.zeros(len(self.features))
-        longer[: self.values.size] = self.values
-        longer[ids] = values
-        return FrozenWeights(self.features, longer, version, self.n_dense)
 
 
 def chosen_or_zero(values: Float64, ids: Int64) -> Float64:
