@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.evaluation import Reuse, count_reuse, firing_features
 from torchtune_smt.kbest.lists import KBest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+from reuse import Reuse, count_reuse, firing_features
 
 Row = dict[int, float]
 

@@ -11,6 +11,7 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from reuse import count_reuse, firing_features
 
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import atomic_writer, read_lines
@@ -18,7 +19,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.evaluation import Evaluation, count_reuse, firing_features
+from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import corpus_bleu
