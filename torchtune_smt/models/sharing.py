@@ -63,8 +63,8 @@ def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
                 with suppress(FileNotFoundError):
                     _link(cache_path(file), new / cache_path(file).relative_to(path.parent))
             found = file_checksums(new, [part])
-            named = {n: c for n, c in manifest["files"].items() if Path(n).parts[0] == part}
-            if found and found == named:
+            named = dict(manifest["files"])
+            if found == {n: named[n] for n in named if n.partition("/")[0] == part}:
                 return Taken(path.parent, str(manifest["parts"][part]))
         remove(new / part)
         remove(cache_path(new / part))
