@@ -149,13 +149,18 @@ def test_store_gives_the_names_of_each_rule(given_rules, data):
     chosen = st.lists(st.integers(0, len(grammar) - 1), unique=True)
     for _ in range(3):
         asked = np.array(data.draw(chosen), np.int64)
-        begin, ids = store.rows(asked)
+        copied = data.draw(st.lists(st.sampled_from("ab")))
+        begin, feature, rows, present = store.of_sentence(asked, copied)
+        assert rows == 1 and (np.diff(present) > 0).all()
+        assert sorted(set(feature.tolist())) == list(range(present.size))
+        ids = present[feature]
+        for i, word in enumerate(copied, start=asked.size):
+            names = features.names(ids[begin[i] : begin[i + 1]])
+            assert names == [f"rule_id:{word}~{word}", "rule_shape:T~T"]
         for i, rule in enumerate(asked):
             source, target = grammar.rule_text(rule)
             expected = sparse_names(Rule(tuple(source), tuple(target)))
             assert features.names(ids[begin[i] : begin[i + 1]]) == expected
-    (row,) = store.of_word("a")
-    assert features.names(row) == ["rule_id:a~a", "rule_shape:T~T"]
 
 
 def test_store_makes_room():
@@ -165,10 +170,10 @@ def test_store_makes_room():
     features = Vocabulary()
     store = RuleFeatures(grammar, TEMPLATES, features)
     for part in np.split(np.arange(count), 10):
-        store.rows(part)
-    begin, ids = store.rows(np.arange(count))
+        store.of_sentence(part)
+    begin, feature, _, ids = store.of_sentence(np.arange(count))
     assert begin.tolist() == list(range(0, 3 * count + 1, 3))
-    names = features.names(ids)
+    names = features.names(ids[feature])
     for i in range(0, count, 97):
         source, target = grammar.rule_text(i)
         assert names[3 * i] == f"rule_id:{'_'.join(source)}~{target[0]}"
@@ -177,8 +182,8 @@ def test_store_makes_room():
 
 def test_no_templates():
     store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), [], Vocabulary())
-    begin, ids = store.rows(np.array([0, 0]))
-    assert begin.tolist() == [0, 0, 0] and ids.size == 0
+    found = store.of_sentence(np.array([0, 0]), ["x"])
+    assert found.begin.tolist() == [0] * 4 and found.feature.size == found.id.size == 0
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=60), st.integers(0, 3))
@@ -204,8 +209,8 @@ def test_heap(actions, first):
 
 def test_nothing_is_asked_of_no_rules():
     store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), TEMPLATES, Vocabulary())
-    begin, ids = store.rows(np.empty(0, np.int64))
-    assert begin.tolist() == [0] and ids.size == 0
+    found = store.of_sentence(np.empty(0, np.int64))
+    assert found.begin.tolist() == [0] and found.feature.size == found.id.size == 0
 
 
 @pytest.mark.parametrize("character", " \t\n\x0b\x0c\r\x1c\x85\u00a0\u2003\u2028\u3000")

@@ -11,11 +11,11 @@ from typing import Any, Final, Generic, Self, TypeVar
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
-from torchtune_smt.core.rows import Rows, numbered
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
@@ -50,14 +50,8 @@ class SentenceRules:
         Which of the language models scores its translations.
     lm_words : int32
         That model's word of each target word.
-    sparse_begin : int64 [rules * rows + 1]
-    sparse_feature : int32
-        Sparse features of the rules (CSR), one entry for each time that a feature fires:
-        positions in `sparse_id`.
-    rows : int
-        Rows of a rule; see `RuleFeatures.per_rule`.
-    sparse_id : int32
-        Ids of the features, ascending.
+    sparse : SentenceFeatures
+        Their sparse features.
     """
 
     index: int
@@ -66,10 +60,7 @@ class SentenceRules:
     grammar: SentenceGrammar
     model: int
     lm_words: Int32
-    sparse_begin: Int64
-    sparse_feature: Int32
-    rows: int
-    sparse_id: Int32
+    sparse: SentenceFeatures
 
 
 class GrammarDecoder(Decoder, Generic[Prepared]):
@@ -155,7 +146,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         Parameters
         ----------
         sparse_weight : float64
-            Weights of ``rules.sparse_id``.
+            Weights of ``rules.sparse.id``.
         """
 
     @classmethod
@@ -193,9 +184,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         symbols = [rules.grammar.child_symbol for rules in sentences]
         self._last = list(zip(sources, symbols, strict=True))
         n_dense = len(self.dense_names)
-        ids = np.concatenate([np.arange(n_dense), *[s.sparse_id for s in sentences]])
+        ids = np.concatenate([np.arange(n_dense), *[s.sparse.id for s in sentences]])
         read = snapshot.read(self.features, ids)
-        bounds = np.cumsum([n_dense, *[s.sparse_id.size for s in sentences]])[:-1]
+        bounds = np.cumsum([n_dense, *[s.sparse.id.size for s in sentences]])[:-1]
         dense_weight, *sparse_weights = np.split(read, bounds)
 
         def translate(s: int) -> Hypotheses:
@@ -224,7 +215,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return the sparse features of all rules that match some sentences."""
         met = np.zeros(0, np.bool_)
         for source in sources:
-            _, ids = self._sparse_rows(source, self._grammar_of(source).rule)
+            rules = self._grammar_of(source).rule
+            ids = self._rule_features.of_sentence(rules, source.words).id
             if met.size < len(self.features):
                 # A quarter more each time keeps the cost of growing constant per feature.
                 room = max(len(self.features), met.size * 5 // 4) - met.size
@@ -257,15 +249,6 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         words = self.grammar.source_words.lookup(source.words)
         return self.grammar.sentence_grammar(words, self._longest, source.train_index)
 
-    def _sparse_rows(self, source: Source, rules: Int64) -> tuple[Int64, Int32]:
-        """Return the sparse features of a sentence's rules, and of those that copy its words."""
-        if not self.templates:
-            return np.zeros(rules.size + len(source.words) + 1, np.int64), np.empty(0, np.int32)
-        begin, ids = self._rule_features.rows(rules)
-        copied = [row for word in source.words for row in self._rule_features.of_word(word)]
-        ends = begin[-1] + np.cumsum([row.size for row in copied], dtype=np.int64)
-        return np.concatenate([begin, ends]), np.concatenate([ids, *copied])
-
     def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
         """Return what of each sentence does not depend on weights."""
         # New words and names get their ids here, one sentence after the other, so that these do
@@ -273,13 +256,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         copies = [self.words.intern(source.words) for source in sources]
         lm_words = [self._extended_lm_words(self._model_of(source)) for source in sources]
         grammars = list(self._in_threads(self._grammar_of, sources))
-        rows = [
-            self._sparse_rows(source, grammar.rule)
+        sparse = [
+            self._rule_features.of_sentence(grammar.rule, source.words)
             for source, grammar in zip(sources, grammars, strict=True)
         ]
 
         def prepare(s: int) -> tuple[SentenceRules, Prepared]:
-            rules = self._rules_of(sources[s], copies[s], lm_words[s], grammars[s], *rows[s])
+            rules = self._rules_of(sources[s], copies[s], lm_words[s], grammars[s], sparse[s])
             return rules, self._prepare(rules)
 
         return list(self._in_threads(prepare, range(len(sources))))
@@ -302,13 +285,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         copies: Int32,
         lm_words: Int32,
         grammar: SentenceGrammar,
-        sparse_begin: Int64,
-        ids: Int32,
+        sparse: SentenceFeatures,
     ) -> SentenceRules:
         words = self.grammar.source_words.lookup(source.words)
         if self.unknown == "drop":
             copies = np.where(_uncovered(words, grammar.child_symbol), np.int32(-1), copies)
-        sparse_id, sparse_feature = numbered(ids)
         return SentenceRules(
             source.index,
             words,
@@ -316,10 +297,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             grammar,
             self._model_of(source),
             lm_words,
-            sparse_begin,
-            sparse_feature,
-            self._rule_features.per_rule,
-            sparse_id.astype(np.int32),
+            sparse,
         )
 
     def _extended_lm_words(self, m: int) -> Int32:

@@ -134,9 +134,9 @@ class HieroDecoder(GrammarDecoder[Targets]):
             derivations,
             rules.words.size,
             prepared,
-            rules.sparse_begin,
-            rules.sparse_feature,
-            rules.sparse_id,
+            rules.sparse.begin,
+            rules.sparse.feature,
+            rules.sparse.id,
             columns - 5,
             columns - 1,
         )
@@ -145,7 +145,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
         """Return the rules of the best translation."""
         ((rules, prepared),) = self._prepared([source])
         n_dense = len(self.dense_names)
-        ids = np.concatenate([np.arange(n_dense), rules.sparse_id])
+        ids = np.concatenate([np.arange(n_dense), rules.sparse.id])
         dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
         chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
 
@@ -195,8 +195,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
             rules.grammar.rule_begin,
             prepared,
             dense_weight,
-            rules.sparse_begin,
-            rules.sparse_feature,
+            rules.sparse.begin,
+            rules.sparse.feature,
             sparse_weight,
             lm_weight,
         )

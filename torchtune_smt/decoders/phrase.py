@@ -161,9 +161,9 @@ class PhraseDecoder(GrammarDecoder[Options]):
             len(self.dense_names),
             self._columns,
             len(self._orientations),
-            rules.sparse_begin,
-            rules.sparse_feature,
-            rules.rows,
+            rules.sparse.begin,
+            rules.sparse.feature,
+            rules.sparse.rows,
             self.table_limit,
         )
         # Who finds a phrase that somebody has begun to write down would take it for whole.
@@ -204,10 +204,10 @@ class PhraseDecoder(GrammarDecoder[Options]):
             *self._alone[rules.model],
             options,
             own_weight,
-            rules.sparse_begin,
-            rules.sparse_feature,
+            rules.sparse.begin,
+            rules.sparse.feature,
             sparse_weight,
-            rules.rows,
+            rules.sparse.rows,
             lm_weight,
             self.table_limit,
         )
@@ -217,10 +217,10 @@ class PhraseDecoder(GrammarDecoder[Options]):
                 dense_weight,
                 first,
                 orientations,
-                rules.sparse_begin,
-                rules.sparse_feature,
+                rules.sparse.begin,
+                rules.sparse.feature,
                 sparse_weight,
-                rules.rows,
+                rules.sparse.rows,
                 offset,
             )
             for first, offset in ((columns.backward, 1), (columns.forward, 1 + orientations))
@@ -248,8 +248,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
             options,
             columns,
             orientations,
-            rules.sparse_begin,
-            rules.sparse_feature,
-            rules.sparse_id,
-            rules.rows,
+            rules.sparse.begin,
+            rules.sparse.feature,
+            rules.sparse.id,
+            rules.sparse.rows,
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
-from torchtune_smt.core.offsets import gather, offsets
+from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.rule_feature_kernels import gather_rows, number_rows
 from torchtune_smt.features.template import (
     AlignedTemplate,
     OrientedTemplate,
@@ -22,6 +23,26 @@ from torchtune_smt.grammar.base import Grammar
 
 Links = Sequence[tuple[int, int]]
 Template = TypeVar("Template", bound=RuleTemplate)
+
+
+class SentenceFeatures(NamedTuple):
+    """Sparse features of the rules of a sentence.
+
+    Attributes
+    ----------
+    begin : int64 [rules * rows + 1]
+    feature : int32
+        In CSR form, one entry for each time that a feature fires: places in `id`.
+    rows : int
+        Rows of a rule; see `RuleFeatures.per_rule`.
+    id : int32
+        Ids of the features that occur, ascending.
+    """
+
+    begin: Int64
+    feature: Int32
+    rows: int
+    id: Int32
 
 
 class RuleFeatures:
@@ -80,31 +101,47 @@ class RuleFeatures:
         # of zeros, which cost nothing, mean "not yet".
         self._rows = SequenceTable(np.int32, 1024)
         self._row_of: Int32 = np.zeros((len(grammar) if templates else 0, self.per_rule), np.int32)
-        self._word_rows: dict[str, list[Int32]] = {}
+        self._row_of_word: dict[str, Int32] = {}
+        # What a sentence's features are numbered with: zeros between two calls.
+        self._place: Int32 = np.zeros(0, np.int32)
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
-    def rows(self, rules: Int64) -> tuple[Int64, Int32]:
-        """Return the features of rules in CSR form: begin int64 [n per_rule + 1], ids int32.
+    def of_sentence(self, rules: Int64, words: Sequence[str] = ()) -> SentenceFeatures:
+        """Return the features of rules, and behind them of those that copy source words.
 
-        A feature that fires twice in a rule stands twice. Not to be called from two threads.
+        Not to be called from two threads.
         """
         if not self.templates:
-            return np.zeros(rules.size + 1, np.int64), np.empty(0, np.int32)
+            begin = np.zeros(rules.size + len(words) + 1, np.int64)
+            return SentenceFeatures(begin, np.empty(0, np.int32), 1, np.empty(0, np.int32))
         missing = rules[self._row_of[rules, 0] == 0]
         if missing.size:
             self._find(missing)
-        rows = self._row_of[rules].ravel() - np.int64(1)
-        return gather(self._rows.begin, self._rows.symbols, rows)
+        rows = [self._row_of[rules].ravel(), *map(self._rows_of_word, words)]
+        if self._place.size < len(self.features):
+            # A quarter more each time keeps the cost of growing constant per feature.
+            self._place = np.zeros(max(len(self.features), self._place.size * 5 // 4), np.int32)
+        begin, feature, ids = gather_rows(
+            self._rows.begin, self._rows.symbols, np.concatenate(rows), self._place
+        )
+        ids.sort()
+        number_rows(feature, ids, self._place)
+        return SentenceFeatures(begin, feature, self.per_rule, ids)
 
-    def of_word(self, word: str) -> list[Int32]:
-        """Return the features of the rule that copies a source word, row by row."""
-        found = self._word_rows.get(word)
-        if found is None:
+    def _rows_of_word(self, word: str) -> Int32:
+        """Return the rows, plus one, of the rule that copies a source word."""
+        rows = self._row_of_word.get(word)
+        if rows is None:
             text = [escape(word)]
-            rows = self._names(text, text, [(0, 0)], 0.0)
-            found = self._word_rows[word] = [self.features.intern(names) for names in rows]
-        return found
+            rows = self._row_of_word[word] = self._intern(self._names(text, text, [(0, 0)], 0.0))
+        return rows
+
+    def _intern(self, names: list[list[str]]) -> Int32:
+        """Return the numbers, plus one, of rows of names."""
+        begin = offsets([len(row) for row in names])
+        ids = self.features.intern([name for row in names for name in row])
+        return self._rows.intern_spans(ids, begin[:-1], begin[1:]) + np.int32(1)
 
     def _names(
         self, source: list[str], target: list[str], links: Links, count: float
@@ -134,8 +171,7 @@ class RuleFeatures:
 
     def _find(self, rules: Int64) -> None:
         grammar = self.grammar
-        names: list[str] = []
-        counts: list[int] = []
+        names: list[list[str]] = []
         occurred = grammar.rule_counts(rules) if self._counted else np.zeros(rules.size)
         links: Links = []
         for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
@@ -144,18 +180,13 @@ class RuleFeatures:
                 assert grammar.point_begin is not None and grammar.points is not None
                 begin, end = grammar.point_begin[rule], grammar.point_begin[rule + 1]
                 links = grammar.points[begin:end].tolist()
-            rows = self._names(
+            names += self._names(
                 [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
                 [_text(self._target_text, grammar.target_words, symbol) for symbol in target],
                 links,
                 count,
             )
-            for row in rows:
-                names += row
-                counts.append(len(row))
-        row_begin = offsets(counts)
-        found = self._rows.intern_spans(self.features.intern(names), row_begin[:-1], row_begin[1:])
-        self._row_of[rules] = found.reshape(-1, self.per_rule) + np.int32(1)
+        self._row_of[rules] = self._intern(names).reshape(-1, self.per_rule)
 
 
 def _text(known: dict[int, str], words: Vocabulary, symbol: int) -> str:
