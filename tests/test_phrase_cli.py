@@ -76,20 +76,37 @@ def test_tuning_on_the_bitext_leaves_sentences_out(tuned: Path) -> None:
     assert {template_of(name) for name in sparse} == {"rule_id", "alignment", "lex_reordering"}
 
 
-def test_what_follows_the_decoder(repository: Path) -> None:
-    """With decoder=hiero behind it, the experiment is that of a hierarchical system."""
-    for decoder in ("phrase", "hiero"):
-        with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-            options = ["experiment=green2013", f"decoder={decoder}"]
-            choices = compose("train", options, return_hydra_config=True).hydra.runtime.choices
-        assert choices.model == decoder
-        assert choices.features == f"green2013_{decoder}"
+@pytest.mark.parametrize(
+    ("options", "model", "features"),
+    [
+        ([], "phrase", "green2013_phrase"),
+        (["decoder=phrase"], "phrase", "green2013_phrase"),
+        (["model=moses"], "moses", "green2013_phrase"),
+        (["decoder=hiero"], "hiero", "green2013_hiero"),
+        (["decoder=hiero", "model=files"], "files", "green2013_hiero"),
+        (["decoder=kbest_files"], "hiero", "green2013_kbest_files"),
+        (["decoder=kbest_files", "features=dense"], "hiero", "dense"),
+    ],
+)
+def test_what_follows_the_decoder(
+    options: list[str], model: str, features: str, repository: Path
+) -> None:
+    """With another decoder behind it, the experiment is that of another kind of system."""
+    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
+        options = ["experiment=green2013", *options]
+        composed = compose("train", options, return_hydra_config=True)
+    choices = composed.hydra.runtime.choices
+    assert (choices.model, choices.features) == (model, features)
+    assert composed.optimizer.lr == 0.02 and composed.tuner.batch_size == 20
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["decoder=phrase"], "this model has rules with gaps; take model=phrase or model=moses"),
+        (
+            ["decoder=phrase", "model=hiero"],
+            "this model has rules with gaps; take model=phrase or model=moses",
+        ),
         (["model=phrase"], "has phrase pairs alone; take model=hiero, or decoder=phrase"),
         (["model=moses", "model.ini=none"], "has phrase pairs alone; take model=hiero, or decoder"),
     ],
