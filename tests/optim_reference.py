@@ -95,6 +95,21 @@ class EagerAdaGrad(Twin):
         self.w[on] = prox(self.regularizer, self.w[on], torch.from_numpy(rate[on]).numpy())
 
 
+class EagerAROW(Twin):
+    """Green et al. (2013), Eqs. 10 and 11, with the whole matrix, of which the diagonal is kept."""
+
+    def begin(self):
+        self.variance = np.full(self.w.size, 1 / self.other.get("initial_precision", 1.0))
+        self.extra = {"variance": 1 / self.other.get("initial_precision", 1.0)}
+
+    def update(self, g):
+        precision = np.linalg.inv(np.diag(self.variance)) + np.outer(g, g)
+        self.variance = 1 / np.diag(precision)
+        self.w = self.w - self.lr * self.variance * g
+        n = self.unregularized
+        self.w[n:] = prox(self.regularizer, self.w[n:], self.lr * self.variance[n:])
+
+
 class EagerFobos(Twin):
     def update(self, g):
         self.w = self.w - self.rate(self.t) * g

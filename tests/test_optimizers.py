@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optim_reference import (
     EagerAdaGrad,
+    EagerAROW,
     EagerCumulativeL1,
     EagerFobos,
     EagerRDA,
@@ -21,7 +22,7 @@ from optim_reference import (
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
-from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim import AROW, FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths
 
@@ -95,6 +96,11 @@ CASES = {
             ElasticNet(0.2, 0.0),
             NonNegative(),
         )
+    ],
+    "arow": [
+        (AROW, EagerAROW, regularizer, {"initial_precision": start})
+        for start in (0.3, 2.0)
+        for regularizer in (L1(0.3), L2(0.5), ElasticNet(0.2, 0.7))
     ],
     "cumulative": [
         (CumulativeL1, EagerCumulativeL1, L1(strength), {"schedule": schedule})
@@ -405,6 +411,8 @@ def test_schedules_by_hand():
     [
         (lambda p: AdaGrad(p, regularizer=Oscar()), "not sort and pool.*use FOBOS"),
         (lambda p: AdaGrad(p, regularizer=Cubic()), "Cubic is not lazy.*use FOBOS"),
+        (lambda p: AROW(p, regularizer=Oscar()), "AROW has a step of its own.*use FOBOS"),
+        (lambda p: AROW(p, initial_precision=0.0), "initial_precision must be finite and above 0"),
         (lambda p: SGD(p, regularizer=L1(0.1)), "L1 would have no effect.*use regularizer=none"),
         (lambda p: CumulativeL1(p), "got no regularizer: use regularizer=l1"),
         (lambda p: CumulativeL1(p, regularizer=L2()), "got L2: use regularizer=l1, or FOBOS"),
@@ -422,6 +430,35 @@ def test_what_does_not_go_together_is_refused(build, message):
         build([parameter_of([0.0])])
 
 
+def test_steps_of_arow_by_hand():
+    """Under one gradient g = 2 and P = 1 at the start, rates are lr / (1 + 4 t)."""
+    parameter = parameter_of([0.0, 5.0])
+    optimizer = AROW([parameter], lr=0.5)
+    for _ in range(3):
+        set_gradient(parameter, [(0, 2.0)])
+        optimizer.step()
+    assert parameter.tolist() == pytest.approx([-0.5 * 2 * (1 / 5 + 1 / 9 + 1 / 13), 5.0])
+
+
+@pytest.mark.parametrize("kind", [LOGISTIC, HINGE])
+def test_arow_finds_a_planted_direction(kind):
+    """From differences of pairs in the right order, among features that say nothing."""
+    generator = np.random.default_rng(3)
+    truth = np.concatenate([[1.0, -2.0, 0.5], np.zeros(20)])
+    parameter = parameter_of(np.zeros(truth.size))
+    optimizer = AROW([parameter], 0.3, L1(0.1))
+    for _ in range(1000):
+        x = generator.normal(size=truth.size)
+        x *= np.sign(x @ truth)
+        optimizer.catch_up(torch.arange(truth.size))
+        factor = -SLOPES[kind](float(parameter.detach().numpy() @ x))
+        set_gradient(parameter, [(j, factor * v) for j, v in enumerate(x)])
+        optimizer.step()
+    optimizer.flush()
+    found = parameter.detach().numpy()
+    assert found @ truth / np.linalg.norm(found) / np.linalg.norm(truth) > 0.9
+
+
 def test_a_class_without_the_needed_method_is_named():
     class Half:
         separable = lazy = True
@@ -437,7 +474,7 @@ def test_a_class_without_the_needed_method_is_named():
         FOBOS([parameter_of([0.0])], regularizer=Half())
 
 
-@pytest.mark.parametrize("kind", [FOBOS, RDA, FobosOscar, SGD, AdaGrad, CumulativeL1])
+@pytest.mark.parametrize("kind", [FOBOS, RDA, FobosOscar, SGD, AdaGrad, AROW, CumulativeL1])
 def test_states_of_others_are_refused(kind):
     regularizers = {SGD: (None, None), FobosOscar: (Oscar(0.1), Oscar(0.2))}
 

@@ -2,6 +2,7 @@
 
 from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.optim.adapter import adapted
+from torchtune_smt.optim.arow import AROW
 from torchtune_smt.optim.cumulative_l1 import CumulativeL1
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.lazy_oscar import FobosOscar
@@ -10,6 +11,7 @@ from torchtune_smt.optim.sgd import SGD
 from torchtune_smt.optim.sparse import SparseOptimizer, lengthened
 
 __all__ = [
+    "AROW",
     "FOBOS",
     "RDA",
     "SGD",

@@ -54,6 +54,8 @@ class AdaGrad(SparseOptimizer):
         An argument is out of range, or the regulariser lacks what is needed.
     """
 
+    # Whether steps are divided by √G, and not, as in AROW, by G.
+    square_root: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("lr", "regularizer", "unregularized")
     marks: ClassVar[tuple[str, ...]] = ("last",)
     least: ClassVar[Mapping[str, float]] = {"sum": 0.0}
@@ -84,21 +86,21 @@ class AdaGrad(SparseOptimizer):
         if unsaid:
             raise ValueError(
                 f"{name} has a value or prox of its own, and {' and '.join(unsaid)} from a parent, "
-                f"which does not count: say in {name} whether it is separable and lazy, as AdaGrad "
-                "needs it, or use FOBOS (optimizer=fobos)"
+                f"which does not count: say in {name} whether it is separable and lazy, as "
+                f"{self._name} needs it, or use FOBOS (optimizer=fobos)"
             )
         if not facts["separable"]:
             raise ValueError(
-                f"AdaGrad has a step of its own for each coordinate, and {name} is not separable: "
-                "its prox under such steps is not the one that is known (for OSCAR, not sort and "
-                "pool); use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet "
-                "as regularizer"
+                f"{self._name} has a step of its own for each coordinate, and {name} is not "
+                "separable: its prox under such steps is not the one that is known (for OSCAR, not "
+                f"sort and pool); use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 "
+                "or ElasticNet as regularizer"
             )
         if not facts["lazy"] and elastic_strengths(regularizer) is None:
             raise ValueError(
-                f"AdaGrad puts regularisation off until a weight is needed, and {name} is not "
-                "lazy: use FOBOS (optimizer=fobos) instead of AdaGrad, or L1, L2 or ElasticNet as "
-                "regularizer"
+                f"{self._name} puts regularisation off until a weight is needed, and {name} is not "
+                f"lazy: use FOBOS (optimizer=fobos) instead of {self._name}, or L1, L2 or "
+                "ElasticNet as regularizer"
             )
 
     def puts_off(self, group: Group) -> bool:
@@ -123,12 +125,13 @@ class AdaGrad(SparseOptimizer):
         weight = parameter.index_select(0, indices)
         accumulated = state["sum"].index_select(0, indices)
         late = state["step"] - state["last"].index_select(0, indices)
-        weight = _regularized(weight, accumulated, late, indices, settings)
+        weight = _regularized(weight, self._divisor(accumulated), late, indices, settings)
         accumulated.addcmul_(gradient, gradient)
+        divisor = self._divisor(accumulated)
         # Where G = 0, g is 0 too (or its square is, in floating point).
-        update = torch.where(accumulated > 0, gradient / accumulated.sqrt(), 0)
+        update = torch.where(divisor > 0, gradient / divisor, 0)
         weight.sub_(update, alpha=group["lr"])
-        weight = _regularized(weight, accumulated, None, indices, settings)
+        weight = _regularized(weight, divisor, None, indices, settings)
         state["step"] += 1
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
@@ -137,10 +140,14 @@ class AdaGrad(SparseOptimizer):
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         late = state["step"] - state["last"].index_select(0, indices)
         weight = parameter.index_select(0, indices)
-        accumulated = state["sum"].index_select(0, indices)
-        weight = _regularized(weight, accumulated, late, indices, settings)
+        divisor = self._divisor(state["sum"].index_select(0, indices))
+        weight = _regularized(weight, divisor, late, indices, settings)
         parameter.index_copy_(0, indices, weight)
         state["last"].index_fill_(0, indices, state["step"])
+
+    def _divisor(self, accumulated: Tensor) -> Tensor:
+        """Return what steps are divided by."""
+        return accumulated.sqrt() if self.square_root else accumulated
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
@@ -153,6 +160,7 @@ class AdaGrad(SparseOptimizer):
             state["step"],
             steps,
             (float(group["lr"]), float(lambda1), float(lambda2)),
+            self.square_root,
             group["unregularized"],
             first,
         )
@@ -160,14 +168,14 @@ class AdaGrad(SparseOptimizer):
 
 
 def _regularized(
-    weight: Tensor, accumulated: Tensor, times: Tensor | None, indices: Tensor, settings: Group
+    weight: Tensor, divisor: Tensor, times: Tensor | None, indices: Tensor, settings: Group
 ) -> Tensor:
-    """Return weights after `times` (None: 1) proximal steps of size lr / √G, none where G = 0."""
+    """Return weights after `times` (None: 1) proximal steps of size lr / divisor, none for 0."""
     regularizer = settings["regularizer"]
     if regularizer is None:
         return weight
-    free = (accumulated == 0) | (indices < settings["unregularized"])
-    step = (settings["lr"] / accumulated.sqrt()).masked_fill_(free, 0)
+    free = (divisor == 0) | (indices < settings["unregularized"])
+    step = (settings["lr"] / divisor).masked_fill_(free, 0)
     if times is not None:
         free |= times == 0
     if times is None:

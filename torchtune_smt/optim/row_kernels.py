@@ -81,10 +81,11 @@ def adagrad(
     step: int,
     steps: RowSteps,
     strengths: tuple[float, float, float],
+    square_root: bool,
     unregularized: int,
     begin: int,
 ) -> int:
-    """`AdaGrad` row by row.
+    """`AdaGrad` row by row; `AROW` without the square root.
 
     `total` is G (float64 [D]), `last` (int32 [D]) and `step` count steps; `strengths` are (lr,
     λ1, λ2).
@@ -98,7 +99,8 @@ def adagrad(
             j = feature[p]
             w, late = weight[j], step - last[j]
             if late > 0 and j >= unregularized and total[j] > 0.0:
-                w = elastic_repeated(w, lr / math.sqrt(total[j]), late, lambda1, lambda2)
+                divisor = math.sqrt(total[j]) if square_root else total[j]
+                w = elastic_repeated(w, lr / divisor, late, lambda1, lambda2)
                 weight[j] = w
             last[j] = step
             z += w * value[p]
@@ -114,10 +116,10 @@ def adagrad(
             g = factor * value[p]
             total[j] += g * g
             if total[j] > 0.0:
-                rate = lr / math.sqrt(total[j])
-                w = weight[j] - lr * (g / math.sqrt(total[j]))
+                divisor = math.sqrt(total[j]) if square_root else total[j]
+                w = weight[j] - lr * (g / divisor)
                 if j >= unregularized:
-                    w = elastic_repeated(w, rate, 1, lambda1, lambda2)
+                    w = elastic_repeated(w, lr / divisor, 1, lambda1, lambda2)
                 weight[j] = w
             last[j] = step
     return margins.size
