@@ -265,6 +265,36 @@ def test_threads_change_nothing():
         np.testing.assert_array_equal(a, b)
 
 
+def test_derivations_are_those_of_the_best_translations():
+    """Phrases in the order of the target side; what they cover is the sentence, each word once."""
+    phrases = [
+        Phrase(("u", "v"), ("a", "b"), (-0.2, 0.0), ()),
+        Phrase(("w",), ("c",), (-0.1, 0.0), ()),
+        Phrase(("w",), ("d", "d"), (-0.3, 0.0), ()),
+    ]
+    sentences = [["w", "u", "v"], ["x", "w"], ["u", "v", "w", "w"], []]
+    sources = [Source(i, words) for i, words in enumerate(sentences)]
+    for unknown, copied in (("keep", "x"), ("drop", "")):
+        decoder = decoder_of(phrases, templates=[RuleId()], unknown=unknown)
+        # Backwards is better.
+        snapshot = weights(TranslationModel0=1.0, Distortion=-1.0)
+        jumps = 0
+        for source, kbest in zip(sources, decoder.decode(sources, snapshot), strict=True):
+            whole = decoder.derivation(source, snapshot)
+            assert [w for p in whole.parts for w in p.target.split()] == words_of(kbest)
+            covered = [w for p in whole.parts for w in p.source.split()]
+            assert sorted(covered) == sorted(source.words)
+            jumps += covered != source.words
+            named = Counter(f"{'_'.join(p.source.split())}~{'_'.join(p.target.split())}"
+                            for p in whole.parts if p.source != "x")  # fmt: skip
+            features = features_of(kbest, 0, decoder.features)
+            fired = {name: n for name, n in features.items() if name.startswith("rule_id:")}
+            fired.pop("rule_id:x~x", None)
+            assert fired == {f"rule_id:{name}": n for name, n in named.items()}
+            assert all(p.target == copied for p in whole.parts if p.source == "x")
+        assert jumps
+
+
 @pytest.mark.parametrize("name", ["k", "pop_limit", "stack_size", "table_limit", "threads"])
 def test_limits_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):

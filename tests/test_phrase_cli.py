@@ -14,6 +14,7 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features.template import template_of
 from torchtune_smt.models import load_model
+from torchtune_smt.models.moses_ini import read_moses_ini
 
 # The published strength leaves hardly any of the features of so short a run.
 SHORT = [
@@ -162,11 +163,29 @@ def test_translating_with_a_moses_ini(moses: Path) -> None:
     assert outcome.check().out == "a house\nhome a house\n"
 
 
+def test_features_that_moses_does_not_know(moses: Path) -> None:
+    """Their weights cannot be in a moses.ini, and none is written without them."""
+    options = [*MOSES, "init=file", "init.file=start", "data.dev=[dev.de,dev.en]"]
+    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=sparse", "features=rule_id"]
+    (moses / "start").write_text("LM0_0 0.5\nrule_id:haus~home 0.1\n")
+    outcome = run_command("train", *options, folder=moses).check()
+    assert "1 features with a weight, such as rule_id:haus~home, are none of Moses's" in outcome.out
+    assert not (moses / "sparse" / "moses.ini").exists()
+
+
 def test_tuning_from_a_moses_ini(moses: Path) -> None:
     options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
-    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=run"]
+    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=run", "features=dense"]
     run_command("train", *options, folder=moses).check()
     assert weights_of(moses / "run" / "weights.txt.gz")["Distortion0_0"] == 0.3
+    # The run has a moses.ini with its weights, and the model's tables.
+    tuned, options_of_it = read_moses_ini(moses / "run" / "moses.ini"), ["input=dev.de"]
+    found = weights_of(moses / "run" / "weights.txt.gz")
+    assert {name: value for name, value in tuned.weights.items() if value != 0} == found
+    assert tuned.limits == {"distortion_limit": 4}
+    options_of_it += [*MOSES, "model.ini=run/moses.ini", "weights=run/moses.ini"]
+    outcome = run_command("translate", *options_of_it, folder=moses).check()
+    assert outcome.out.splitlines() == read_lines(moses / "run" / "dev.translations.txt")
     (moses / "moses.ini").write_text(INI.replace("LM0= 0.5", ""))
     outcome = run_command("train", *options, "overwrite=true", folder=moses)
     assert outcome.code == 1

@@ -167,10 +167,13 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
+        note = None if parts.model is None else parts.model.export(folder, weights)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / WEIGHTS, weights, origin)
         _tidy(cfg, folder)
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
+    if note is not None:
+        print(note)
     return after["dev"].score
 
 

@@ -235,6 +235,16 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         uncovered = _uncovered(self.grammar.source_words.lookup(source.words), symbols)
         return [source.words[i] for i in np.flatnonzero(uncovered).tolist()]
 
+    def _weighed(
+        self, source: Source, snapshot: Snapshot
+    ) -> tuple[SentenceRules, Prepared, Float64, Float64]:
+        """Return what `_translate` takes of one sentence, but for k."""
+        ((rules, prepared),) = self._prepared([source])
+        n_dense = len(self.dense_names)
+        ids = np.concatenate([np.arange(n_dense), rules.sparse.id])
+        dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
+        return rules, prepared, sparse_weight, dense_weight
+
     def fork(self) -> Self:
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = super().fork()

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.cube_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
@@ -143,11 +141,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the rules of the best translation."""
-        ((rules, prepared),) = self._prepared([source])
-        n_dense = len(self.dense_names)
-        ids = np.concatenate([np.arange(n_dense), rules.sparse.id])
-        dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
-        chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
+        rules, *rest = self._weighed(source, snapshot)
+        chart, found = self._search(rules, *rest, 1)
 
         def child(d: int, number: int) -> int:
             """Return the derivation that another one has for its first (0) or second child."""

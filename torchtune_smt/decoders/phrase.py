@@ -8,9 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int32
+from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
-from torchtune_smt.decoders.hiero_kbest_kernels import best_derivations
+from torchtune_smt.decoders.hiero_chart_kernels import CHILD1, RULE, Chart
+from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, best_derivations
 from torchtune_smt.decoders.phrase_option_kernels import (
     LOG_10,
     Columns,
@@ -24,6 +27,7 @@ from torchtune_smt.decoders.phrase_option_kernels import (
 from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
 from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.grammar.reordering import ORIENTATIONS
+from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model
 
 DISTORTION = "Distortion0_0"
@@ -185,6 +189,51 @@ class PhraseDecoder(GrammarDecoder[Options]):
         dense_weight: Float64,
         k: int,
     ) -> Hypotheses:
+        columns, options, orientations = self._columns, prepared, len(self._orientations)
+        chart, span, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k)
+        return read_off(
+            chart,
+            span,
+            derivations,
+            options,
+            columns,
+            orientations,
+            rules.sparse.begin,
+            rules.sparse.feature,
+            rules.sparse.id,
+            rules.sparse.rows,
+        )
+
+    def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
+        """Return the phrases of the best translation, in the order of the target side."""
+        rules, *rest = self._weighed(source, snapshot)
+        chart, _, found = self._search(rules, *rest, 1)
+        phrases = []
+        d = int(found.pool[found.item[chart.goal, 0]])
+        while chart.edge[found.derivation[d, 0], CHILD1] >= 0:
+            edge, rank = chart.edge[found.derivation[d, 0]], found.derivation[d, RANK1]
+            rule, copied = int(edge[RULE]), int(edge[RULE]) - rules.grammar.rule.size
+            # A sentence without words has no phrase.
+            if rule >= 0:
+                if copied < 0:
+                    sides = self.grammar.rule_text(int(rules.grammar.rule[rule]))
+                    left, right = map(" ".join, sides)
+                else:
+                    left = source.words[copied]
+                    right = left if rules.copies[copied] >= 0 else ""
+                phrases.append(Derivation(left, right))
+            d = int(found.pool[found.item[edge[CHILD1], 0] + rank])
+        return Derivation("", "", tuple(reversed(phrases)))
+
+    def _search(
+        self,
+        rules: SentenceRules,
+        prepared: Options,
+        sparse_weight: Float64,
+        dense_weight: Float64,
+        k: int,
+    ) -> tuple[Chart, Int32, Derivations]:
+        """Return the graph of a sentence, where its phrases stand, and its best derivations."""
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
         # whatever the distortion limit, the next phrase may begin at the first word that is not
         # translated.
@@ -240,16 +289,5 @@ class PhraseDecoder(GrammarDecoder[Options]):
             self.pop_limit,
             self.stack_size,
         )
-        derivations = best_derivations(chart, options.begin, options.symbol, k, self.unique)
-        return read_off(
-            chart,
-            span,
-            derivations,
-            options,
-            columns,
-            orientations,
-            rules.sparse.begin,
-            rules.sparse.feature,
-            rules.sparse.id,
-            rules.sparse.rows,
-        )
+        found = best_derivations(chart, options.begin, options.symbol, k, self.unique)
+        return chart, span, found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Part
+from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.lm.model import NgramModel
@@ -67,6 +69,16 @@ class ModelSource(Protocol):
             "tuner.tune_on=train needs a grammar that can leave a sentence out again, and one that "
             "is read from a file cannot: use model=hiero or model=phrase, or tuner.tune_on=dev"
         )
+
+    def export(self, folder: Path, weights: NamedWeights) -> str | None:
+        """Write tuned weights to a run's folder as another decoder of this model takes them.
+
+        Returns
+        -------
+        str, optional
+            Why nothing is written, although there is such a decoder.
+        """
+        return None
 
     def open(
         self,

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import numpy as np
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Part, short
+from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.textio import reading
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini
+from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini, write_moses_ini
+
+INI: Final = "moses.ini"
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,21 @@ class MosesModel(ModelSource):
             language_model_part=Part(str(arpa), short(language_model.checksum)),
             limits=ini.limits,
         )
+
+    def export(self, folder: Path, weights: NamedWeights) -> str | None:
+        """Write ``moses.ini``: that of the model, with the tuned weights."""
+        ini = read_moses_ini(self.ini)
+        values = weights.read(None, np.arange(len(weights.features)))
+        active = np.flatnonzero(values)
+        tuned = dict(zip(weights.features.names(active), values[active].tolist(), strict=True))
+        more = [name for name in tuned if name not in ini.weights]
+        if more:
+            return (
+                f"no {INI} is written: {len(more):,} features with a weight, such as {more[0]}, "
+                "are none of Moses's"
+            )
+        write_moses_ini(folder / INI, ini, tuned)
+        return None
 
     def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:
         """Return the file of a feature, or the one given in its place."""

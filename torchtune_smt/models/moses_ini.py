@@ -122,7 +122,7 @@ def write_moses_ini(
 ) -> None:
     """Write a configuration file like another one, with other weights.
 
-    What else the other one says stays as it is.
+    What else the other one says stays as it is; in another folder, relative paths become absolute.
 
     Parameters
     ----------
@@ -143,12 +143,13 @@ def write_moses_ini(
         widths[label] = widths.get(label, 0) + 1
     renamed = {LANGUAGE_MODEL: ini.language_model.name}
     section = ""
+    moved = Path(path).resolve().parent != ini.path.resolve().parent
     with atomic_writer(path) as file:
         for line in read_lines(ini.path):
             if header := re.fullmatch(r"\s*\[(.+)\]\s*", line):
                 section = header[1]
             if section not in ("weight", "weight-file"):
-                file.write(line + "\n")
+                file.write((_with_absolute_path(line, ini) if moved else line) + "\n")
         if weight_file is not None:
             file.write(f"[weight-file]\n{weight_file}\n\n")
         file.write("[weight]\n")
@@ -156,6 +157,14 @@ def write_moses_ini(
             values = (weights.get(f"{label}_{i}", 0.0) for i in range(width))
             numbers = " ".join(map(repr, map(float, values)))
             file.write(f"{renamed.get(label, label)}= {numbers}\n")
+
+
+def _with_absolute_path(line: str, ini: MosesIni) -> str:
+    """Return a line that names a file, as any folder may have it."""
+    text, mark, comment = line.partition("#")
+    folder = ini.path.resolve().parent
+    text = re.sub(r"(?<!\S)path=(\S+)", lambda found: f"path={folder / found[1]}", text)
+    return text + mark + comment
 
 
 class _Reader:
