@@ -38,7 +38,7 @@ def phrases(n, m, links, max_length, unaligned_edges):
 
 
 def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unaligned_edges):
-    """For each initial phrase the list of its rules."""
+    """For each initial phrase the list of its rules, each with the links between its symbols."""
     initial = phrases(len(source), len(target), links, max_length, unaligned_edges)
     for s, e, t, u in initial:
         inner = [p for p in initial if s <= p[0] and p[1] <= e and t <= p[2] and p[3] <= u]
@@ -55,12 +55,13 @@ def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unalig
             covered = {i for p in gaps for i in range(p[0], p[1])}
             if not any(s <= i < e and i not in covered for i, _ in links):
                 continue
-            side, target_side = [], []
+            side, target_side, place, target_place = [], [], {}, {}
             for i in range(s, e):
                 starts = [k for k, p in enumerate(gaps) if p[0] == i]
                 if starts:
                     side.append(f"[{starts[0] + 1}]")
                 elif i not in covered:
+                    place[i] = len(side)
                     side.append(source[i])
             covered = {j for p in gaps for j in range(p[2], p[3])}
             for j in range(t, u):
@@ -68,9 +69,11 @@ def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unalig
                 if starts:
                     target_side.append(f"[{starts[0] + 1}]")
                 elif j not in covered:
+                    target_place[j] = len(target_side)
                     target_side.append(target[j])
             if len(side) <= max_symbols:
-                rules.append((tuple(side), tuple(target_side)))
+                inside = sorted((place[i], target_place[j]) for i, j in links if i in place)
+                rules.append(((tuple(side), tuple(target_side)), tuple(inside)))
         yield rules
 
 
@@ -81,7 +84,7 @@ def brute_force(sources, targets, alignments, *, share, **options):
     for source, target, links in zip(sources, targets, alignments, strict=True):
         links = sorted(set(map(tuple, links)))
         for rules in rules_of(source, target, links, **options):
-            for rule in rules:
+            for rule, _ in rules:
                 counts[rule] += Fraction(1, len(rules)) if share else 1
         pairs.update((source[i], target[j]) for i, j in links)
         pairs.update((w, None) for i, w in enumerate(source) if i not in {a for a, _ in links})
@@ -231,6 +234,51 @@ def test_extraction_is_that_of_the_definition(bitext, options, share):
     assert_close(found, {rule: values for rule, (_, values) in expected.items()}, 1e-12)
     for rule, count in zip(texts, grammar.counts.rule_count, strict=True):
         assert count == pytest.approx(expected[rule][0], rel=1e-12)
+
+
+@settings(max_examples=100)
+@given(bitexts(), options)
+def test_rules_keep_the_links_of_most_sentences(bitext, options):
+    """Of a sentence that has several for a rule, one counts."""
+    grammar = extracted(bitext, **options)
+    seen = defaultdict(list)
+    for source, target, links in zip(*bitext, strict=True):
+        here = defaultdict(set)
+        for rules in rules_of(source, target, sorted(set(links)), **options):
+            for rule, own in rules:
+                here[rule].add(own)
+        for rule, own in here.items():
+            seen[rule].append(own)
+    assert len(seen) == len(grammar)
+    for r in range(len(grammar)):
+        links = tuple(grammar.links(r))
+        alternatives = seen[tuple(map(tuple, grammar.rule_text(r)))]
+        surely = Counter(one for own in alternatives if len(own) == 1 for one in own)
+        perhaps = Counter(one for own in alternatives for one in own)
+        assert perhaps[links] >= max(surely.values(), default=1)
+
+
+@settings(max_examples=100)
+@given(bitexts(min_sentences=2), options, st.booleans())
+def test_rule_counts_are_those_without_the_sentence(bitext, options, share):
+    grammar = extracted(bitext, share, **options).with_rule_counts()
+    assert grammar.dense_names[-2:] == ["LogRuleCount", "UniqueRule"]
+    for i in range(-1, len(bitext[0])):
+        without = tuple([*side[:i], *side[i + 1 :]] for side in bitext) if i >= 0 else bitext
+        counts = brute_force(*without, share=share, **options)
+        sentences = Counter(
+            rule
+            for source, target, links in zip(*without, strict=True)
+            for rule in {
+                rule
+                for rules in rules_of(source, target, sorted(set(links)), **options)
+                for rule, _ in rules
+            }
+        )
+        found = sentence_rules(grammar, bitext[0][max(i, 0)], train_index=i)
+        for rule, values in found.items():
+            expected = [math.log10(counts[rule][0]), float(sentences[rule] == 1)]
+            assert values[-2:] == pytest.approx(expected, abs=1e-12)
 
 
 @settings(max_examples=100)

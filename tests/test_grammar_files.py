@@ -109,8 +109,21 @@ IMPOSSIBLE = {
     "lexicon_target": lambda a: a.__setitem__(-1, 9999),
     "own_rule": lambda a: a.__setitem__(0, 9999),
     "own_link": lambda a: a.__setitem__((0, 1), -1),
+    "rule_alignment": lambda a: a.__setitem__(0, 9999),
+    "point_begin": lambda a: a.__setitem__(1, 0),
+    "point": lambda a: a.__setitem__(slice(None), 5),
     "own_link_begin": lambda a: a.__setitem__(1, -1),
 }
+
+
+def test_a_grammar_of_an_earlier_version_has_no_alignments(grammar, tmp_path):
+    assert grammar.links(0)
+    for name in ("rule_alignment", "point_begin", "point"):
+        del grammar.arrays[name]
+    save_grammar(tmp_path / "grammar", grammar)
+    loaded = load_grammar(tmp_path / "grammar")
+    assert loaded.links(0) is None
+    assert_same(loaded, grammar)
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)

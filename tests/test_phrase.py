@@ -277,7 +277,7 @@ def test_derivations_are_those_of_the_best_translations():
     for unknown, copied in (("keep", "x"), ("drop", "")):
         decoder = decoder_of(phrases, templates=[RuleId()], unknown=unknown)
         # Backwards is better.
-        snapshot = weights(TranslationModel0=1.0, Distortion=-1.0)
+        snapshot = weights(TranslationModel0=1.0, Distortion0=-1.0)
         jumps = 0
         for source, kbest in zip(sources, decoder.decode(sources, snapshot), strict=True):
             whole = decoder.derivation(source, snapshot)

@@ -23,6 +23,7 @@ from torchtune_smt.features.template import (
     template_of,
     templates_of,
 )
+from torchtune_smt.grammar import extract_grammar
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
 from torchtune_smt.models import Model
@@ -161,6 +162,28 @@ def test_store_gives_the_names_of_each_rule(given_rules, data):
             source, target = grammar.rule_text(rule)
             expected = sparse_names(Rule(tuple(source), tuple(target)))
             assert features.names(ids[begin[i] : begin[i + 1]]) == expected
+
+
+def test_alignments_of_hierarchical_rules():
+    """Links between words alone: gaps have places, and no links."""
+    text = "ja ich habe es gesehen".split(), "i have seen it".split()
+    links = [(1, 0), (2, 1), (3, 3), (4, 2)]
+    grammar = extract_grammar([text[0]], [text[1]], [links], max_symbols=4)
+    features = Vocabulary()
+    store = RuleFeatures(grammar, [WordAlignment()], features)
+    names = {}
+    for rule in range(len(grammar)):
+        found = store.of_sentence(np.array([rule]))
+        text = " ".join(" ".join(side) for side in grammar.rule_text(rule))
+        names[text] = features.names(found.id[found.feature])
+    assert names["habe [1] gesehen have seen [1]"] == [
+        "alignment:habe~have",
+        "alignment:gesehen~seen",
+    ]
+    assert names["[1] es [2] [1] [2] it"] == ["alignment:es~it"]
+    del grammar.arrays["point_begin"]
+    with pytest.raises(ValueError, match="this grammar has none; build the model anew"):
+        RuleFeatures(grammar.with_rule_counts(), [WordAlignment()], features)
 
 
 def test_store_makes_room():

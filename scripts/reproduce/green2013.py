@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import forecast
-from runs import LOG, REPOSITORY, Run, complete, read_log
+from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, read_log
 from tuned import SIGNIFICANCE
 
 from torchtune_smt.core.errors import InputError
@@ -34,6 +34,7 @@ from torchtune_smt.features.template import template_of
 from torchtune_smt.metrics.corpus import corpus_bleu
 
 RESULT: Final = "result.json"
+ANYWHERE: Final = "weights.test.txt"
 TEST: Final = "test.translations.txt"
 CORPUS: Final = "multi30k"
 BASELINE: Final = "mira_dense"
@@ -189,7 +190,11 @@ def do_run(key: str, seed: int, options: Options) -> Result | None:
         return before
     output = folder / TEST
     if not output.is_file():
-        command = [sys.executable, "scripts/translate.py", f"weights={folder / 'weights.txt.gz'}"]
+        # The tables of dev and test are parts of one, and weights say to which they belong.
+        with atomic_writer(folder / ANYWHERE) as file:
+            lines = read_lines(folder / WEIGHTS)
+            file.writelines(f"{line}\n" for line in lines if not line.startswith("#"))
+        command = [sys.executable, "scripts/translate.py", f"weights={folder / ANYWHERE}"]
         command += [
             f"input={options.data / 'test.de'}",
             f"output={output}",
@@ -200,7 +205,7 @@ def do_run(key: str, seed: int, options: Options) -> Result | None:
         if done.returncode != 0:
             return None
     log_ = read_log(folder)
-    names, values = read_weights(folder / "weights.txt.gz")
+    names, values = read_weights(folder / WEIGHTS)
     active = [names[i] for i in range(len(names)) if values[i] != 0]
     begin, end = run.dates
     result = Result(

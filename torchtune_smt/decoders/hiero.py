@@ -141,8 +141,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the rules of the best translation."""
-        rules, *rest = self._weighed(source, snapshot)
-        chart, found = self._search(rules, *rest, 1)
+        rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
+        chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
 
         def child(d: int, number: int) -> int:
             """Return the derivation that another one has for its first (0) or second child."""

@@ -206,8 +206,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the phrases of the best translation, in the order of the target side."""
-        rules, *rest = self._weighed(source, snapshot)
-        chart, _, found = self._search(rules, *rest, 1)
+        rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
+        chart, _, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
         phrases = []
         d = int(found.pool[found.item[chart.goal, 0]])
         while chart.edge[found.derivation[d, 0], CHILD1] >= 0:

@@ -85,7 +85,8 @@ class RuleFeatures:
         if self._aligned and grammar.point_begin is None:
             raise ValueError(
                 f"{self._aligned[0].name} features need the word alignment of each rule, and this "
-                "grammar has none; take model=phrase, or a phrase table with alignments"
+                "grammar has none; build the model anew if an earlier version has built it, or "
+                "take a phrase table with alignments"
             )
         if self._oriented and not orientations:
             raise ValueError(
@@ -177,9 +178,7 @@ class RuleFeatures:
         for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
             source, target = grammar.sides(rule)
             if self._aligned:
-                assert grammar.point_begin is not None and grammar.points is not None
-                begin, end = grammar.point_begin[rule], grammar.point_begin[rule + 1]
-                links = grammar.points[begin:end].tolist()
+                links = grammar.links(rule) or []
             names += self._names(
                 [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
                 [_text(self._target_text, grammar.target_words, symbol) for symbol in target],

@@ -50,16 +50,19 @@ class Grammar(ABC):
     reordering : ReorderingType or None
         What the last columns of features are: one for each orientation of a phrase, of which a
         derivation has one or none.
-    point_begin : int64 [rules + 1], optional
+    point_begin : int64 [alignments + 1], optional
     points : int32 [points, 2], optional
-        Word alignment of each rule: places of a source and of a target word. None if nobody knows
-        it.
+        Word alignments: places of a source and of a target word among the symbols of a rule. None
+        if nobody knows them.
+    rule_alignment : int32 [rules], optional
+        Which of them a rule has; None: each has its own, in their order.
     """
 
     gaps: ClassVar[bool] = True
     reordering: ReorderingType | None = None
     point_begin: Int64 | None = None
     points: Int32 | None = None
+    rule_alignment: Int32 | None = None
 
     source_words: Vocabulary
     target_words: Vocabulary
@@ -137,6 +140,14 @@ class Grammar(ABC):
             rule = np.arange(begin, min(begin + (1 << 16), len(self)))
             rank = rule - self.source_rule_begin[self.rule_source[rule]]
             yield rule[rank < self.table_limit]
+
+    def links(self, rule: int) -> list[tuple[int, int]] | None:
+        """Return the places of linked words of a rule, on both sides; None if nobody knows."""
+        if self.point_begin is None or self.points is None:
+            return None
+        number = rule if self.rule_alignment is None else self.rule_alignment[rule]
+        begin, end = self.point_begin[number], self.point_begin[number + 1]
+        return [(s, t) for s, t in self.points[begin:end].tolist()]
 
     def sides(self, rule: int) -> tuple[list[int], list[int]]:
         """Return the symbols of both sides of a rule, -1 and -2 for its first and second gap."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_kernels import Lexicon, RuleCounts
+from torchtune_smt.grammar.extraction_kernels import PERIOD, UNIT
+from torchtune_smt.grammar.orientation_kernels import LINK
+from torchtune_smt.grammar.phrase_table import RULE_COUNT, UNIQUE_RULE
 from torchtune_smt.grammar.trie import Trie
 
 DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
+COUNT_NAMES = [RULE_COUNT, UNIQUE_RULE]
 
 
 class ExtractedGrammar(Grammar):
@@ -40,8 +44,14 @@ class ExtractedGrammar(Grammar):
         `Lexicon` ``lexicon_...``, those of `Trie` ``trie_...``; others are those of `Grammar`. For
         each training sentence there are its rules, ``own_rule`` (int32, ascending) with counts
         ``own_low`` (int64, units of 1 / UNIT) from ``own_begin`` on, and its word links,
-        ``own_link`` (int32 [links, 2], with those to NULL) from ``own_link_begin`` on.
+        ``own_link`` (int32 [links, 2], with those to NULL) from ``own_link_begin`` on. Where word
+        alignments were kept, ``point`` (int32) and ``point_begin`` have them
+        (`orientation_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which
+        is the one in most sentences that a rule occurs in.
     table_limit : int
+    rule_counts : bool
+        Two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``, 1 where
+        it occurred in one sentence alone.
     """
 
     def __init__(
@@ -51,11 +61,12 @@ class ExtractedGrammar(Grammar):
         arrays: dict[str, np.ndarray],
         *,
         table_limit: int = 30,
+        rule_counts: bool = False,
     ) -> None:
         if table_limit < 1:
             raise ValueError(f"table_limit must be 1 or more, not {table_limit}")
         self.source_words, self.target_words = source_words, target_words
-        self.dense_names = list(DENSE_NAMES)
+        self.dense_names = [*DENSE_NAMES, *(COUNT_NAMES if rule_counts else [])]
         self.table_limit = table_limit
         self.arrays = arrays
         self.trie = Trie(arrays["trie_symbol"], arrays["trie_child_begin"])
@@ -66,6 +77,25 @@ class ExtractedGrammar(Grammar):
         self.counts = RuleCounts(*(arrays[f"counts_{name}"] for name in RuleCounts._fields))
         self.lexicon = Lexicon(*(arrays[f"lexicon_{name}"] for name in Lexicon._fields))
         self.source_rule_begin = self.counts.rule_begin
+        # Those that were built by earlier versions have no alignments.
+        self.point_begin = arrays.get("point_begin")
+        if self.point_begin is not None:
+            self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
+        self.rule_alignment = arrays.get("rule_alignment")
+        self._sentences: Int32 | None = None
+        if rule_counts:
+            rules = np.bincount(arrays["own_rule"], minlength=len(self))
+            self._sentences = rules.astype(np.int32)
+
+    def with_rule_counts(self) -> ExtractedGrammar:
+        """Return the grammar with features of how often its rules occurred."""
+        return ExtractedGrammar(
+            self.source_words,
+            self.target_words,
+            self.arrays,
+            table_limit=self.table_limit,
+            rule_counts=True,
+        )
 
     @property
     def n_sentences(self) -> int:
@@ -97,7 +127,7 @@ class ExtractedGrammar(Grammar):
             self.table_limit,
         )
         self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
-        return begin, rule, dense
+        return begin, rule, self._with_counts(rule, dense, rules)
 
     def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
@@ -110,7 +140,35 @@ class ExtractedGrammar(Grammar):
             sides = np.unique(self.rule_source[rule[piece]]).astype(np.int64)
             words = np.unique(gather(self.source_begin, self.source_symbols, sides)[1])
             self._add_lexical_scores(words[words >= 0], rule[piece], no_links, dense[piece])
-        return dense
+        return self._with_counts(rule, dense, slice(0, 0))
+
+    def _with_counts(self, rule: Int64, dense: Float64, own: slice) -> Float64:
+        """Return all features of rules, given those that are always there.
+
+        Parameters
+        ----------
+        own : slice
+            The rules, among ``own_rule``, of the sentence that is left out.
+        """
+        if self._sentences is None:
+            return dense
+        sentences, counts = self._sentences[rule], self.counts.rule_count[rule]
+        here, place = self._places_of_own(rule, own)
+        sentences[here] -= 1
+        low = self.counts.rule_low[rule][here] - self.arrays["own_low"][own][place]
+        counts[here] -= self.arrays["own_low"][own][place] / UNIT
+        # As `exact_count`: what is left of a sum is what was never added to.
+        counts[here] = np.rint((counts[here] - low / UNIT) / PERIOD) * PERIOD + low / UNIT
+        return np.column_stack([dense, np.log10(counts), sentences == 1])
+
+    def _places_of_own(self, rule: Int64, own: slice) -> tuple[Bool, Int64]:
+        """Return which rules are among a sentence's own ones, and where these stand there."""
+        own_rule = self.arrays["own_rule"][own]
+        if own_rule.size == 0:
+            return np.zeros(rule.size, np.bool_), np.empty(0, np.int64)
+        place = np.minimum(np.searchsorted(own_rule, rule), own_rule.size - 1)
+        here = own_rule[place] == rule
+        return here, place[here]
 
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often rules occurred, float64 [rules]; shares of a phrase's count add up."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction_kernels import UNIT
-from torchtune_smt.grammar.orientation_kernels import LINK
 from torchtune_smt.grammar.phrase_table import RULE_COUNT, UNIQUE_RULE, reordering_names
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -63,31 +62,14 @@ class ExtractedPhrases(ExtractedGrammar):
         super().__init__(source_words, target_words, arrays, table_limit=table_limit)
         self.reordering: ReorderingType = reordering
         self.dense_names = [*DENSE_NAMES, *reordering_names(reordering)]
-        self.point_begin = arrays["point_begin"]
-        self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
-
-    def _rules(self, node: Int32, words: Int32, train_index: int) -> tuple[Int32, Int64, Float64]:
-        begin, rule, dense = super()._rules(node, words, train_index)
-        own = slice(0, 0)
-        if train_index >= 0:
-            own = slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
-        return begin, rule, self._with_counts(rule, dense, own)
-
-    def values(self, rule: Int64) -> Float64:
-        """Return the feature values of rules, float64 [rules, features]."""
-        return self._with_counts(rule, super().values(rule), slice(0, 0))
 
     def _with_counts(self, rule: Int64, dense: Float64, own: slice) -> Float64:
-        """Return all features, given those of `ExtractedGrammar`, without the `own` rules."""
+        """Return all features, given those of any `ExtractedGrammar`, without the `own` rules."""
         counts = self.counts.rule_count[rule]
         orientation = self.arrays["orientation"][rule].astype(np.float64)
-        own_rule = self.arrays["own_rule"][own]
-        if own_rule.size:
-            place = np.minimum(np.searchsorted(own_rule, rule), own_rule.size - 1)
-            here = own_rule[place] == rule
-            place = place[here]
-            counts[here] -= self.arrays["own_low"][own][place] / UNIT
-            orientation[here] -= self.arrays["own_orientation"][own][place]
+        here, place = self._places_of_own(rule, own)
+        counts[here] -= self.arrays["own_low"][own][place] / UNIT
+        orientation[here] -= self.arrays["own_orientation"][own][place]
         kind = self.reordering
         belongs = np.zeros((4, kind.orientations))
         belongs[range(4), _COLUMNS[kind.kind]] = 1.0

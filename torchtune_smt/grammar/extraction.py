@@ -12,7 +12,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar import extracted_kernels, extraction_kernels
+from torchtune_smt.grammar import extracted_kernels, extraction_kernels, rule_link_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
@@ -111,6 +111,25 @@ def extract_grammar(
     if counts not in ("shared", "occurrences"):
         raise ValueError(f"counts must be shared or occurrences, not {counts!r}")
     bitext = number_bitext(sources, targets, alignments)
+    kept = SequenceTable(np.int32, 1024)
+
+    def attached(first: int, last: int) -> tuple[Int32, Int32]:
+        """Return nothing to add up, and which alignment each occurrence of a rule has."""
+        begin, point = rule_link_kernels.find_links(
+            bitext.source_begin,
+            bitext.target_begin,
+            bitext.link_begin,
+            bitext.links,
+            first,
+            last,
+            max_phrase_length,
+            max_symbols,
+            max_gaps,
+            unaligned_edges,
+        )
+        own = kept.intern_spans(point, begin[:-1], begin[1:])
+        return np.zeros((own.size, 0), np.int32), own
+
     arrays = count_rules(
         bitext,
         max_phrase_length=max_phrase_length,
@@ -119,7 +138,12 @@ def extract_grammar(
         unaligned_edges=unaligned_edges,
         share=counts == "shared",
         progress=progress,
+        attached=attached,
     )
+    del arrays["own_sum"]
+    usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), arrays["rule_source"].size)
+    arrays["rule_alignment"] = usual.astype(np.int32)
+    arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
     return ExtractedGrammar(
         bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
     )
@@ -240,6 +264,16 @@ def count_rules(
     arrays["own_begin"] = offsets(own_rules)
     arrays |= _count_links(bitext)
     return arrays
+
+
+def most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
+    """Return the most frequent item of each owner, of equally frequent ones the smallest."""
+    pair, count = np.unique(owner.astype(np.int64) << 32 | item, return_counts=True)
+    owner_of = pair >> 32
+    order = np.lexsort((pair, -count, owner_of))
+    first = np.searchsorted(owner_of[order], np.arange(n))
+    found: Int64 = (pair & 0xFFFFFFFF)[order][first]
+    return found
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -14,6 +14,8 @@ UNIT = 1 << 48
 The integers are taken modulo 2^64, that is, counts modulo 2^16; a float64 beside each tells its
 size. What one sentence adds to one count must be below 2^15.
 """
+PERIOD = 65536.0
+"""2^64 / UNIT: what counts are kept modulo."""
 
 
 @kernel
@@ -346,5 +348,4 @@ def exact_count(low: int, approximate: float) -> float:
     added in one order is taken away in another.
     """
     small = low / UNIT
-    period = 65536.0  # 2^64 / UNIT
-    return float(np.rint((approximate - small) / period)) * period + small
+    return float(np.rint((approximate - small) / PERIOD)) * PERIOD + small

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.arrays import Int32
 from torchtune_smt.core.offsets import gather
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
-from torchtune_smt.grammar.extraction import NumberedBitext, count_rules, number_bitext
+from torchtune_smt.grammar.extraction import (
+    NumberedBitext,
+    count_rules,
+    most_frequent,
+    number_bitext,
+)
 from torchtune_smt.grammar.orientation_kernels import BLOCKS, PHRASES, WORDS, find_orientations
 from torchtune_smt.grammar.reordering import ReorderingType
 
@@ -73,7 +78,7 @@ def extract_phrases(
     arrays["orientation"] = orientation
     # A sentence has no rule 32,768 times.
     arrays["own_orientation"] = own.astype(np.int16)
-    usual = _most_frequent(arrays["own_rule"], arrays.pop("own_first"), rules)
+    usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), rules)
     table = attached.alignments
     arrays["point_begin"], arrays["point"] = gather(table.begin, table.symbols, usual)
     return ExtractedPhrases(
@@ -109,13 +114,3 @@ class _Attached:
         for direction in range(2):
             counted[np.arange(len(counted)), 4 * direction + orientation[:, direction]] = 1
         return counted, self.alignments.intern_spans(point, begin[:-1], begin[1:])
-
-
-def _most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
-    """Return the most frequent item of each owner, of equally frequent ones the smallest."""
-    pair, count = np.unique(owner.astype(np.int64) << 32 | item, return_counts=True)
-    owner_of = pair >> 32
-    order = np.lexsort((pair, -count, owner_of))
-    first = np.searchsorted(owner_of[order], np.arange(n))
-    found: Int64 = (pair & 0xFFFFFFFF)[order][first]
-    return found

@@ -22,7 +22,9 @@ from torchtune_smt.grammar.reordering import ReorderingType
 _VERSION: Final = 2
 _KIND: Final = "grammar"
 # What phrases have besides; see `ExtractedPhrases`.
-_OF_PHRASES: Final = ("orientation", "own_orientation", "point_begin", "point")
+_OF_PHRASES: Final[tuple[str, ...]] = ("orientation", "own_orientation", "point_begin", "point")
+# What others have besides; see `ExtractedGrammar`.
+_ALIGNMENTS: Final[tuple[str, ...]] = ("rule_alignment", "point_begin", "point")
 _WORDS: Final = ("source_words", "target_words")
 
 
@@ -80,12 +82,17 @@ def load_grammar(
         if type(limit) is not int or not 0 < limit < 2**31:
             raise ValueError
         arrays = {name: a for name, a in stored.arrays.items() if not name.startswith(_WORDS)}
-        own = {name: arrays.pop(name) for name in _OF_PHRASES if reordering is not None}
+        besides = _ALIGNMENTS if reordering is None else _OF_PHRASES
+        # Grammars of earlier versions have no alignments.
+        besides = besides if reordering is not None or besides[0] in arrays else ()
+        own = {name: arrays.pop(name) for name in besides}
         _check(arrays, len(source_words), len(target_words))
         kind = None
         if reordering is not None:
             kind = ReorderingType.parse(str(reordering))
             _check_phrases(arrays, own)
+        elif own:
+            _check_alignments(arrays, own)
     except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
     limit = limit if table_limit is None else table_limit
@@ -93,7 +100,7 @@ def load_grammar(
         return ExtractedPhrases(
             source_words, target_words, arrays | own, reordering=kind, table_limit=limit
         )
-    return ExtractedGrammar(source_words, target_words, arrays, table_limit=limit)
+    return ExtractedGrammar(source_words, target_words, arrays | own, table_limit=limit)
 
 
 def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:
@@ -119,6 +126,26 @@ def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]
     source = np.diff(arrays["source_begin"])[arrays["rule_source"][rule]]
     if (point // LINK >= source).any() or (
         point % LINK >= np.diff(arrays["target_begin"])[rule]
+    ).any():
+        raise ValueError
+
+
+def _check_alignments(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:
+    """Raise ValueError unless links lead to symbols of the rules that have them."""
+    begin, point, number = own["point_begin"], own["point"], own["rule_alignment"]
+    sound = point.dtype == number.dtype == np.int32 and point.ndim == 1
+    sound = sound and number.shape == arrays["rule_source"].shape
+    sound = sound and are_offsets(begin, point.size) and bool((np.diff(begin) > 0).all())
+    if not sound or (point < 0).any():
+        raise ValueError
+    if number.size == 0:
+        return
+    if number.min() < 0 or number.max() >= begin.size - 1:
+        raise ValueError
+    source = np.maximum.reduceat(point // LINK, begin[:-1])[number]
+    target = np.maximum.reduceat(point % LINK, begin[:-1])[number]
+    if (source >= np.diff(arrays["source_begin"])[arrays["rule_source"]]).any() or (
+        target >= np.diff(arrays["target_begin"])
     ).any():
         raise ValueError
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.alignment_files import Alignment
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.models.base import Model
 from torchtune_smt.models.built import BuiltModel
 
 
@@ -21,6 +23,9 @@ class BitextModel(BuiltModel):
         See `BuiltModel`.
     max_phrase_length, max_symbols, unaligned_edges, counts, table_limit
         As `extract_grammar` takes them.
+    rule_counts : bool
+        Add features of how often a rule occurred (`ExtractedGrammar`); the model that is kept is
+        the same.
 
     Raises
     ------
@@ -31,6 +36,7 @@ class BitextModel(BuiltModel):
     max_symbols: int = 5
     unaligned_edges: bool = False
     counts: Literal["shared", "occurrences"] = "shared"
+    rule_counts: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +45,20 @@ class BitextModel(BuiltModel):
         if not 1 <= self.max_symbols <= 100:
             bound = "at least 1" if self.max_symbols < 1 else "at most 100"
             raise ValueError(f"max_symbols must be {bound}, not {self.max_symbols}")
+
+    def open(self, bitext: Callable[[], Corpus], **options: Any) -> Model:
+        """Load the model, built if need be; see `ModelSource`."""
+        model = super().open(bitext, **options)
+        if not self.rule_counts:
+            return model
+        assert isinstance(model.grammar, ExtractedGrammar)
+        return replace(model, grammar=model.grammar.with_rule_counts())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a model is built with: nothing that is added when it is open."""
+        settings = super()._settings()
+        del settings["rule_counts"]
+        return settings
 
     def _extract(
         self,
