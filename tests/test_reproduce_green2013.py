@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import sys
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reprod
 import green2013
 from forecast import read_measured
 from green2013 import ROWS, Options, Result
-from runs import Run
+from runs import Run, read_log
 from tuned import configuration
 
 
@@ -123,6 +124,16 @@ def test_forecast(
         "mert_dense seed 2: not known",
         "0.08 CPU hours at most, and 2 runs of which nothing is known",
     ]
+
+
+@pytest.mark.parametrize("unit", ["epoch", "iteration"])
+def test_logs_of_online_and_batch_tuners(tmp_path: Path, unit: str) -> None:
+    lines = [{"step": 0, "bleu/dev": 30.0}, {"step": 9, "bleu/dev": 31.0}]
+    lines.append({"step": 9, "bleu/dev_tuned": 31.0, f"best_{unit}": 1})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    with gzip.open(tmp_path / "weights.txt.gz", "wt") as file:
+        file.write("LM0_0 0.5\nrule_id:a~b 0.25\n")
+    assert read_log(tmp_path) == (1, 1, 31.0, 2)
 
 
 def test_damaged_results_are_refused(tmp_path: Path) -> None:

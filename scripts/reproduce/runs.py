@@ -295,4 +295,5 @@ def read_log(folder: Path) -> Log:
     last = {name: value for entry in entries for name, value in entry.items()}
     _, values = read_weights(folder / WEIGHTS)
     active = int(sum(value != 0 for value in values))
-    return Log(len(dev) - 1, int(last["best_iteration"]), last["bleu/dev_tuned"], active)
+    best = next(last[name] for name in ("best_iteration", "best_epoch") if name in last)
+    return Log(len(dev) - 1, int(best), last["bleu/dev_tuned"], active)

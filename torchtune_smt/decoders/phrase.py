@@ -10,9 +10,9 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32
 from torchtune_smt.core.snapshot import Snapshot
+from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
-from torchtune_smt.decoders.hiero_chart_kernels import CHILD1, RULE, Chart
 from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, best_derivations
 from torchtune_smt.decoders.phrase_option_kernels import (
     LOG_10,
