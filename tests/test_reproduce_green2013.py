@@ -50,7 +50,7 @@ def test_rows_are_runs_of_phrase_based_systems(key: str, options: Options) -> No
     assert cfg.model.phrase_table.endswith("phrase-table.dev.gz")
     assert cfg.seed == 3 and cfg.data.test is None
     templates = [str(t["_target_"]).rpartition(".")[2] for t in cfg.features.templates]
-    wanted = {"dense": [], "+PT": ["RuleId"]}
+    wanted = {"dense": [], "+PT": ["RuleId"], "+AL+LO": ["WordAlignment", "LexReordering"]}
     assert templates == wanted.get(ROWS[key].features, ["RuleId", "WordAlignment", "LexReordering"])
     if "adagrad" in key:
         assert (cfg.optimizer.lr, cfg.regularizer.strength) == (0.02, 0.1)

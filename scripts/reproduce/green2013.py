@@ -81,6 +81,10 @@ ROWS: Final = {
     "mira_dense": Row("k-best MIRA", "dense", _batch("mira"), "40.61"),
     "adagrad_dense": Row("AdaGrad", "dense", _adagrad("features=dense")),
     "adagrad_pt": Row("AdaGrad, L1", "+PT", _adagrad(_templates("RuleId"))),
+    # Not in the paper.
+    "adagrad_al_lo": Row(
+        "AdaGrad, L1", "+AL+LO", _adagrad(_templates("WordAlignment", "LexReordering"))
+    ),
     "adagrad_pt_al_lo": Row(
         "AdaGrad, L1", "+PT+AL+LO", _adagrad(), "41.43 (k-best MIRA, 3,610 sparse features)"
     ),
