@@ -126,17 +126,20 @@ def write_counts(path: Path, text: Text) -> None:
 
 
 def as_moses(table: Path, path: Path) -> None:
-    """Write thot's phrase table (target, source, count of the source, count) as one of Moses's."""
-    rows = []
+    """Write thot's phrase table (target, source, the target's count, count) as one of Moses's."""
+    counts: dict[tuple[str, str], float] = {}
+    of_source: Counter[str] = Counter()
     of_target: Counter[str] = Counter()
     for line in iterate_lines(table):
         target, source, numbers = line.split(" ||| ")
-        of_source, count = map(float, numbers.split())
-        rows.append((source, target, of_source, count))
-        of_target[target] += count
+        count = float(numbers.split()[1])
+        if count > 0:
+            counts[source, target] = count
+            of_source[source] += count
+            of_target[target] += count
     with path.open("w", encoding="utf-8") as file:
-        for source, target, of_source, count in sorted(rows):
-            scores = f"{count / of_target[target]:.8g} {count / of_source:.8g}"
+        for (source, target), count in sorted(counts.items()):
+            scores = f"{count / of_target[target]:.8g} {count / of_source[source]:.8g}"
             file.write(f"{source} ||| {target} ||| {scores}\n")
 
 

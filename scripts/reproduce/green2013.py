@@ -199,11 +199,10 @@ def do_run(key: str, seed: int, options: Options) -> Result | None:
             lines = read_lines(folder / WEIGHTS)
             file.writelines(f"{line}\n" for line in lines if not line.startswith("#"))
         command = [sys.executable, "scripts/translate.py", f"weights={folder / ANYWHERE}"]
-        command += [
-            f"input={options.data / 'test.de'}",
-            f"output={output}",
-            *tables(options, "test"),
-        ]
+        # Classes are not taken from the folder of a run.
+        classes = [o for o in run.overrides if o.startswith("features.templates=")]
+        command += [f"input={options.data / 'test.de'}", f"output={output}", *classes]
+        command += tables(options, "test")
         with (folder / LOG).open("ab") as log:
             done = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
         if done.returncode != 0:
