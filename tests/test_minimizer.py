@@ -190,6 +190,63 @@ def test_screening_changes_nothing(loss, monkeypatch):
     assert np.allclose(screened.weights, full.weights, atol=1e-7)
 
 
+def rare(n=150, d=60):
+    """Pairs of four features, most of which are rare, as many as the norm is made for."""
+    draw = np.random.default_rng(1)
+    often = 1.0 / (np.arange(d) + 3.0)
+    x = np.zeros((n, d))
+    for row in x:
+        row[draw.choice(d, 4, replace=False, p=often / often.sum())] = draw.choice([-1.0, 1.0], 4)
+    margins = x @ draw.normal(size=d) + draw.normal(size=n)
+    return x * np.where(margins < 0, -1.0, 1.0)[:, None]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_minimum_where_all_features_survive(loss, monkeypatch):
+    """The last features have next to no penalty, and are torn away from 0 together alone."""
+    x = rare()
+    monkeypatch.setattr(descent, "FEW", 3)
+    minimizer = Minimizer(rows_of(x), 0, loss)
+    penalty = minimizer.penalty(1.0 / 300, 1.0)
+    penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+    found = minimizer.minimize(penalty, accuracy=EXACT)
+    assert found.reached and found.certificate.residual.largest <= EXACT.residual
+    slow = fista(x, 0, loss, penalty, 20_000)
+    assert found.certificate.objective == pytest.approx(
+        objective(x, 0, loss, penalty, slow), rel=1e-9
+    )
+    assert np.allclose(found.weights, slow, atol=1e-5)
+    assert np.array_equal(found.weights != 0, np.abs(slow) > 1e-7)
+    assert 1 < found.n_groups < found.survivors > 50
+
+
+@given(pull=vectors, rank=st.integers(0, 3), lambda1=strengths, lambda2=strengths)
+def test_what_is_torn_away_has_the_largest_excess(pull, rank, lambda1, lambda2):
+    penalty = Penalty(lambda1, lambda2, pull.size + rank)
+    torn = penalty.torn(pull, rank)
+    p = penalties(penalty, pull.size + rank)[rank:]
+    excess = np.cumsum(np.sort(np.abs(pull))[::-1] - p)
+    most = max(excess.max(), 0.0)
+    assert np.unique(torn).size == torn.size
+    assert np.abs(pull[torn]).sum() - p[: torn.size].sum() == pytest.approx(most, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_neither_order_nor_threads_matter_where_many_survive(loss):
+    threads = pytest.importorskip("threadpoolctl")
+    x = np.hstack([np.random.default_rng(0).normal(size=(150, 2)), rare()])
+    results = []
+    for count, order in ((1, np.arange(150)), (2, np.random.default_rng(2).permutation(150))):
+        with threads.threadpool_limits(count):
+            minimizer = Minimizer(rows_of(x[order]), 2, loss)
+            penalty = minimizer.penalty(1.0 / 300, 1.0)
+            penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+            results.append(minimizer.minimize(penalty, accuracy=Accuracy(1e-7, 1e-6)))
+    assert all(found.reached and found.survivors > 20 for found in results)
+    differ = {j for j, (a, b) in enumerate(zip(*map(members, results), strict=True)) if a != b}
+    assert differ <= set(np.union1d(*(found.boundary for found in results)).tolist())
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_certificate_holds_at_any_point(loss):
     x = problem(5)

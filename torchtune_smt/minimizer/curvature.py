@@ -22,8 +22,10 @@ class Curvature:
 
     Parameters
     ----------
-    sparse : (int64 [m + 1], int32 array, float64 array)
-        H_ss in CSR form.
+    sparse : (int64 array, int32 array, float64 array, float64 array)
+        H_ss, written down or as rows; see `model_kernels.apply`.
+    columns : (int64 [m + 1], int32 array, float64 array, float64 array)
+        X by columns, and the scale of its rows: H_ss = Xᵀ diag(scale) X.
     cross : float64 [m, k]
         H_sd.
     dense : float64 [k, k]
@@ -32,18 +34,27 @@ class Curvature:
     Attributes
     ----------
     operator : tuple
-        S plus a ridge, as the kernels take it.
+        S plus a ridge, as the kernels of models take it.
+    by_column : tuple
+        The same, as those of clusters take it.
     diagonal : float64 [m]
         Of S, at least a small part of that of H_ss.
     """
 
-    def __init__(self, sparse: tuple[Int64, Int32, Float64], cross: Float64, dense: Float64):
+    def __init__(
+        self,
+        sparse: tuple[Int64, Int32, Float64, Float64],
+        columns: tuple[Int64, Int32, Float64, Float64],
+        cross: Float64,
+        dense: Float64,
+    ) -> None:
         self.inverse = inverse(dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
-        own = kernels.diagonal(*sparse)
+        own = kernels.diagonal(*sparse, cross.shape[0])
         self.ridge = RIDGE * float(own.max(initial=0.0)) + 1e-300
         self.operator = (*sparse, cross, self.solved, self.ridge)
+        self.by_column = (*columns, cross, self.solved, self.ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + self.ridge
         self.diagonal = left
 

@@ -23,7 +23,7 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 # The KKT residual of the inner problem, in parts of that before the step.
 INNER = 0.03
 # The working set: what might survive with penalties a little smaller, so many times as many
-# features as have a weight, or so many.
+# features as have a weight, or so many; and all zeros that are torn away together.
 SLACK, GROWTH, FEW = 0.8, 2, 200
 # Steps in a row that find nothing better, or promise less than this part of the objective, after
 # which rounding is all that is left.
@@ -151,6 +151,10 @@ class Descent:
         inside: Bool = weights != 0.0
         most = max(GROWTH * int(np.count_nonzero(inside)), FEW)
         inside[self.penalty.candidates(pull, SLACK)[:most]] = True
+        # A part of what is torn away together might stay where it is.
+        zeros = np.flatnonzero(weights == 0.0)
+        torn = self.penalty.torn(pull[zeros], weights.size - zeros.size)
+        inside[zeros[torn]] = True
         return inside
 
     def boundary(self, point: Point, loss: MarginLoss, found: Residual) -> Bool:

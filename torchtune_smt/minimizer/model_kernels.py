@@ -11,6 +11,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
 from torchtune_smt.regularizers.oscar_kernels import pool
+from torchtune_smt.regularizers.sort_kernels import ascending, sort_again
 
 
 @kernel
@@ -18,6 +19,7 @@ def apply(
     begin: Int64,
     feature: Int32,
     value: Float64,
+    scale: Float64,
     cross: Float64,
     solved: Float64,
     ridge: float,
@@ -28,8 +30,8 @@ def apply(
 
     Parameters
     ----------
-    begin, feature, value
-        H_ss in CSR form.
+    begin, feature, value, scale
+        H_ss = Xᵀ diag(scale) X, with X in CSR form; or, where `scale` is empty, H_ss itself.
     cross, solved : float64 [m, dense]
         H_sd, and (H_dd⁻¹ H_ds)ᵀ.
     ridge : float
@@ -41,37 +43,41 @@ def apply(
         if x[j] != 0.0:
             for c in range(width):
                 low[c] += solved[j, c] * x[j]
-    for j in range(x.size):
-        total = ridge * x[j]
-        for p in range(begin[j], begin[j + 1]):
-            total += value[p] * x[feature[p]]
-        for c in range(width):
-            total -= cross[j, c] * low[c]
-        out[j] = total
+    if scale.size:
+        for j in range(x.size):
+            out[j] = ridge * x[j]
+        for i in range(scale.size):
+            total = 0.0
+            for p in range(begin[i], begin[i + 1]):
+                total += value[p] * x[feature[p]]
+            total *= scale[i]
+            for p in range(begin[i], begin[i + 1]):
+                out[feature[p]] += total * value[p]
+    else:
+        for j in range(x.size):
+            total = ridge * x[j]
+            for p in range(begin[j], begin[j + 1]):
+                total += value[p] * x[feature[p]]
+            out[j] = total
+    if width:
+        for j in range(x.size):
+            total = 0.0
+            for c in range(width):
+                total += cross[j, c] * low[c]
+            out[j] -= total
 
 
 @kernel
-def diagonal(begin: Int64, feature: Int32, value: Float64) -> Float64:
-    """Return the diagonal of a square matrix in CSR form."""
-    out = np.zeros(begin.size - 1)
-    for j in range(out.size):
-        for p in range(begin[j], begin[j + 1]):
-            if feature[p] == j:
-                out[j] = value[p]
+def diagonal(begin: Int64, feature: Int32, value: Float64, scale: Float64, m: int) -> Float64:
+    """Return the diagonal of H_ss, float64 [m]; see `apply`."""
+    out = np.zeros(m)
+    for i in range(begin.size - 1):
+        for p in range(begin[i], begin[i + 1]):
+            if scale.size:
+                out[feature[p]] += scale[i] * value[p] * value[p]
+            elif feature[p] == i:
+                out[i] = value[p]
     return out
-
-
-@kernel
-def sort_again(order: Int64, key: Float64) -> None:
-    """Sort places by ascending |key|, in place; fast where they almost are."""
-    for i in range(1, order.size):
-        j = order[i]
-        size = abs(key[j])
-        k = i
-        while k > 0 and abs(key[order[k - 1]]) > size:
-            order[k] = order[k - 1]
-            k -= 1
-        order[k] = j
 
 
 @kernel
@@ -79,6 +85,7 @@ def accelerated(
     begin: Int64,
     feature: Int32,
     value: Float64,
+    scale: Float64,
     cross: Float64,
     solved: Float64,
     ridge: float,
@@ -107,11 +114,13 @@ def accelerated(
     """
     m = v.size
     now, before = np.empty(m), np.empty(m)
-    apply(begin, feature, value, cross, solved, ridge, v, now)
+    apply(begin, feature, value, scale, cross, solved, ridge, v, now)
     before[:] = now
     previous = v.copy()
     y, s_y, point, new, s_new = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    order = np.argsort(np.abs(v))
+    size = np.abs(v)
+    order = np.empty(m, np.int64)
+    ascending(size, order)
     first = np.empty(m + 1, np.int64)
     total, level = np.empty(m), np.empty(m)
     momentum = 1.0
@@ -125,14 +134,16 @@ def accelerated(
         while True:
             for j in range(m):
                 point[j] = y[j] - (s_y[j] + linear[j]) / bound
-            sort_again(order, point)
+                size[j] = abs(point[j])
+            if not sort_again(order, size, 2 * m):
+                ascending(size, order)
             n = pool(point, order, lambda1 / bound, lambda2 / bound, dimension, first, total, level)
             for b in range(n):
                 for rank in range(first[b], first[b + 1]):
                     j = order[m - 1 - rank]
                     new[j] = np.copysign(level[b], point[j]) if level[b] > 0.0 else 0.0
                     block[j] = b if level[b] > 0.0 else -1
-            apply(begin, feature, value, cross, solved, ridge, new, s_new)
+            apply(begin, feature, value, scale, cross, solved, ridge, new, s_new)
             bent, length, turn = 0.0, 0.0, 0.0
             for j in range(m):
                 d = new[j] - y[j]
@@ -156,6 +167,7 @@ def face_direction(
     begin: Int64,
     feature: Int32,
     value: Float64,
+    scale: Float64,
     cross: Float64,
     solved: Float64,
     ridge: float,
@@ -180,14 +192,14 @@ def face_direction(
     m = v.size
     sign = np.sign(v)
     x, s_x = v.copy(), np.empty(m)
-    apply(begin, feature, value, cross, solved, ridge, x, s_x)
-    residual, scale = np.zeros(blocks), np.zeros(blocks)
+    apply(begin, feature, value, scale, cross, solved, ridge, x, s_x)
+    residual, weight = np.zeros(blocks), np.zeros(blocks)
     size = np.zeros(blocks, np.int64)
     for j in range(m):
         b = block[j]
         if b >= 0:
             residual[b] -= sign[j] * (s_x[j] + linear[j])
-            scale[b] += preconditioner[j]
+            weight[b] += preconditioner[j]
             size[b] += 1
     rank = 0
     for b in range(blocks):
@@ -195,7 +207,7 @@ def face_direction(
             residual[b] -= lambda1 + lambda2 * (dimension - 1 - rank)
             rank += 1
     result = np.zeros(blocks)
-    z = residual / scale
+    z = residual / weight
     direction = z.copy()
     product = np.dot(residual, z)
     goal = tolerance * tolerance * product
@@ -205,7 +217,7 @@ def face_direction(
             break
         for j in range(m):
             x[j] = sign[j] * direction[block[j]] if block[j] >= 0 else 0.0
-        apply(begin, feature, value, cross, solved, ridge, x, s_x)
+        apply(begin, feature, value, scale, cross, solved, ridge, x, s_x)
         s_d[:] = 0.0
         for j in range(m):
             if block[j] >= 0:
@@ -217,7 +229,7 @@ def face_direction(
         for b in range(blocks):
             result[b] += step * direction[b]
             residual[b] -= step * s_d[b]
-            z[b] = residual[b] / scale[b]
+            z[b] = residual[b] / weight[b]
         new = np.dot(residual, z)
         for b in range(blocks):
             direction[b] = z[b] + new / product * direction[b]

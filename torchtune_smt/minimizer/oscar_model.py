@@ -7,20 +7,25 @@ from collections.abc import Callable
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.minimizer import cluster_kernels as clusters
 from torchtune_smt.minimizer import model_kernels as kernels
 from torchtune_smt.minimizer.curvature import Curvature
 from torchtune_smt.minimizer.penalty import Penalty
 
-# Accelerated proximal steps between two of Newton's, and how often at most.
-STEPS, ROUNDS = 10, 40
+# Sweeps, and accelerated proximal steps, of a round; how many rounds at most.
+SWEEPS, STEPS, ROUNDS = 3, 3, 40
+# The round from which on Newton steps are taken, too.
+LATE = 5
 CONJUGATE_STEPS = 300
 
 
 class OscarModel:
     """½ (v - w)ᵀS(v - w) - pullᵀ(v - w) + Ω(v).
 
-    Accelerated proximal steps find which weights are 0 and which are equal; Newton steps on the
-    values of the blocks that they leave find how large these are. No step makes it worse.
+    Sweeps move one block of equal weights after the other to where it is best, which joins
+    blocks, whatever their curvature is; proximal steps take blocks apart that ought not to be one,
+    and find which weights are not 0. Where that is slow, since blocks depend on each other, Newton
+    steps on the values of all blocks follow. No step makes it worse.
 
     Parameters
     ----------
@@ -60,13 +65,14 @@ class OscarModel:
         block = np.empty(v.size, np.int64)
         operator = self.curvature.operator
         for number in range(ROUNDS if v.size else 0):
+            clusters.sweep(*self.curvature.by_column, self.linear, v, *self.norm, SWEEPS)
             bound, blocks = kernels.accelerated(
                 *operator, self.linear, v, *self.norm, bound, STEPS, block
             )
             pull = -self.curvature.apply(v) - self.linear
             if self.penalty.residual(v, pull) <= tolerance or not in_time():
                 break
-            if blocks and number < ROUNDS - 1:
+            if blocks and LATE <= number < ROUNDS - 1:
                 v = self._newton(v, block, blocks)
         return v, bound
 

@@ -91,8 +91,12 @@ def gram(
     column_begin: Int64,
     row: Int32,
     entry: Float64,
+    most: int,
 ) -> tuple[Int64, Int32, Float64]:
-    """Return Xᵀ diag(scale) X of rows that are also given by columns, in CSR form."""
+    """Return Xᵀ diag(scale) X of rows that are also given by columns, in CSR form.
+
+    Where it has more than `most` non-zeros, nothing is computed, and its arrays are empty.
+    """
     columns = column_begin.size - 1
     out_begin = np.zeros(columns + 1, np.int64)
     seen = np.full(columns, -1, np.int32)
@@ -104,6 +108,8 @@ def gram(
                 if seen[feature[p]] != j:
                     seen[feature[p]] = j
                     room += 1
+        if room > most:
+            return np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)
         out_begin[j + 1] = room
     out_feature = np.empty(room, np.int32)
     out_value = np.empty(room)

@@ -76,3 +76,23 @@ class Penalty:
         size = np.abs(pull)
         order = np.argsort(-size, kind="stable")
         return order[: kernels.leading(size, order, slack * self.by_rank(pull.size))]
+
+    def torn(self, pull: Float64, rank: int) -> Int64:
+        """Return the zeros that are torn away together: where the excess of partial sums is most.
+
+        Parameters
+        ----------
+        pull : float64 [z]
+            Of all weights that are 0.
+        rank : int
+            How many weights are not 0.
+        """
+        size = np.abs(pull)
+        # Whatever pulls less than the last penalty adds to no excess.
+        last = self.lambda1 + self.lambda2 * (self.dimension - rank - size.size)
+        able = np.flatnonzero(size >= last)
+        able = able[np.argsort(-size[able], kind="stable")]
+        excess = np.cumsum(size[able] - self.by_rank(rank + able.size)[rank:])
+        if excess.max(initial=0.0) <= 0.0:
+            return able[:0]
+        return able[: int(np.argmax(excess)) + 1]
