@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path, atomic_writer
@@ -95,7 +95,7 @@ class Result:
             json.dump(asdict(self), file, indent=1)
 
     @classmethod
-    def load(cls, folder: Path) -> Result | None:
+    def load(cls, folder: Path) -> Self | None:
         """Return the result in a row's folder; None if there is none.
 
         Raises
@@ -164,15 +164,15 @@ def markdown(
         lines += [note, ""]
     for section in sections:
         lines += [f"## {section.corpus}", "", section.about, ""]
-        lines += _header(section.results)
+        lines += header(section.results)
         lines += _main_table(section.results, baseline)
         lines += _points(section.results)
     lines += ["## The paper's figures", "", *_published_table(sections, published)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _header(results: Sequence[Result]) -> list[str]:
-    """Return what was run, and when."""
+def header(results: Sequence[Result]) -> list[str]:
+    """Return what was run, and when, as lines of Markdown."""
     commands = dict.fromkeys(result.command for result in results)
     versions: dict[str, list[str]] = {}
     for result in results:

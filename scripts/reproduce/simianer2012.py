@@ -1,0 +1,406 @@
+"""The table of Simianer et al. (2012): python scripts/reproduce/simianer2012.py [--small].
+
+Tunes each row with a run of train.py, tries the weights on devtest and test, and writes table.md
+and table.csv. Rows that are finished are not run again, and one that was stopped is taken up where
+it was: the same command goes on. Rows that were not run are listed as missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import forecast
+import tables
+from liu2013 import CORPORA, SENTENCES, versions
+from runs import LOG, REPOSITORY, Run, complete, read_log
+from tables import Section, tuning_set
+from tuned import TEST, Corpus
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer
+
+EPOCHS: Final = 10
+SMALL: Final = ("decoder.pop_limit=20", "decoder.k=50", "parallel.shards=2")
+SMALL_SENTENCES: Final = 60
+TITLE: Final = "Simianer et al. (2012): the results on News Commentary, with other data"
+NOTES: Final = (
+    "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). Superscripts: algorithms "
+    "whose translations of test, with the same features and seed, differ significantly (p < "
+    f"{tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper. Features: "
+    "weights that are not 0, dense ones among them. Algorithm 1 and 2 return the average over "
+    "epochs, Algorithms 3 and 4 the last epoch's weights.",
+    "Training data is decoded with leave-one-out grammars and language models of the other folds "
+    "(`lm=folds`), in shards of about 1,000 sentences.",
+)
+MISSING: Final = "not run"
+
+
+class Published(NamedTuple):
+    """A row as the paper has it, on News Commentary; features as printed."""
+
+    features: str
+    test: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes
+    ----------
+    algorithm : str
+        1 to 4.
+    tuning_set, features : str
+        As the paper names them.
+    overrides : tuple of str
+        Of train.py.
+    published : Published
+    """
+
+    algorithm: str
+    tuning_set: str
+    features: str
+    overrides: tuple[str, ...]
+    published: Published
+
+
+@dataclass
+class Result(tables.Result):
+    """What came out of a row; `method` is the algorithm.
+
+    Attributes
+    ----------
+    differs : dict of str to float
+        p of the difference from other rows with the same features, by row.
+    """
+
+    differs: dict[str, float] = field(default_factory=dict)
+
+
+DENSE: Final = ("features=dense",)
+SPARSE: Final = ("features=sparse",)
+ON_TRAIN: Final = ("tuner.tune_on=train", "lm=folds")
+MIX: Final = (*ON_TRAIN, "parallel=mix", "tuner.result=average")
+ITERMIX: Final = (*ON_TRAIN, "parallel=itermix", "tuner.result=last")
+ITERSEL: Final = (*ON_TRAIN, "parallel=itersel", "tuner.result=last")
+MORE: Final = "+id,ng,shape"
+
+# In the order of the paper.
+ROWS: Final = {
+    "1_dev_default": Row("1", "dev", "default", DENSE, Published("12", 28.0)),
+    "1_dev_sparse": Row("1", "dev", MORE, SPARSE, Published("180k", 28.15)),
+    "2_train_default": Row("2", "train", "default", (*DENSE, *MIX), Published("12", 27.86)),
+    "2_train_sparse": Row("2", "train", MORE, (*SPARSE, *MIX), Published("4.7M", 27.86)),
+    "3_train_default": Row("3", "train", "default", (*DENSE, *ITERMIX), Published("12", 27.94)),
+    "3_train_sparse": Row("3", "train", MORE, (*SPARSE, *ITERMIX), Published("4.7M", 28.55)),
+    "4_train_sparse": Row("4", "train", MORE, (*SPARSE, *ITERSEL), Published("100k", 28.81)),
+}
+
+# What rows took that were done before.
+MEASURED: Final = REPOSITORY / "docs" / "results" / "simianer2012" / "table.csv"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about all rows."""
+
+    folder: Path
+    command: str
+    train_sentences: int
+    epochs: int
+    seeds: tuple[int, ...]
+    workers: int
+    extra: tuple[str, ...]
+
+
+def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
+    """Return the overrides that all rows of a corpus have."""
+    # Those of shards have no effect without any.
+    extra = (o for o in options.extra if not o.startswith("parallel."))
+    return (f"data={name}", "experiment=simianer2012", *extra)
+
+
+def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str, ...]:
+    """Return the overrides of train.py for a row."""
+    overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
+    overrides += [f"tuner.epochs={options.epochs}", *row.overrides]
+    if row.tuning_set == "dev":
+        return (*overrides, f"threads={options.workers}")
+    if options.train_sentences:
+        overrides.append(f"tuner.sentences={options.train_sentences}")
+    shards = [o for o in options.extra if o.startswith("parallel.")]
+    return (*overrides, *shards, f"engine.workers={options.workers}", "threads=1")
+
+
+def place(folder: Path, name: str, key: str, seed: int) -> Path:
+    """Return the folder of a row."""
+    return folder / name / f"{key}-seed{seed}"
+
+
+def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> Result | None:
+    """Tune a row, or what is left of it, and try its weights; None if tuning failed."""
+    row, folder = ROWS[key], place(options.folder, name, key, seed)
+    run = Run(folder, row_overrides(name, row, seed, options))
+    if not complete(run):
+        return None
+    before = Result.load(folder)
+    if before is not None and before.overrides == list(run.overrides):
+        return before
+    devtest = corpus.devtest(run.overrides, folder)
+    features = corpus.test(run.overrides, folder, folder / TEST)
+    begin, end = run.dates
+    log = read_log(folder)
+    sentences = 0
+    if row.tuning_set == "train":
+        sentences = min(options.train_sentences or corpus.sizes["train"], corpus.sizes["train"])
+    result = Result(
+        row=key,
+        corpus=name,
+        method=row.algorithm,
+        tuning_set=row.tuning_set,
+        features=row.features,
+        language_models="folds" if row.tuning_set == "train" else "",
+        training_sentences=sentences,
+        active=features.active,
+        reused=features.reused,
+        atomic=features.atomic,
+        iterations=log.iterations,
+        best=log.best,
+        dev=log.dev,
+        devtest=devtest,
+        test=corpus.bleu("test", folder / TEST),
+        minutes=run.minutes,
+        cpu_minutes=run.cpu_minutes,
+        begin=begin,
+        end=end,
+        seed=seed,
+        command=options.command,
+        overrides=list(run.overrides),
+        versions=versions(),
+    )
+    result.save(folder)
+    return result
+
+
+def results_of(folder: Path, name: str) -> dict[tuple[str, int], Result]:
+    """Return the rows of a corpus that are done, by row and seed, in the order of the table."""
+    found = {}
+    for key in ROWS:
+        for path in sorted((folder / name).glob(f"{key}-seed*")):
+            result = Result.load(path)
+            if result is not None:
+                found[key, result.seed] = result
+    return found
+
+
+def compare_rows(corpus: Corpus, folder: Path, name: str) -> None:
+    """Compare rows with the same features and seed, where that is still to do."""
+    results = results_of(folder, name)
+    for (key, seed), result in results.items():
+        for (other, other_seed), beside in results.items():
+            alike = other_seed == seed and beside.features == result.features
+            if other == key or not alike or other in result.differs:
+                continue
+            files = [place(folder, name, one, seed) / TEST for one in (key, other)]
+            if all(file.is_file() for file in files):
+                result.differs[other] = corpus.p_value("test", *files)
+                result.save(place(folder, name, key, seed))
+
+
+def write_tables(folder: Path, output: Path) -> None:
+    """Write table.md and table.csv of all rows that are done, and say which are missing."""
+    lines = [f"# {TITLE}", ""]
+    for note in NOTES:
+        lines += [note, ""]
+    sections = []
+    for name, about in CORPORA.items():
+        results = results_of(folder, name)
+        if not results:
+            continue
+        sections.append(Section(name, about, list(results.values())))
+        lines += [f"## {name}", "", about, "", *tables.header(sections[-1].results)]
+        lines += [*_table(results), ""]
+    if not sections:
+        return
+    with atomic_writer(output / "table.md") as file:
+        file.write("\n".join(lines))
+    tables.write_csv(output / "table.csv", sections)
+
+
+def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
+    lines = [
+        "| algorithm | tuning set | features | seed | active | BLEU devtest | BLEU test "
+        "| minutes an epoch | CPU minutes an epoch | paper: features | paper: test-nc |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, row in ROWS.items():
+        done = [result for (other, _), result in results.items() if other == key]
+        paper = [row.published.features, f"{row.published.test:.2f}"]
+        for r in done:
+            epochs = max(r.iterations, 1)
+            differing = [ROWS[o].algorithm for o, p in r.differs.items() if p < tables.SIGNIFICANT]
+            raised = f"<sup>{','.join(sorted(differing))}</sup>" if differing else ""
+            cells = [r.method, tuning_set(r), r.features, str(r.seed), f"{r.active:,}"]
+            cells += [f"{r.devtest:.2f}", f"{r.test:.2f}{raised}", f"{r.minutes / epochs:.2f}"]
+            lines.append(f"| {' | '.join([*cells, f'{r.cpu_minutes / epochs:.2f}', *paper])} |")
+        if not done:
+            cells = [row.algorithm, row.tuning_set, row.features, MISSING, *["-"] * 5]
+            lines.append(f"| {' | '.join([*cells, *paper])} |")
+    return lines
+
+
+def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) -> None:
+    """Print the CPU hours that rows may take; what is done takes none."""
+    measured = forecast.read_measured(MEASURED) if MEASURED.is_file() else {}
+    total = 0.0
+    for name in names:
+        for key in keys:
+            for seed in options.seeds:
+                said = f"{name}/{key}, seed {seed}"
+                if Result.load(place(options.folder, name, key, seed)) is not None:
+                    print(f"{said}: done")
+                    continue
+                # Other rows on the same set, and with more features, decode as much.
+                known = [key, *(k for k in ROWS if ROWS[k].tuning_set == ROWS[key].tuning_set)]
+                like = next((k for k in known if (name, k) in measured), key)
+                sentences = options.train_sentences or SENTENCES.get(name, 0)
+                hours = forecast.hours(measured, name, like, sentences, options.epochs)
+                print(f"{said}: " + ("not known" if hours is None else f"{hours:.1f} CPU hours"))
+                total += hours or 0.0
+    print(f"{total:.1f} CPU hours, judged by {MEASURED.relative_to(REPOSITORY)}")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(
+        description="Runs the rows of the table of Simianer et al. (2012) on News Commentary with "
+        "other data, and writes the table. Rows that are finished are not run again; the same "
+        "command goes on after an interruption."
+    )
+    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the bundled example, and little of it: a few minutes",
+    )
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), metavar="ROW", help="these alone")
+    parser.add_argument(
+        "--train-sentences",
+        type=int,
+        metavar="N",
+        help="tune on a sample of the training data (default: all; with --small: "
+        f"{SMALL_SENTENCES})",
+    )
+    parser.add_argument(
+        "--epochs", type=int, metavar="T", help=f"(default: {EPOCHS}; with --small: 2)"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--workers", type=int, default=1, help="cores a run (default: 1)")
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="print how many CPU hours the rows that are not done may take, and do nothing",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="OVERRIDE",
+        help="overrides of train.py for all rows, such as decoder.pop_limit=30; those of "
+        "`parallel` for rows with shards",
+    )
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "simianer2012")
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
+    given = parser.parse_args(arguments)
+    if given.small and given.corpora:
+        parser.error("--small has a corpus of its own: leave --corpora out")
+    for name in ("train_sentences", "epochs", "workers"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    return given
+
+
+def as_command(given: argparse.Namespace) -> str:
+    """Return the command that repeats the results, wherever they are written."""
+    words = ["python scripts/reproduce/simianer2012.py"]
+    if given.small:
+        words.append("--small")
+    if given.corpora:
+        words.append(f"--corpora {' '.join(given.corpora)}")
+    for name in ("train_sentences", "epochs"):
+        if getattr(given, name) is not None:
+            words.append(f"--{name.replace('_', '-')} {getattr(given, name)}")
+    if given.seeds != [1]:
+        words.append(f"--seeds {' '.join(map(str, given.seeds))}")
+    if given.workers != 1:
+        words.append(f"--workers {given.workers}")
+    if given.set:
+        words.append(f"--set {' '.join(given.set)}")
+    return " ".join(words)
+
+
+def as_options(given: argparse.Namespace) -> Options:
+    """Return the options of all rows."""
+    return Options(
+        folder=given.folder.resolve(),
+        command=as_command(given),
+        train_sentences=given.train_sentences or (SMALL_SENTENCES if given.small else 0),
+        epochs=given.epochs or (2 if given.small else EPOCHS),
+        seeds=tuple(given.seeds),
+        workers=given.workers,
+        extra=(*(SMALL if given.small else ()), *given.set),
+    )
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    options = as_options(given)
+    # A row's process is then ended with this one, and its time is written down.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    keys = given.rows or list(ROWS)
+    names = ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
+    if given.forecast:
+        print_forecast(keys, names, options)
+        return 0
+    failed = []
+    try:
+        for name in names:
+            splits = {"devtest": "dev" if given.small else "devtest", "test": "test"}
+            corpus = Corpus(corpus_overrides(name, options), splits)
+            for key, seed in ((key, seed) for key in keys for seed in options.seeds):
+                print(f"{name}: {key}, seed {seed}", flush=True)
+                result = do_row(key, corpus, name, seed, options)
+                if result is None:
+                    failed.append(f"{name}/{key}")
+                    log = place(options.folder, name, key, seed) / LOG
+                    print(f"  failed; see {log}", flush=True)
+                    continue
+                compare_rows(corpus, options.folder, name)
+                write_tables(options.folder, options.folder)
+                print(
+                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "
+                    f"active, {result.minutes:.1f} minutes",
+                    flush=True,
+                )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if given.publish is not None:
+        write_tables(options.folder, given.publish)
+    print(options.folder / "table.md")
+    if failed:
+        print(f"error: rows that failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

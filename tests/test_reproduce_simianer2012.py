@@ -1,0 +1,122 @@
+"""The reproduction of Simianer et al. (2012): options, resumption, the table; no tuning."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+import simianer2012
+from runs import Log, Run
+from simianer2012 import ROWS, Result
+from tuned import TEST, Features, configuration
+
+
+def options(tmp_path: Path, *arguments: str) -> simianer2012.Options:
+    given = simianer2012.parse(["--folder", str(tmp_path), *arguments])
+    return simianer2012.as_options(given)
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
+    row = ROWS[key]
+    chosen = options(tmp_path, "--small", "--workers", "2", "--set", "decoder.max_span=9")
+    cfg = configuration(simianer2012.row_overrides("fisher", row, 3, chosen))
+    assert (cfg.data.name, cfg.seed, cfg.tuner.epochs) == ("fisher", 3, 2)
+    assert (cfg.decoder.k, cfg.decoder.max_span) == (50, 9)
+    assert cfg.tuner.tune_on == row.tuning_set
+    assert len(cfg.features.templates) == (0 if row.features == "default" else 3)
+    strategy = {"1": "Serial", "2": "Mix", "3": "IterMix", "4": "IterSel"}[row.algorithm]
+    assert cfg.parallel._target_.endswith(f".{strategy}")
+    assert cfg.tuner.result == ("average" if row.algorithm in "12" else "last")
+    if row.tuning_set == "train":
+        assert (cfg.tuner.sentences, cfg.engine.workers, cfg.parallel.shards) == (60, 2, 2)
+    assert configuration(simianer2012.corpus_overrides("fisher", chosen)).decoder.max_span == 9
+
+
+class FakeCorpus:
+    """Stands for the corpus: BLEU is the number in a file, p the difference of two."""
+
+    def __init__(self) -> None:
+        self.sizes = {"train": 29_000}
+        self.tried: list[str] = []
+
+    def devtest(self, overrides: object, folder: Path) -> float:
+        return 20.0
+
+    def test(self, overrides: object, folder: Path, output: Path) -> Features:
+        self.tried.append(folder.name)
+        output.write_text(f"{0.25 * len(self.tried)}\n")
+        return Features(1000, 10, 1000)
+
+    def bleu(self, name: str, path: Path) -> float:
+        return float(path.read_text())
+
+    def p_value(self, name: str, one: Path, other: Path) -> float:
+        return abs(float(one.read_text()) - float(other.read_text())) / 5
+
+
+def test_rows_are_done_once_and_missing_ones_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(run: Run) -> bool:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        parts = '[{"begin": "2026-01-01", "end": "2026-01-02", "seconds": 240, "cpu": 120}]'
+        overrides = str(list(run.overrides)).replace("'", '"')
+        (run.folder / "run.json").write_text(f'{{"overrides": {overrides}, "parts": {parts}}}')
+        return True
+
+    monkeypatch.setattr(simianer2012, "complete", trained)
+    monkeypatch.setattr(simianer2012, "read_log", lambda folder: Log(2, 1, 31.0, 1000))
+    corpus, chosen = FakeCorpus(), options(tmp_path, "--train-sentences", "500", "--epochs", "2")
+    keys = ["2_train_sparse", "3_train_sparse", "4_train_sparse", "1_dev_default"]
+    for _ in range(2):
+        for key in keys:
+            found = simianer2012.do_row(key, corpus, "multi30k", 1, chosen)  # type: ignore[arg-type]
+            assert found is not None
+    assert corpus.tried == [f"{key}-seed1" for key in keys]
+    simianer2012.compare_rows(corpus, chosen.folder, "multi30k")  # type: ignore[arg-type]
+    simianer2012.write_tables(chosen.folder, tmp_path / "out")
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith(("| 1", "| 2", "| 3", "| 4"))]
+    assert len(rows) == len(ROWS) == 7
+    first = "| 1 | dev | default | 1 | 1,000 | 20.00 | 1.00 | 2.00 | 1.00 | 12 | 28.00 |"
+    assert " | ".join(rows[0]) == first
+    assert rows[1][3] == rows[2][3] == "not run"
+    # p is 0.05 for neighbours, and 0.1 for 2 and 4: none is below 0.05.
+    assert rows[3][:2] == ["| 2", "train (500 sentences)"]
+    assert "<sup>" not in "".join(lines)
+    result = Result.load(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
+    assert result is not None
+    assert result.differs == pytest.approx({"2_train_sparse": 0.1, "3_train_sparse": 0.05})
+    result.differs["2_train_sparse"] = 0.01
+    result.save(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
+    simianer2012.write_tables(chosen.folder, tmp_path / "out")
+    assert "| 0.75<sup>2</sup> |" in (tmp_path / "out" / "table.md").read_text()
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["row"] for row in csv.DictReader(file)] == sorted(keys)
+    # What is done takes no time; what was measured says how long others take.
+    monkeypatch.setattr(simianer2012, "MEASURED", tmp_path / "out" / "table.csv")
+    monkeypatch.setattr(simianer2012, "REPOSITORY", tmp_path)
+    more = options(tmp_path, "--epochs", "10", "--seeds", "1", "2")
+    simianer2012.print_forecast(["4_train_sparse"], ["multi30k", "fisher"], more)
+    assert capsys.readouterr().out.splitlines() == [
+        "multi30k/4_train_sparse, seed 1: done",
+        # A minute an epoch of 500 sentences.
+        f"multi30k/4_train_sparse, seed 2: {10 * 29_000 / 500 / 60:.1f} CPU hours",
+        "fisher/4_train_sparse, seed 1: not known",
+        "fisher/4_train_sparse, seed 2: not known",
+        "9.7 CPU hours, judged by out/table.csv",
+    ]
+    assert (simianer2012.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
+
+
+def test_the_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
+    arguments = ["--corpora", "fisher", "--epochs", "3", "--seeds", "1", "2", "--workers", "2"]
+    assert options(tmp_path, *arguments, "--publish", str(tmp_path)).command == (
+        "python scripts/reproduce/simianer2012.py --corpora fisher --epochs 3 --seeds 1 2 "
+        "--workers 2"
+    )
