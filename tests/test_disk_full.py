@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from commands import MODEL, SMALL, Run, run_command, train
 
 from torchtune_smt.runs.folder import CHECKPOINT
 
-OPTIONS = ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"]
+OPTIONS = {
+    "serial": ["features=rule_id", "tuner.checkpoint_minutes=0", "threads=2"],
+    "shards": ["features=rule_id", "parallel=itermix", "parallel.shards=3", "engine.workers=1"],
+}
 
 
+@pytest.mark.parametrize("name", OPTIONS)
 def test_the_last_checkpoint_is_kept(
-    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    name: str, place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(place, "room_enough", *OPTIONS)
+    options = OPTIONS[name]
+    whole = train(place, f"room_enough_{name}", *options)
     written: list[bytes] = []
     replace = Path.replace
 
@@ -30,10 +36,10 @@ def test_the_last_checkpoint_is_kept(
 
     monkeypatch.setattr(Path, "replace", full)
     stopped = run_command(
-        "train", *MODEL, *SMALL, *OPTIONS, "hydra.run.dir=disk_full", folder=place
+        "train", *MODEL, *SMALL, *options, f"hydra.run.dir=disk_full_{name}", folder=place
     )
     monkeypatch.undo()
-    folder = place / "disk_full"
+    folder = place / f"disk_full_{name}"
     path = folder / CHECKPOINT
     assert stopped.code == 1
     # Behind the progress that was shown.
@@ -43,6 +49,7 @@ def test_the_last_checkpoint_is_kept(
     assert "Traceback" not in stopped.err and stopped.err.count("error:") == 1
     assert path.read_bytes() == written[-1] != written[0]
     assert not [file for file in folder.rglob("*") if file.suffix == ".part"]
+    assert multiprocessing.active_children() == []
     resumed = run_command("train", f"resume={folder}", folder=place).check()
     assert "resuming in epoch" in resumed.out
     weights = folder / "weights.txt.gz"

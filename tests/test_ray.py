@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import train
 from toy_workers import OpenToy
 
 from torchtune_smt.core.errors import InputError
@@ -85,6 +87,18 @@ def test_a_worker_that_hangs_is_replaced(
 
 
 @with_ray
+def test_tuning_is_that_of_the_local_engine(engine: RayEngine, cluster: Any, place: Path) -> None:
+    """`engine` has joined the cluster already, and so has this process."""
+    assert len(list(engine.map(1, PLAIN))) == len(PLAIN)
+    options = ["parallel=itermix", "parallel.shards=3", "tuner.result=last", "data.test=null"]
+    local = train(place, "on_local_engine", *options, "engine.workers=1")
+    address = f"engine.address={cluster.address}"
+    ray = train(place, "on_ray_engine", *options, "engine=ray", address, "engine.workers=2")
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (ray.folder / name).read_bytes() == (local.folder / name).read_bytes()
+
+
+@with_ray
 def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
     """Last: it does not come back."""
     results = engine.map(2, [(n, "slow") for n in range(12)])
@@ -101,12 +115,31 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: Any) -> None:
         raise ConnectionError("timed out")
 
-    engine = RayEngine("127.0.0.1:1")
+    engine = RayEngine("auto")
     engine.serve(OpenToy(Path()))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(InputError, match="engine.address=127.0.0.1:1: no Ray cluster answers"):
+    with pytest.raises(InputError, match="engine.address=auto: no Ray cluster answers"):
         next(engine.map(1, PLAIN))
+
+
+@with_ray
+def test_a_head_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for minutes."""
+    import ray
+
+    with socket.socket() as taken:
+        # Nobody listens there, and nobody else can.
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        engine = RayEngine(address)
+        engine.serve(OpenToy(Path()))
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(InputError, match=rf"^engine.address={address}: no Ray .*refused"):
+            next(engine.map(1, PLAIN))
+        engine.address = "somewhere"
+        with pytest.raises(InputError, match="^engine.address=somewhere: no Ray cluster answers"):
+            next(engine.map(1, PLAIN))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,9 @@ _OPENED: dict[bytes, Worker] = {}
 """The worker of this process, by what opens it."""
 
 _MIB: Final = 1 << 20
+
+# Seconds in which a cluster's head has to be reached.
+_REACHED: Final = 20
 
 
 class RayEngine(Engine):
@@ -126,8 +130,9 @@ class RayEngine(Engine):
             options |= {"object_store_memory": self.object_store * _MIB}
             options |= {"num_cpus": self.workers}
         try:
+            _check_head(self.address)
             ray.init(address=self.address, logging_level="ERROR", **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"engine.address={self.address}: no Ray cluster answers there ({error}); start one "
                 "with `ray start --head`, or leave address out"
@@ -156,6 +161,17 @@ class RayEngine(Engine):
                 del busy[reference]
                 ray.cancel(reference, force=True)
                 run.lose(number, f"took more than {self.deadline:g} s (engine.deadline)")
+
+
+def _check_head(address: str | None) -> None:
+    """Raise OSError or ValueError if nobody listens where a cluster's head should be.
+
+    Ray itself tries for minutes, and says nothing meanwhile.
+    """
+    if address is None or address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _REACHED).close()
 
 
 def _compute(
