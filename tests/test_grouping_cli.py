@@ -50,6 +50,14 @@ def out(place: Path) -> str:
     return tune(place, "grouping", "regularizer=oscar")
 
 
+def test_workers_decode(out: str, place: Path) -> None:
+    """The same bytes, whoever has decoded which sentences before."""
+    tune(place, "on_engine", "regularizer=oscar", "parallel=decode", "engine.workers=2")
+    for name in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
+        serial, parallel = ((place / run / name).read_bytes() for run in ("grouping", "on_engine"))
+        assert parallel == serial
+
+
 def metrics(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
 

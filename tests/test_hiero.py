@@ -21,6 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_ngrams
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
@@ -493,6 +494,29 @@ def test_sentences_that_are_too_long(toy):
     assert len(kbest) > 0
     with pytest.raises(ValueError, match="sentence 7 has 60,?000 words, and at most 3 are decoded"):
         decoder.decode([Source(0, ["w1"]), Source(7, ["w1"] * 60_000)], weights)
+
+
+def test_a_search_that_takes_too_long(toy):
+    """In a thread or not; the search would take seconds."""
+    for threads in (1, 2):
+        decoder = toy(pop_limit=500, seconds=0.01, threads=threads)
+        with pytest.raises(
+            InputError,
+            match=r"^sentence 3 \(counted from 0\), of 900 words, 'w1 w1 w1 w1 w1 w1 ...': its "
+            r"search took more than 0.01 s \(decoder.seconds\); give more",
+        ):
+            decoder.decode([Source(3, ["w1"] * 900)], toy_weights(decoder))
+
+
+def test_a_search_with_time_enough(toy, toy_sources):
+    one, two = (
+        decoder.decode(toy_sources, toy_weights(decoder))
+        for decoder in (toy(), toy(seconds=1000.0))
+    )
+    for a, b in zip([*one.strings(), one.score], [*two.strings(), two.score], strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="seconds must be above 0, or null, not 0"):
+        toy(seconds=0)
 
 
 @pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])

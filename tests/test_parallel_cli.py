@@ -115,6 +115,7 @@ def test_stale(place: Path) -> None:
     ("options", "message"),
     [
         (["parallel=mix", "tuner=pro"], "parallel: Mix spreads the mini-batches of an epoch"),
+        (["parallel=decode"], "parallel: Decode decodes all sentences with the same weights"),
         (["engine.workers=2"], "parallel=serial has no shards .* engine.workers=2 would change"),
         (["parallel=stale", "loss=perceptron", "loss.reduction=each"], "loss.reduction=each takes"),
         (["parallel=mix", "tuner.checkpoint_minutes=1"], "parallel=mix saves the run after each"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -22,7 +23,10 @@ from phrase_reference import (
     to_table,
 )
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders import grammar_decoder
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import LexReordering, RuleId, WordAlignment
@@ -299,6 +303,17 @@ def test_derivations_are_those_of_the_best_translations():
 def test_limits_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
         decoder_of(PHRASES, **{name: 0})
+
+
+def test_a_search_that_takes_too_long(monkeypatch):
+    @contextmanager
+    def over(seconds):
+        yield np.ones(1, np.uint8)
+
+    decoder = decoder_of(PHRASES, seconds=5.0)
+    monkeypatch.setattr(grammar_decoder, "deadline", over)
+    with pytest.raises(InputError, match=r"^sentence 7 .* of 2 words, 'ja a': its search took"):
+        decoder.decode([Source(7, ["ja", "a"])], Weights(decoder.dense_names))
 
 
 def test_a_negative_distortion_limit_is_refused():

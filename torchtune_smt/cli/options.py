@@ -112,7 +112,7 @@ RULES: Final = {
         (_one_of("smoothed_hinge", "squared_hinge", "logistic"), "tuner.minimizer.loss"),
         (_above(0), "tuner.minimizer.mu tuner.minimizer.residual tuner.minimizer.gap"),
         (_above(0), "tuner.clusters.lr"),
-        (_above(0).or_null(), "tuner.minimizer.seconds"),
+        (_above(0).or_null(), "tuner.minimizer.seconds decoder.seconds"),
         (_number(0), "tuner.clusters.strength"),
         (_whole(1), "tuner.clusters.count"),
         (_share().or_null(), "regularizer.fraction"),

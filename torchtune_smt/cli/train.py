@@ -23,7 +23,6 @@ from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
-from torchtune_smt.cli.shards import serve_shards
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
@@ -31,6 +30,7 @@ from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.cli.task import evaluate_start, open_task
 from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
+from torchtune_smt.cli.workers import serve_workers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
@@ -125,8 +125,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         parts.dataset.splitter.save(folder / COMPOUNDS)
     with atomic_writer(folder / "config.yaml") as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
-    if tuning.strategy.shards_data:
-        callbacks = [serve_shards(cfg, tuning, task), *callbacks]
+    if tuning.uses_engine:
+        callbacks = [serve_workers(cfg, tuning, task), *callbacks]
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
     print(f"tuning on {len(sentences):,} sentences of {which}, {tuning.plan(folder)}", flush=True)
 
@@ -269,6 +269,7 @@ def _check(cfg: DictConfig, parts: Parts) -> None:
 # What may differ between a run and the one that resumes it: it does not change the result.
 _FREE = (
     *WITHOUT_EFFECT,
+    "decoder.seconds",
     "tuner.epochs",
     "tuner.iterations",
     "tuner.patience",

@@ -31,7 +31,8 @@ from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
 from torchtune_smt.metrics.base import Metric
 from torchtune_smt.parallel.base import Serial, Strategy, Work
-from torchtune_smt.parallel.engine import Engine, InProcess
+from torchtune_smt.parallel.decode import Decode, DecodeWorker
+from torchtune_smt.parallel.engine import Engine, InProcess, Worker
 from torchtune_smt.parallel.shard_worker import ShardWorker
 from torchtune_smt.runs.folder import LISTS
 from torchtune_smt.runs.rounds import Rounds, check_ending
@@ -77,7 +78,7 @@ class Tuning:
             check_ending(kind, self._rounds, options.patience, options.result)
         self.strategy: Strategy = make(cfg, "parallel", "tuner", "shards_data")
         self.engine: Engine = InProcess()
-        if self.strategy.shards_data:
+        if self.uses_engine:
             self.engine = make(cfg, "engine", "serve", "map", "close")
         self._check_strategy()
         self.dimension = Dimension(cfg, parts)
@@ -111,7 +112,8 @@ class Tuning:
         def collector(name: str, sentences: Sentences) -> Collector:
             lists = _open_lists(folder / LISTS / name, cfg, task, resumed)
             bound = bind(metric, task.decoder, sentences)
-            return Collector(task.decoder, task.weights, sentences, bound, lists, name)
+            decoder = self.strategy.decoder(task.decoder, self.engine)
+            return Collector(decoder, task.weights, sentences, bound, lists, name)
 
         on_dev = task.tuning is task.sets["dev"]
         lists = None
@@ -153,8 +155,15 @@ class Tuning:
             tuner, score, rounds=self._rounds, patience=options.patience, result=options.result
         )
 
-    def shard_worker(self, task: Task) -> ShardWorker:
-        """Return what computes an epoch on a shard."""
+    @property
+    def uses_engine(self) -> bool:
+        """Whether workers of an engine compute something."""
+        return self.strategy.shards_data or self.strategy.decodes_lists
+
+    def worker(self, task: Task) -> Worker:
+        """Return what computes an epoch on a shard, or decodes."""
+        if self.strategy.decodes_lists:
+            return DecodeWorker(task.decoder)
         self.dimension.open(task)
         return ShardWorker(self._maker(task, self._parts.metric), task.decoder, task.tuning)
 
@@ -189,10 +198,16 @@ class Tuning:
     def _check_strategy(self) -> None:
         """Raise InputError if the tuner's rounds cannot be spread as the strategy says."""
         options, name = self._cfg, type(self.strategy).__name__
-        if not self.online and not isinstance(self.strategy, Serial):
+        if not self.online and not isinstance(self.strategy, Serial | Decode):
             raise InputError(
                 f"parallel: {name} spreads the mini-batches of an epoch, and this tuner collects "
-                "lists of all sentences: leave parallel out, or take tuner=online"
+                "lists of all sentences: take parallel=decode, or tuner=online"
+            )
+        if self.online and self.strategy.decodes_lists:
+            raise InputError(
+                f"parallel: {name} decodes all sentences with the same weights, and tuner=online "
+                "changes them after each mini-batch: take parallel=stale or itermix, or a tuner "
+                "that collects lists, such as tuner=pro"
             )
         if self.strategy.shards_data and self._parts.optimizer.averages:
             raise InputError(

@@ -171,6 +171,9 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
 def _of_parallel(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
     """Return what the parallel strategy does not use."""
     parallel = f"parallel={choices['parallel']}"
-    if getattr(class_of(cfg, "parallel"), "shards_data", False):
+    kind = class_of(cfg, "parallel")
+    if getattr(kind, "decodes_lists", False):
+        return {}
+    if getattr(kind, "shards_data", False):
         return {"tuner.checkpoint_minutes": f"{parallel} saves the run after each shard"}
     return {"engine": f"{parallel} has no shards for an engine to compute"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self
 
@@ -71,6 +71,27 @@ class Decoder(ABC):
         KBestLists
             With scores, best first, over `features` and `words`.
         """
+
+    def decode_all(
+        self, sources: Sequence[Source], snapshot: Snapshot, size: int
+    ) -> Iterator[KBestLists]:
+        """Yield the lists of many sentences, `size` sentences at a time.
+
+        Parameters
+        ----------
+        sources, snapshot
+            As for `decode`; weights stay as they are until all lists have come.
+        """
+        for begin in range(0, len(sources), size):
+            yield self.decode(sources[begin : begin + size], snapshot)
+
+    def meet(self, sources: Sequence[Source]) -> None:
+        """Give ids to those features and words that have none, as decoding these sentences does.
+
+        A decoder that does nothing here has ids in the order in which lists come that were decoded
+        elsewhere. It makes sums differ in their last bits.
+        """
+        return None
 
     def sentences(
         self,

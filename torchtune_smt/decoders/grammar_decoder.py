@@ -6,15 +6,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
@@ -28,6 +30,9 @@ Result = TypeVar("Result")
 Hypotheses = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
 ``score``."""
+
+# Words of a sentence that a message has, at most.
+_SHOWN: Final = 6
 
 UNKNOWN: Final = ("keep", "drop")
 """What becomes of words that no rule covers."""
@@ -63,6 +68,15 @@ class SentenceRules:
     sparse: SentenceFeatures
 
 
+class _Met(NamedTuple):
+    """A sentence whose features and words have ids; see `SentenceRules`."""
+
+    source: Source
+    copies: Int32
+    grammar: SentenceGrammar
+    sparse: SentenceFeatures
+
+
 class GrammarDecoder(Decoder, Generic[Prepared]):
     """A decoder with a grammar and a language model, and sparse features of rules.
 
@@ -78,6 +92,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         How phrases can be ordered, if the decoder tells that.
     unknown : {"keep", "drop"}
         Whether words that no rule covers (see `uncovered`) are copied, or translated as nothing.
+    seconds : float, optional
+        That the search for the translations of a sentence may take.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
@@ -103,8 +119,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         unique: bool,
         unknown: str,
         threads: int,
+        seconds: float | None,
         **limits: int,
     ) -> None:
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"seconds must be above 0, or null, not {seconds}")
         if unknown not in UNKNOWN:
             raise ValueError(f"unknown must be {' or '.join(UNKNOWN)}, not {unknown}")
         limits |= {"max_words": max_words, "threads": threads}
@@ -117,6 +136,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.templates = list(templates)
         self.unique = unique
         self.unknown = unknown
+        self.seconds = seconds
         self.words = self.grammar.target_words
         self.dense_names = [*self.grammar.dense_names, *own_names]
         self.features = Vocabulary(self.dense_names)
@@ -140,6 +160,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
+        stop: UInt8,
     ) -> Hypotheses:
         """Decode one sentence; runs in threads, and changes nothing that they share.
 
@@ -147,6 +168,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         ----------
         sparse_weight : float64
             Weights of ``rules.sparse.id``.
+        stop : uint8 [1]
+            See `deadline`.
+
+        Raises
+        ------
+        OutOfTimeError
+            It was set in the middle of the search.
         """
 
     @classmethod
@@ -169,6 +197,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         ------
         ValueError
             `k` is below 1, or a sentence is too long.
+        InputError
+            The search for the translations of a sentence took more than `seconds`.
         """
         size = self.k if k is None else k
         if size < 1:
@@ -190,7 +220,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         dense_weight, *sparse_weights = np.split(read, bounds)
 
         def translate(s: int) -> Hypotheses:
-            return self._translate(*prepared[s], sparse_weights[s], dense_weight, size)
+            with deadline(self.seconds) as stop:
+                try:
+                    return self._translate(
+                        *prepared[s], sparse_weights[s], dense_weight, size, stop
+                    )
+                except OutOfTimeError:
+                    raise self._out_of_time(sources[s]) from None
 
         # The longest first: at the end no thread waits long for another one.
         order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
@@ -210,6 +246,14 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
                 )
             )
         return KBestLists.of(lists)
+
+    def _out_of_time(self, source: Source) -> InputError:
+        begin = " ".join(source.words[:_SHOWN]) + (" ..." if len(source.words) > _SHOWN else "")
+        return InputError(
+            f"sentence {source.index} (counted from 0), of {len(source.words)} words, {begin!r}: "
+            f"its search took more than {self.seconds:g} s (decoder.seconds); give more, lower "
+            "decoder.pop_limit, or split the sentence"
+        )
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
         """Return the sparse features of all rules that match some sentences."""
@@ -259,23 +303,33 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         words = self.grammar.source_words.lookup(source.words)
         return self.grammar.sentence_grammar(words, self._longest, source.train_index)
 
-    def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
-        """Return what of each sentence does not depend on weights."""
+    def meet(self, sources: Sequence[Source]) -> None:
+        """Give ids to those features and words that have none, as decoding these sentences does."""
+        self._met(sources)
+
+    def _met(self, sources: Sequence[Source]) -> list[_Met]:
+        """Return what has ids of each sentence."""
         # New words and names get their ids here, one sentence after the other, so that these do
         # not depend on threads; what runs in threads touches nothing that they share.
         copies = [self.words.intern(source.words) for source in sources]
-        lm_words = [self._extended_lm_words(self._model_of(source)) for source in sources]
         grammars = list(self._in_threads(self._grammar_of, sources))
-        sparse = [
-            self._rule_features.of_sentence(grammar.rule, source.words)
-            for source, grammar in zip(sources, grammars, strict=True)
+        return [
+            _Met(
+                source, words, grammar, self._rule_features.of_sentence(grammar.rule, source.words)
+            )
+            for source, words, grammar in zip(sources, copies, grammars, strict=True)
         ]
 
-        def prepare(s: int) -> tuple[SentenceRules, Prepared]:
-            rules = self._rules_of(sources[s], copies[s], lm_words[s], grammars[s], sparse[s])
+    def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
+        """Return what of each sentence does not depend on weights."""
+        met = self._met(sources)
+        lm_words = {m: self._extended_lm_words(m) for m in {self._model_of(s) for s in sources}}
+
+        def prepare(one: _Met) -> tuple[SentenceRules, Prepared]:
+            rules = self._rules_of(one, lm_words)
             return rules, self._prepare(rules)
 
-        return list(self._in_threads(prepare, range(len(sources))))
+        return list(self._in_threads(prepare, met))
 
     def _in_threads(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -289,25 +343,20 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             return 0
         return 1 + fold_of(source.train_index, len(self.models) - 1)
 
-    def _rules_of(
-        self,
-        source: Source,
-        copies: Int32,
-        lm_words: Int32,
-        grammar: SentenceGrammar,
-        sparse: SentenceFeatures,
-    ) -> SentenceRules:
-        words = self.grammar.source_words.lookup(source.words)
+    def _rules_of(self, met: _Met, lm_words: Mapping[int, Int32]) -> SentenceRules:
+        words = self.grammar.source_words.lookup(met.source.words)
+        copies = met.copies
         if self.unknown == "drop":
-            copies = np.where(_uncovered(words, grammar.child_symbol), np.int32(-1), copies)
+            copies = np.where(_uncovered(words, met.grammar.child_symbol), np.int32(-1), copies)
+        model = self._model_of(met.source)
         return SentenceRules(
-            source.index,
+            met.source.index,
             words,
             copies,
-            grammar,
-            self._model_of(source),
-            lm_words,
-            sparse,
+            met.grammar,
+            model,
+            lm_words[model],
+            met.sparse,
         )
 
     def _extended_lm_words(self, m: int) -> Int32:

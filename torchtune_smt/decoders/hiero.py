@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.cube_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
+from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
@@ -61,6 +62,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
         Whether words that no rule covers are copied, or translated as nothing.
     threads : int
         Sentences decoded at a time. The result does not depend on it.
+    seconds : float, optional
+        A sentence whose search takes longer is an error; by default none is.
 
     Raises
     ------
@@ -85,6 +88,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
         unique: bool = True,
         unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
+        seconds: float | None = None,
     ) -> None:
         if model.grammar.reordering is not None:
             raise ValueError(
@@ -101,6 +105,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
             unique=unique,
             unknown=unknown,
             threads=threads,
+            seconds=seconds,
             k=k,
             pop_limit=pop_limit,
             max_span=max_span,
@@ -124,9 +129,10 @@ class HieroDecoder(GrammarDecoder[Targets]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
+        stop: UInt8,
     ) -> Hypotheses:
         columns = len(self.dense_names)
-        chart, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k)
+        chart, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k, stop)
         return read_off(
             chart,
             derivations,
@@ -142,7 +148,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the rules of the best translation."""
         rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
-        chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
+        with deadline(None) as never:
+            chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1, never)
 
         def child(d: int, number: int) -> int:
             """Return the derivation that another one has for its first (0) or second child."""
@@ -176,8 +183,9 @@ class HieroDecoder(GrammarDecoder[Targets]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
+        stop: UInt8,
     ) -> tuple[Chart, Derivations]:
-        """Return the chart of a sentence, and its best derivations."""
+        """Return the chart of a sentence, and its best derivations; see `_translate`."""
         # Every sentence gets a translation: words that no rule covers are passed through, and
         # whatever does not parse is glued.
         columns = len(self.dense_names)
@@ -209,5 +217,8 @@ class HieroDecoder(GrammarDecoder[Targets]):
             self.pop_limit,
             lm_weight,
             float(dense_weight[columns - 1]),
+            stop,
         )
+        if chart.goal < 0:
+            raise OutOfTimeError
         return chart, best_derivations(chart, prepared.begin, prepared.target, k, self.unique)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64, Records
+from torchtune_smt.core.arrays import Int32, Int64, Records, UInt8
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.decoders.cube_kernels import (
     EDGE,
@@ -236,6 +236,7 @@ def fill_chart(
     pop_limit: int,
     lm_weight: float,
     glue_weight: float,
+    stop: UInt8,
 ) -> Chart:
     """Parse a sentence and return its chart (cube pruning, Chiang 2007).
 
@@ -250,6 +251,8 @@ def fill_chart(
         Scored; the last n are the pass-through rules of the source's words.
     target_begin, target
         Their target sides, in words of the language model.
+    stop : uint8 [1]
+        Where another thread sets it, the chart is left as it is, without a goal.
     """
     child_begin, child_symbol = grammar.child_begin, grammar.child_symbol
     child_node, rule_begin = grammar.child_node, grammar.rule_begin
@@ -280,6 +283,8 @@ def fill_chart(
         dots = 1
         dot[0, 0], dot[0, 1], dot[0, 2], dot[0, 3] = 0, i, -1, -1
         for j in range(max(i, 0) + 1, min(n, i + span) + 1 if i >= 0 else n + 1):
+            if stop[0]:
+                return chart
             dot = longer(dot, 3 * dots + 1)
             cube = longer(cube, max(2 * dots + 1, n))
             if i < 0:

@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32
+from torchtune_smt.core.arrays import Float64, Int32, UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
+from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
 from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, best_derivations
@@ -77,6 +78,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
         Whether words that no rule covers are copied, or translated as nothing.
     threads : int
         Sentences decoded at a time. The result does not depend on it.
+    seconds : float, optional
+        A sentence whose search takes longer is an error; by default none is.
 
     Raises
     ------
@@ -104,6 +107,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         unique: bool = True,
         unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
+        seconds: float | None = None,
     ) -> None:
         given = {
             "pop_limit": pop_limit,
@@ -135,6 +139,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             unique=unique,
             unknown=unknown,
             threads=threads,
+            seconds=seconds,
             k=k,
             **limits,
         )
@@ -188,9 +193,12 @@ class PhraseDecoder(GrammarDecoder[Options]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
+        stop: UInt8,
     ) -> Hypotheses:
         columns, options, orientations = self._columns, prepared, len(self._orientations)
-        chart, span, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k)
+        chart, span, derivations = self._search(
+            rules, prepared, sparse_weight, dense_weight, k, stop
+        )
         return read_off(
             chart,
             span,
@@ -207,7 +215,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the phrases of the best translation, in the order of the target side."""
         rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
-        chart, _, found = self._search(rules, prepared, sparse_weight, dense_weight, 1)
+        with deadline(None) as never:
+            chart, _, found = self._search(rules, prepared, sparse_weight, dense_weight, 1, never)
         phrases = []
         d = int(found.pool[found.item[chart.goal, 0]])
         while chart.edge[found.derivation[d, 0], CHILD1] >= 0:
@@ -232,6 +241,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         sparse_weight: Float64,
         dense_weight: Float64,
         k: int,
+        stop: UInt8,
     ) -> tuple[Chart, Int32, Derivations]:
         """Return the graph of a sentence, where its phrases stand, and its best derivations."""
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
@@ -288,6 +298,9 @@ class PhraseDecoder(GrammarDecoder[Options]):
             limit,
             self.pop_limit,
             self.stack_size,
+            stop,
         )
+        if chart.goal < 0:
+            raise OutOfTimeError
         found = best_derivations(chart, options.begin, options.symbol, k, self.unique)
         return chart, span, found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
+from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8, UInt64
 from torchtune_smt.core.compiled import inlined, inner, kernel
 from torchtune_smt.core.sequences_kernels import table_size
 from torchtune_smt.decoders.cube_kernels import (
@@ -539,6 +539,7 @@ def search(
     distortion_limit: int,
     pop_limit: int,
     stack_size: int,
+    stop: UInt8,
 ) -> tuple[Chart, Int32]:
     """Translate a sentence; return the graph of what was found.
 
@@ -557,6 +558,8 @@ def search(
         Candidates that a stack takes.
     stack_size : int
         Hypotheses of a stack that go on.
+    stop : uint8 [1]
+        Where another thread sets it, the graph is left as it is, without a goal.
 
     Returns
     -------
@@ -604,6 +607,8 @@ def search(
     items, edges, n_groups, blocks = 1, 1, 1, 1
 
     for t in range(1, n + 1):
+        if stop[0]:
+            return chart, edge_span
         n_cubes = 0
         for length in range(1, min(longest, t) + 1):
             first, last = group_begin[t - length], group_begin[t - length + 1]

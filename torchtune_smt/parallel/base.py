@@ -48,9 +48,12 @@ class Strategy(ABC):
     ----------
     shards_data : bool
         Whether shards are computed, on an engine.
+    decodes_lists : bool
+        Whether the lists that a batch tuner collects are decoded on an engine.
     """
 
     shards_data: ClassVar[bool] = False
+    decodes_lists: ClassVar[bool] = False
 
     @abstractmethod
     def tuner(self, work: Work) -> Tuner:
@@ -61,6 +64,10 @@ class Strategy(ABC):
         InputError
             What is to be tuned does not go with it.
         """
+
+    def decoder(self, decoder: Decoder, engine: Engine) -> Decoder:
+        """Return what decodes the sentences whose lists a batch tuner collects."""
+        return decoder
 
 
 class Serial(Strategy):

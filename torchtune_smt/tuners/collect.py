@@ -107,9 +107,7 @@ class Collector:
 
     def _decoded(self) -> Iterator[KBestLists]:
         """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
-        sources = self.sentences.sources
-        for begin in range(0, len(sources), _BATCH):
-            lists = self.decoder.decode(sources[begin : begin + _BATCH], self.weights)
+        for lists in self.decoder.decode_all(self.sentences.sources, self.weights, _BATCH):
             yield self._references.with_statistics(take(self.weights, lists))
 
 

@@ -1,4 +1,4 @@
-"""Workers that compute shards: they open what the configuration names once more."""
+"""Workers of an engine: they open what the configuration names once more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import Task, open_task
 from torchtune_smt.cli.tuning import Tuning
-from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
+from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
 from torchtune_smt.runs.rounds import Callback, Rounds
 
@@ -24,13 +25,19 @@ from torchtune_smt.runs.rounds import Callback, Rounds
 _TRIED: Final = 5
 
 
-def serve_shards(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
+def serve_workers(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
     """Tell the engine how workers are opened; return who ends them when the run is over."""
     # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
-    tried = np.arange(min(_TRIED, len(task.tuning)))
-    worker = ShardWorker(tuning.make_tuner, task.decoder.fork(), task.tuning)
-    worker(active(task.weights), ShardTask(1, tried))
-    tuning.engine.serve(OpenWorker.of(cfg, tuning.shard_dimension))
+    dimension = None
+    if tuning.strategy.shards_data:
+        tried = np.arange(min(_TRIED, len(task.tuning)))
+        worker = ShardWorker(tuning.make_tuner, task.decoder.fork(), task.tuning)
+        worker(active(task.weights), ShardTask(1, tried))
+        dimension = tuning.shard_dimension
+    else:
+        some = task.tuning.sources[:_TRIED]
+        DecodeWorker(task.decoder.fork())(active(task.weights), DecodeTask(some, None))
+    tuning.engine.serve(OpenWorker.of(cfg, dimension))
     return _EndOfWorkers(tuning.engine)
 
 
@@ -69,7 +76,7 @@ class OpenWorker:
             cfg.regularizer.dimension = dimension
         return cls(cfg, HydraConfig.instance().cfg)
 
-    def __call__(self) -> ShardWorker:
+    def __call__(self) -> Worker:
         """Return a worker."""
         HydraConfig.instance().cfg = self.hydra
         torch.set_num_threads(1)
@@ -78,4 +85,4 @@ class OpenWorker:
             parts = Parts(self.cfg)
             tuning = Tuning(self.cfg, parts)
             task = open_task(self.cfg, parts, may_write_model=False)
-            return tuning.shard_worker(task)
+            return tuning.worker(task)

@@ -1,0 +1,163 @@
+"""Decoding on an engine: workers decode, and one process learns from all lists."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import numbered
+from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.parallel.base import Strategy, Work
+from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.parallel.shard_worker import active
+from torchtune_smt.tuners.base import Tuner
+
+
+class Decode(Strategy):
+    """Workers decode the sentences whose lists a batch tuner collects; all else is as in `Serial`.
+
+    Results are those of `Serial`, to the last bit: lists come back in the order of the sentences,
+    and features have the ids that decoding here gives them.
+    """
+
+    decodes_lists: ClassVar[bool] = True
+
+    def tuner(self, work: Work) -> Tuner:
+        """Return the tuner itself."""
+        return work.make(work.weights, work.sentences, work.decoder)
+
+    def decoder(self, decoder: Decoder, engine: Engine) -> Decoder:
+        """Return what decodes on the engine.
+
+        Raises
+        ------
+        InputError
+            There is nothing to decode.
+        """
+        if decoder.stored:
+            raise InputError(
+                "parallel=decode: k-best lists are read from files here, and nothing is decoded; "
+                "leave parallel out"
+            )
+        return EngineDecoder(decoder, engine)
+
+
+@dataclass(frozen=True)
+class DecodeTask:
+    """Some sentences, and the length of their lists (None: the decoder's own)."""
+
+    sources: Sequence[Source]
+    k: int | None
+
+
+class DecodeWorker:
+    """Decodes sentences with the weights that it is sent.
+
+    Parameters
+    ----------
+    decoder : Decoder
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def __call__(self, common: FrozenWeights, task: DecodeTask) -> KBestLists:
+        """Return lists over vocabularies of what is in them alone."""
+        length = {} if task.k is None else {"k": task.k}
+        lists = self._decoder.decode(task.sources, common, **length)
+        assert lists.features is not None and lists.words is not None
+        features, rows = lists.rows.numbered()
+        words, tokens = numbered(lists.strings()[1])
+        return replace(
+            lists,
+            rows=rows,
+            features=_part(lists.features, features),
+            tokens=tokens,
+            words=_part(lists.words, words),
+        )
+
+
+class EngineDecoder(Decoder):
+    """Decodes on an engine, whose workers are `DecodeWorker`s.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        One like those of the workers. It decodes nothing here, but gives their ids to features
+        (`Decoder.meet`).
+    engine : Engine
+    """
+
+    def __init__(self, decoder: Decoder, engine: Engine) -> None:
+        self._decoder = decoder
+        self._engine = engine
+        self.dense_names = decoder.dense_names
+        self.features = decoder.features
+        self.words = decoder.words
+        # The sentences whose features have their ids.
+        self._met: set[int] = set()
+
+    def decode(
+        self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
+    ) -> KBestLists:
+        """Return the k-best list of each sentence (see `Decoder.decode`)."""
+        (lists,) = self._decoded(sources, snapshot, max(len(sources), 1), k)
+        return lists
+
+    def decode_all(
+        self, sources: Sequence[Source], snapshot: Snapshot, size: int
+    ) -> Iterator[KBestLists]:
+        """Yield the lists of `size` sentences at a time; see `Decoder.decode_all`."""
+        return self._decoded(sources, snapshot, size, None)
+
+    def _decoded(
+        self, sources: Sequence[Source], snapshot: Snapshot, size: int, k: int | None
+    ) -> Iterator[KBestLists]:
+        given: deque[Sequence[Source]] = deque()
+
+        def tasks() -> Iterator[DecodeTask]:
+            for begin in range(0, len(sources), size):
+                given.append(sources[begin : begin + size])
+                yield DecodeTask(given[-1], k)
+
+        for lists in self._engine.map(_sent(snapshot), tasks()):
+            new = [source for source in given.popleft() if source.index not in self._met]
+            self._decoder.meet(new)
+            self._met.update(source.index for source in new)
+            yield self._own(lists)
+
+    def _own(self, lists: KBestLists) -> KBestLists:
+        """Return lists of a worker in the ids of features and words here."""
+        assert lists.features is not None and lists.words is not None
+        tokens = _taken(self.words, lists.words)[lists.strings()[1]]
+        rows = lists.rows.renamed(_taken(self.features, lists.features))
+        return replace(lists, rows=rows, features=self.features, tokens=tokens, words=self.words)
+
+
+def _sent(snapshot: Snapshot) -> FrozenWeights:
+    """Return what of weights is sent: those that are not 0."""
+    if isinstance(snapshot, Weights):
+        return active(snapshot)
+    raise TypeError("an engine is sent weights, and no other snapshot")
+
+
+def _part(vocabulary: Vocabulary, ids: Int64) -> Vocabulary:
+    """Return a vocabulary of some names, in the order of their ids."""
+    part = Vocabulary()
+    part.intern_spans(*vocabulary.spans(ids))
+    return part
+
+
+def _taken(vocabulary: Vocabulary, part: Vocabulary) -> Int32:
+    """Return the ids in a vocabulary of all names of another one."""
+    return vocabulary.intern_spans(*part.spans(np.arange(len(part))))
