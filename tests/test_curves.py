@@ -11,6 +11,7 @@ from commands import Outcome, run_command
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
+from torchtune_smt.runs.timeline import utilisation
 
 
 def write_run(folder: Path, seed: int, loss: str, test: float) -> Path:
@@ -91,3 +92,20 @@ def test_pictures_of_one_run_and_of_none() -> None:
         file = io.BytesIO()
         draw({"a": runs}, file, "png")
         assert file.getvalue().startswith(b"\x89PNG")
+
+
+def test_a_timeline_of_shards(sweep: Path, tmp_path: Path) -> None:
+    shards = [(1, 100.0, 4.0), (2, 101.0, 5.0), (1, 104.5, 5.5)]
+    entries = [
+        {"step": 10 * i, "parallel/worker": worker, "parallel/begin": begin, "parallel/seconds": s}
+        for i, (worker, begin, s) in enumerate(shards)
+    ]
+    lines = [{"step": 0, "bleu/dev": 30.0}, *entries]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    # Two workers for ten seconds.
+    assert utilisation(read_metrics(tmp_path)) == 14.5 / 20
+    assert plot(tmp_path, tmp_path, "--timeline", "--output", "a.png").check().out == "a.png\n"
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="0: has no shards, of which there could be a timeline"):
+        plot(tmp_path, sweep / "0", "--timeline")
+    assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err

@@ -38,7 +38,7 @@ def one_worker(place: Path) -> list[bytes]:
     """What a run with one worker has written."""
     options = ["data.test=null", "parallel.shards=3", "engine.workers=1"]
     run = train(place, "one_worker", *ITERSEL, *options)
-    for tag in ("train/loss", "train/gain", "parallel/shard_features"):
+    for tag in ("train/loss", "train/gain", "parallel/shard_features", "parallel/begin"):
         assert sum(tag in line for line in run.metrics()) == 6
     assert "  shard 3: 10 sentences, gain 0." in run.outcome.out
     return [(run.folder / name).read_bytes() for name in NAMES]

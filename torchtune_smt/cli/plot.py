@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from torchtune_smt.cli.systems import systems_in
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
+from torchtune_smt.runs.timeline import draw_timeline, has_shards
 
 
 def main() -> int:
@@ -37,11 +39,20 @@ def main() -> int:
         metavar="N",
         help="mean over N mini-batches, for loss and gain (default: %(default)s)",
     )
+    parser.add_argument(
+        "--timeline",
+        action="store_true",
+        help="of one run with shards: which worker computed which shard when",
+    )
     options = parser.parse_args()
     if options.output.suffix not in (".png", ".svg", ".pdf"):
         parser.error(f"--output must end with .png, .svg or .pdf, not {options.output.name}")
     if options.smooth < 1:
         parser.error(f"--smooth must be at least 1, not {options.smooth}")
+    if options.timeline:
+        if len(options.runs) > 1:
+            parser.error("--timeline is of one run")
+        return _timeline(options.runs[0], options.output)
     systems = systems_in(options.runs, METRICS, group_seeds=not options.each)
     labels = options.labels or list(systems)
     if len(labels) != len(systems) or len(set(labels)) < len(labels):
@@ -56,4 +67,19 @@ def main() -> int:
     with atomic_path(options.output) as beside, beside.open("wb") as file:
         draw(curves, file, options.output.suffix[1:], options.smooth)
     print(options.output)
+    return 0
+
+
+def _timeline(folder: Path, output: Path) -> int:
+    """Draw the timeline of a run, and return the exit code."""
+    run = read_metrics(folder)
+    if not has_shards(run):
+        raise InputError(
+            "has no shards, of which there could be a timeline; give a run with parallel=mix, "
+            "itermix or itersel",
+            path=folder,
+        )
+    with atomic_path(output) as beside, beside.open("wb") as file:
+        draw_timeline(run, file, output.suffix[1:])
+    print(output)
     return 0

@@ -63,6 +63,8 @@ class ShardTuner(Tuner):
         # Of the epoch under way; and what the shards go on from, where they do.
         self._columns: Columns | None = None
         self._states: list[State] = []
+        # Workers, numbered as their first results come.
+        self._workers: dict[str, int] = {}
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Compute an epoch on each shard, yielding after each, in their order, and mix.
@@ -137,6 +139,9 @@ class ShardTuner(Tuner):
             "train/gain": result.gain,
             "train/pairs": result.pairs,
             "parallel/shard_features": len(result.weights),
+            "parallel/worker": self._workers.setdefault(result.worker, len(self._workers) + 1),
+            "parallel/begin": result.begin,
+            "parallel/seconds": result.seconds,
             "speed/shard_sentences_per_second": size / result.seconds,
         }
         text = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -62,8 +64,11 @@ class ShardResult:
         Mean over the pairs (lists), and over the sentences.
     pairs : int
         Number of pairs (lists).
-    seconds : float
-        That it took.
+    begin, seconds : float
+        When it began, by the clock of the worker's machine (seconds since 1970), and how long it
+        took.
+    worker : str
+        Machine and process.
     state : optional
         See `ShardTask`.
     """
@@ -72,7 +77,9 @@ class ShardResult:
     loss: float
     gain: float
     pairs: int
+    begin: float
     seconds: float
+    worker: str
     state: tuple[Any, dict[str, Any]] | None
 
 
@@ -145,7 +152,7 @@ class ShardWorker:
         InputError
             The state is damaged.
         """
-        start = time.perf_counter()
+        begin, start = time.time(), time.perf_counter()
         weights = Weights(self._decoder.dense_names)
         state = None if task.state is None else unpacked(*task.state)
         fill(weights, common if state is None else weights_of_state(state))
@@ -172,7 +179,9 @@ class ShardWorker:
             loss / max(pairs, 1),
             gain / task.sentences.size,
             pairs,
+            begin,
             time.perf_counter() - start,
+            f"{platform.node()}:{os.getpid()}",
             packed(_state(weights, tuner)) if task.keeps else None,
         )
 
