@@ -79,7 +79,7 @@ def by_digits(size: Float64, lowest: int, digits: int, order: Int64) -> None:
 
 @kernel
 def ascending(size: Float64, order: Int64) -> None:
-    """Write the places of numbers (float64 [n], 0 or more, finite) in ascending order."""
+    """Write the places of numbers (float64 [n], 0 or more) in ascending order; NaN are the last."""
     n = size.size
     if n == 0:
         return
