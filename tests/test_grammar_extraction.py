@@ -40,8 +40,11 @@ def phrases(n, m, links, max_length, unaligned_edges):
 def rules_of(source, target, links, *, max_length, max_symbols, max_gaps, unaligned_edges):
     """For each initial phrase the list of its rules, each with the links between its symbols."""
     initial = phrases(len(source), len(target), links, max_length, unaligned_edges)
+    smaller = initial
+    if unaligned_edges == "phrases":
+        smaller = phrases(len(source), len(target), links, max_length, False)
     for s, e, t, u in initial:
-        inner = [p for p in initial if s <= p[0] and p[1] <= e and t <= p[2] and p[3] <= u]
+        inner = [p for p in smaller if s <= p[0] and p[1] <= e and t <= p[2] and p[3] <= u]
         rules = []
         choices = [()]
         choices += [(p,) for p in inner] if max_gaps >= 1 else []
@@ -201,7 +204,7 @@ options = st.fixed_dictionaries(
         "max_length": st.sampled_from([10, 3]),
         "max_symbols": st.sampled_from([5, 3]),
         "max_gaps": st.sampled_from([2, 2, 2, 1, 0]),
-        "unaligned_edges": st.booleans(),
+        "unaligned_edges": st.sampled_from([False, True, "phrases"]),
     }
 )
 

@@ -65,7 +65,7 @@ def extract_grammar(
     max_phrase_length: int = 10,
     max_symbols: int = 5,
     max_gaps: int = 2,
-    unaligned_edges: bool = False,
+    unaligned_edges: bool | Literal["phrases"] = False,
     counts: Literal["shared", "occurrences"] = "shared",
     table_limit: int = 30,
     progress: Callable[[int], None] | None = None,
@@ -83,9 +83,10 @@ def extract_grammar(
         The bitext; a pair with an empty side gives no rules.
     alignments : sequence of int32 [links, 2]
         (source, target) positions.
-    unaligned_edges : bool
+    unaligned_edges : bool or "phrases"
         Whether the words at the edges of an initial phrase may be unaligned. Chiang has them
-        aligned, which is the default: of phrases with the same links the smallest.
+        aligned, which is the default: of phrases with the same links the smallest. "phrases":
+        they may, but not where a phrase leaves a gap in another.
     counts : {"shared", "occurrences"}
         An initial phrase counts 1, shared equally by the rules that it yields (Chiang), or each
         rule counts 1 whenever it occurs.
@@ -110,6 +111,8 @@ def extract_grammar(
             raise ValueError(f"{name} must be in {lowest}..{highest}, not {value}")
     if counts not in ("shared", "occurrences"):
         raise ValueError(f"counts must be shared or occurrences, not {counts!r}")
+    if not (isinstance(unaligned_edges, bool) or unaligned_edges == "phrases"):
+        raise ValueError(f"unaligned_edges must be false, true or phrases, not {unaligned_edges!r}")
     bitext = number_bitext(sources, targets, alignments)
     kept = SequenceTable(np.int32, 1024)
 
@@ -135,7 +138,8 @@ def extract_grammar(
         max_phrase_length=max_phrase_length,
         max_symbols=max_symbols,
         max_gaps=max_gaps,
-        unaligned_edges=unaligned_edges,
+        unaligned_edges=bool(unaligned_edges),
+        tight_gaps=unaligned_edges == "phrases",
         share=counts == "shared",
         progress=progress,
         attached=attached,
@@ -188,6 +192,7 @@ def count_rules(
     max_symbols: int,
     max_gaps: int,
     unaligned_edges: bool,
+    tight_gaps: bool = False,
     share: bool,
     progress: Callable[[int], None] | None = None,
     attached: Attached | None = None,
@@ -196,6 +201,8 @@ def count_rules(
 
     Parameters
     ----------
+    tight_gaps : bool
+        Whether the words at the edges of phrases that leave gaps are aligned all the same.
     share : bool
         Whether the rules of a phrase share a count of 1, or have 1 each.
     attached : callable, optional
@@ -227,6 +234,7 @@ def count_rules(
                 max_symbols,
                 max_gaps,
                 unaligned_edges,
+                tight_gaps,
                 share,
             )
         )

@@ -37,8 +37,9 @@ def find_phrases(
 
     Returns
     -------
-    phrases : int32 [phrases, 5]
-        Source begin and end, target begin and end, number of links; by source begin, source end.
+    phrases : int32 [phrases, 6]
+        Source begin and end, target begin and end, number of links, and whether the words at all
+        four edges are aligned (1, or 0); by source begin, source end.
     index : int32 [n, max_length + 1, 2]
         The phrases on source span [s, s + k) are ``phrases[index[s, k, 0]:index[s, k, 1]]``.
     """
@@ -54,7 +55,7 @@ def find_phrases(
         links_before[s + 1] += links_before[s]
 
     index = np.zeros((n, max_length + 1, 2), np.int32)
-    phrases = np.empty((256, 5), np.int32)
+    phrases = np.empty((256, 6), np.int32)
     count = 0
     for s in range(n):
         low, high = m, -1
@@ -64,7 +65,8 @@ def find_phrases(
             index[s, e - s, 1] = count
             if high < 0:
                 continue
-            if not unaligned_edges and (target_high[s] < 0 or target_high[e - 1] < 0):
+            tight = target_high[s] >= 0 and target_high[e - 1] >= 0
+            if not (tight or unaligned_edges):
                 continue
             consistent = high + 1 - low <= max_length
             for t in range(low, high + 1):
@@ -84,6 +86,7 @@ def find_phrases(
                     phrases[count, 2] = begin
                     phrases[count, 3] = end
                     phrases[count, 4] = links_before[e] - links_before[s]
+                    phrases[count, 5] = tight and begin == low and end == high + 1
                     count += 1
                     if not unaligned_edges or end == m or source_high[end] >= 0:
                         break
@@ -97,13 +100,19 @@ def find_phrases(
 
 @kernel
 def find_rules(
-    p: int, phrases: Int32, index: Int32, max_symbols: int, max_gaps: int, rules: Int32
+    p: int,
+    phrases: Int32,
+    index: Int32,
+    max_symbols: int,
+    max_gaps: int,
+    tight_gaps: bool,
+    rules: Int32,
 ) -> tuple[int, Int32]:
     """Find the rules that initial phrase `p` yields.
 
     They are p itself, and p with one or two smaller phrases replaced by gaps, where one link stays
     outside of the gaps, two gaps do not touch on the source side, and the source side has at most
-    `max_symbols` symbols.
+    `max_symbols` symbols. With `tight_gaps`, the words at all edges of the smaller ones are aligned.
 
     Returns
     -------
@@ -127,7 +136,7 @@ def find_rules(
         for b in range(a + 1, e + 1):
             left = length - (b - a)  # words outside of the first gap
             for q in range(index[a, b - a, 0], index[a, b - a, 1]):
-                if phrases[q, 2] < t0 or phrases[q, 3] > t1:
+                if phrases[q, 2] < t0 or phrases[q, 3] > t1 or phrases[q, 5] < tight_gaps:
                     continue
                 left_links = links - phrases[q, 4]
                 if left_links == 0:
@@ -145,6 +154,8 @@ def find_rules(
                     for d in range(max(c + 1, c + left - (max_symbols - 2)), e + 1):
                         for r in range(index[c, d - c, 0], index[c, d - c, 1]):
                             if phrases[r, 2] < t0 or phrases[r, 3] > t1:
+                                continue
+                            if phrases[r, 5] < tight_gaps:
                                 continue
                             if phrases[r, 2] < phrases[q, 3] and phrases[q, 2] < phrases[r, 3]:
                                 continue
@@ -195,6 +206,7 @@ def extract(
     max_symbols: int,
     max_gaps: int,
     unaligned_edges: bool,
+    tight_gaps: bool,
     share: bool,
 ) -> tuple[Int32, Int64, Int64, Int32, Int64, Int32]:
     """Extract the rules of the sentence pairs first..last-1.
@@ -237,7 +249,9 @@ def extract(
             unaligned_edges,
         )
         for p in range(phrases.shape[0]):
-            n, rules = find_rules(p, phrases, index, max_symbols, max_gaps, rules)
+            n, rules = find_rules(
+                p, phrases, index, max_symbols, max_gaps, tight_gaps, rules
+            )
             if n == 0:
                 continue
             sentence, weight = longer(sentence, count + n), longer(weight, count + n)

@@ -34,7 +34,7 @@ class BitextModel(BuiltModel):
     """
 
     max_symbols: int = 5
-    unaligned_edges: bool = False
+    unaligned_edges: bool | Literal["phrases"] = False
     counts: Literal["shared", "occurrences"] = "shared"
     rule_counts: bool = False
 
@@ -42,6 +42,10 @@ class BitextModel(BuiltModel):
         super().__post_init__()
         if self.counts not in ("shared", "occurrences"):
             raise ValueError(f"counts must be shared or occurrences, not {self.counts}")
+        if not (isinstance(self.unaligned_edges, bool) or self.unaligned_edges == "phrases"):
+            raise ValueError(
+                f"unaligned_edges must be false, true or phrases, not {self.unaligned_edges}"
+            )
         if not 1 <= self.max_symbols <= 100:
             bound = "at least 1" if self.max_symbols < 1 else "at most 100"
             raise ValueError(f"max_symbols must be {bound}, not {self.max_symbols}")
