@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from torchtune_smt.core import sorting_kernels
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets
@@ -261,7 +262,12 @@ def count_rules(
             progress(last - first)
 
     arrays = _count_rules(
-        sides, target_sides, _joined(sentence_parts), _joined(key_parts), _joined(low_parts)
+        sides,
+        target_sides,
+        _joined(sentence_parts),
+        _joined(key_parts),
+        _joined(low_parts),
+        with_order=attached is not None,
     )
     order = arrays.pop("own_order")
     if attached is not None:
@@ -330,10 +336,12 @@ def _count_rules(
     sentence: Int32,
     key: Int64,
     low: Int64,
+    with_order: bool,
 ) -> dict[str, np.ndarray]:
     """Return the arrays of `ExtractedGrammar` about rules, and two more [own rules].
 
-    ``sentence`` is the sentence that a rule is of, ``own_order`` where it stood among those given.
+    ``sentence`` is the sentence that a rule is of, ``own_order`` where it stood among those given
+    (empty without `with_order`).
 
     Parameters
     ----------
@@ -349,27 +357,27 @@ def _count_rules(
     source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
     _, _, target_number, by_target_node = ordered_trie(target_sides)
     key = number[key >> 32].astype(np.int64) << 32 | target_number[key & 0xFFFFFFFF]
-    rule_key, rule_of_occurrence = np.unique(key, return_inverse=True)
+    rule_key, rule_of_occurrence = sorting_kernels.number(key)
     if rule_key.size >= 1 << 31:
         raise InputError("more than 2^31 rules; extract from less text, or shorter phrases")
     rule_low, rule_count = _sums(rule_of_occurrence.astype(np.int32), low, None, rule_key.size)
     rule_source = (rule_key >> 32).astype(np.int32)
-    order = np.lexsort((-rule_count, rule_source))
+    per_side = np.bincount(rule_source, minlength=len(sides))
+    order = sorting_kernels.largest_first(offsets(per_side), rule_count)
     new_number = np.empty(order.size, np.int64)
     new_number[order] = np.arange(order.size)
     own = new_number[rule_of_occurrence]
     del rule_of_occurrence, key, new_number
-    own_order = np.lexsort((own, sentence))
+    own_order = np.lexsort((own, sentence)) if with_order else np.empty(0, np.int64)
     extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
 
-    rule_low, rule_count, rule_source = rule_low[order], rule_count[order], rule_source[order]
+    rule_low, rule_count = rule_low[order], rule_count[order]
     rule_target = (rule_key[order] & 0xFFFFFFFF).astype(np.int32)
     target_begin, target_symbols = gather(
         target_sides.begin, target_sides.symbols, by_target_node[rule_target]
     )
     source_low, source_count = _sums(rule_source, rule_low, rule_count, len(sides))
     target_low, target_count = _sums(rule_target, rule_low, rule_count, len(target_sides))
-    per_side = np.bincount(rule_source, minlength=len(sides))
     counts = RuleCounts(
         offsets(per_side),
         rule_target,

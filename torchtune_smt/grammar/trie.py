@@ -8,6 +8,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.sequences import SequenceTable
+from torchtune_smt.core.sorting_kernels import ascending, number
 
 
 class Trie(NamedTuple):
@@ -51,7 +52,7 @@ def build_trie(begin: Int64, symbols: Int32) -> tuple[Trie, Int32]:
     while active.size:
         # Symbols -2 and -1 are moved to 0 and 1, so that the key sorts as (parent, symbol).
         key = (node[active] << 32) | (symbols[begin[active] + depth].astype(np.int64) + 2)
-        distinct, inverse = np.unique(key, return_inverse=True)
+        distinct, inverse = number(key)
         parent_levels.append(distinct >> 32)
         symbol_levels.append((distinct & 0xFFFFFFFF) - 2)
         node[active] = count + inverse
@@ -81,7 +82,7 @@ def ordered_trie(
         Which sequence has a number.
     """
     trie, node = build_trie(sequences.begin, sequences.symbols)
-    order = np.argsort(node)
+    order = ascending(node.astype(np.int64))
     number = np.empty(order.size, np.int32)
     number[order] = np.arange(order.size)
     node_number = np.full(trie.symbol.size, -1, np.int32)

@@ -1,0 +1,87 @@
+"""Sorting of many whole numbers, digit by digit: several times as fast as by comparisons."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.compiled import kernel
+
+_DIGIT = 11  # bits; counts of all digits stay in the fastest cache
+_FEW = 32  # sorted by insertion
+
+
+@kernel
+def ascending(key: Int64) -> Int64:
+    """Return the places (int64 [n]) of numbers of 0 or more in ascending order; a stable sort."""
+    n = key.size
+    place = np.arange(n)
+    differ = 0
+    for i in range(n):
+        differ |= key[i] ^ key[0]
+    mask = (1 << _DIGIT) - 1
+    new_key, new_place = np.empty(n, np.int64), np.empty(n, np.int64)
+    at = np.empty(1 << _DIGIT, np.int64)
+    key = key.copy()
+    for shift in range(0, 63, _DIGIT):
+        if (differ >> shift) & mask == 0:
+            continue
+        at[:] = 0
+        for i in range(n):
+            at[(key[i] >> shift) & mask] += 1
+        total = 0
+        for digit in range(at.size):
+            own = at[digit]
+            at[digit] = total
+            total += own
+        for i in range(n):
+            digit = (key[i] >> shift) & mask
+            to = at[digit]
+            at[digit] = to + 1
+            new_key[to] = key[i]
+            new_place[to] = place[i]
+        key, new_key = new_key, key
+        place, new_place = new_place, place
+    return place
+
+
+@kernel
+def number(key: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct numbers of 0 or more in `key`, ascending, and the index of each in them.
+
+    As ``numpy.unique(key, return_inverse=True)``.
+    """
+    order = ascending(key)
+    distinct, inverse = np.empty(key.size, np.int64), np.empty(key.size, np.int64)
+    count = 0
+    for i in range(key.size):
+        value = key[order[i]]
+        if count == 0 or distinct[count - 1] != value:
+            distinct[count] = value
+            count += 1
+        inverse[order[i]] = count - 1
+    return distinct[:count].copy(), inverse
+
+
+@kernel
+def largest_first(begin: Int64, value: Float64) -> Int64:
+    """Return the places (int64 [n]) of values, in each piece the largest first; a stable sort.
+
+    Parameters
+    ----------
+    begin : int64 [pieces + 1]
+    value : float64 [n]
+    """
+    order = np.arange(value.size)
+    for piece in range(begin.size - 1):
+        first, last = begin[piece], begin[piece + 1]
+        if last - first > _FEW:
+            order[first:last] = first + np.argsort(-value[first:last], kind="mergesort")
+            continue
+        for i in range(first + 1, last):
+            k = i
+            while k > first and value[order[k - 1]] < value[i]:
+                order[k] = order[k - 1]
+                k -= 1
+            order[k] = i
+    return order
