@@ -129,7 +129,8 @@ def extract_grammar(
             max_phrase_length,
             max_symbols,
             max_gaps,
-            unaligned_edges,
+            bool(unaligned_edges),
+            unaligned_edges == "phrases",
         )
         own = kept.intern_spans(point, begin[:-1], begin[1:])
         return np.zeros((own.size, 0), np.int32), own
@@ -243,7 +244,8 @@ def count_rules(
         key |= target_sides.intern_spans(target_side, target_side_begin[:-1], target_side_begin[1:])
         if attached is not None and key.size:
             added, one = attached(first, last)
-            order = np.lexsort((key, sentence))
+            order = sorting_kernels.ascending(key)
+            order = order[sorting_kernels.ascending(sentence[order].astype(np.int64))]
             begins = np.flatnonzero(
                 (np.diff(sentence[order], prepend=-1) != 0) | (np.diff(key[order], prepend=-1) != 0)
             )
@@ -282,11 +284,11 @@ def count_rules(
 
 def most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
     """Return the most frequent item of each owner, of equally frequent ones the smallest."""
-    pair, count = np.unique(owner.astype(np.int64) << 32 | item, return_counts=True)
-    owner_of = pair >> 32
-    order = np.lexsort((pair, -count, owner_of))
-    first = np.searchsorted(owner_of[order], np.arange(n))
-    found: Int64 = (pair & 0xFFFFFFFF)[order][first]
+    pair, inverse = sorting_kernels.number(owner.astype(np.int64) << 32 | item)
+    count = np.bincount(inverse)
+    begin = offsets(np.bincount(pair >> 32, minlength=n))
+    order = sorting_kernels.largest_first(begin, count.astype(np.float64))
+    found: Int64 = pair[order[begin[:-1]]] & 0xFFFFFFFF
     return found
 
 
@@ -368,7 +370,9 @@ def _count_rules(
     new_number[order] = np.arange(order.size)
     own = new_number[rule_of_occurrence]
     del rule_of_occurrence, key, new_number
-    own_order = np.lexsort((own, sentence)) if with_order else np.empty(0, np.int64)
+    own_order = np.empty(0, np.int64)
+    if with_order:
+        own_order = sorting_kernels.ascending(sentence.astype(np.int64) << 32 | own)
     extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
 
     rule_low, rule_count = rule_low[order], rule_count[order]

@@ -45,6 +45,7 @@ def find_links(
     max_symbols: int,
     max_gaps: int,
     unaligned_edges: bool,
+    tight_gaps: bool,
 ) -> tuple[Int64, Int32]:
     """Return the links of the rules of the sentence pairs first..last-1, in `extract`'s order.
 
@@ -55,7 +56,7 @@ def find_links(
     link_begin : int64
     links : int32 [links, 2]
         Those of a sentence ascend.
-    max_length, max_symbols, max_gaps, unaligned_edges
+    max_length, max_symbols, max_gaps, unaligned_edges, tight_gaps
         As `extraction_kernels.extract` takes them.
 
     Returns
@@ -81,7 +82,9 @@ def find_links(
             of_word[s + 1] += of_word[s]
         phrases, index = find_phrases(n, m, own, max_length, unaligned_edges)
         for p in range(phrases.shape[0]):
-            found, rules = find_rules(p, phrases, index, max_symbols, max_gaps, rules)
+            found, rules = find_rules(
+                p, phrases, index, max_symbols, max_gaps, tight_gaps, rules
+            )
             s0, s1, t0, t1 = phrases[p, 0], phrases[p, 1], phrases[p, 2], phrases[p, 3]
             point_begin = longer(point_begin, count + found + 1)
             point = longer(point, points + found * phrases[p, 4])
