@@ -27,7 +27,9 @@ from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, load_model
 from torchtune_smt.models.phrase import PhraseModel
 
-SETTINGS = BitextModel("", order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2)
+SETTINGS = BitextModel(
+    "", "fast_align", order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2
+)
 
 
 def ignore(step: str) -> None:

@@ -34,9 +34,9 @@ class BitextModel(BuiltModel):
     """
 
     max_symbols: int = 5
-    unaligned_edges: bool | Literal["phrases"] = False
+    unaligned_edges: bool | Literal["phrases"] = "phrases"
     counts: Literal["shared", "occurrences"] = "shared"
-    rule_counts: bool = False
+    rule_counts: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

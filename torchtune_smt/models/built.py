@@ -71,7 +71,7 @@ class BuiltModel(ModelSource):
     from_bitext: ClassVar[bool] = True
 
     folder: str
-    aligner: Aligner = "fast_align"
+    aligner: Aligner = "eflomal"
     iterations: int = 5
     alignment_file: str | None = None
     max_phrase_length: int = 10
