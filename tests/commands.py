@@ -79,7 +79,7 @@ def _logging() -> Iterator[None]:
         logging.root.setLevel(level)
 
 
-MODEL = ["model.aligner=fast_align", "model.order=3", "model.folds=3", "model.iterations=2"]
+MODEL = ["model.order=3", "model.folds=3", "model.iterations=2", "model.aligner=fast_align"]
 SMALL = ["tuner.epochs=2", "tuner.sentences=30", "decoder.k=20", "decoder.pop_limit=10"]
 NAMES = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt"]
 

@@ -72,7 +72,7 @@ def test_bleu_that_is_printed_is_that_of_the_translations(run: Run) -> None:
 def test_active_features_are_those_of_the_weights_file(run: Run) -> None:
     names, values = read_weights(run.weights)
     assert (values != 0).all()
-    assert f"active features: {len(names):,} (10 dense, " in run.outcome.out
+    assert f"active features: {len(names):,} (12 dense, " in run.outcome.out
     assert any(name.startswith("rule_id:") for name in names.names(range(len(names))))
 
 
@@ -141,7 +141,7 @@ def test_one_seed_one_result_in_any_number_of_threads(run: Run) -> None:
 def test_dense_features_alone(run: Run) -> None:
     dense = train(run.place, "dense", "features=dense", "data.test=null")
     names, _ = read_weights(dense.weights)
-    assert len(names) == 10
+    assert len(names) == 12
     assert not (dense.folder / "test.translations.txt").exists()
     assert "test BLEU" not in dense.outcome.out
 
@@ -415,7 +415,7 @@ def test_a_template_from_a_file_in_the_current_folder(run: Run, place: Path) -> 
     template = "features.templates=[{_target_:my_templates.LongRule}]"
     own = train(place, "own_template", template)
     names, _ = read_weights(own.weights)
-    assert len(names) == 11
+    assert len(names) == 13
     assert "long_rule:yes" in names
     arguments = [f"weights={own.weights}", f"input={EXAMPLE / 'test.de'}"]
     refused = run_command("translate", *arguments, folder=place)

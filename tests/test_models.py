@@ -354,7 +354,7 @@ def test_a_model_that_is_built_anew_keeps_what_stays_the_same(folder: Path, bite
 def test_models_with_and_without_gaps_share_all_but_the_grammar(
     folder: Path, bitext: Corpus
 ) -> None:
-    names = ("order", "discount_fallback", "folds", "iterations")
+    names = ("aligner", "order", "discount_fallback", "folds", "iterations")
     options: dict[str, Any] = {name: getattr(SETTINGS, name) for name in names}
     PhraseModel(str(folder.parent / "phrases"), **options).build(bitext, ignore)
     shared = shared_with(folder, folder.parent / "phrases")
@@ -494,6 +494,7 @@ def test_a_training_sentence_is_decoded_as_if_it_were_new(
         [bitext.source[i] for i in others],
         [bitext.targets[i] for i in others],
         [links[i] for i in others],
+        unaligned_edges=SETTINGS.unaligned_edges,
         table_limit=SETTINGS.table_limit,
     )
     unseen = [bitext.targets[i] for i in range(60) if i % 3 != index % 3]

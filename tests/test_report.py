@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Run, run_command
+from commands import MODEL, Run, run_command
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
@@ -161,7 +161,7 @@ def test_a_system_alone_and_without_a_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_train_reports(run: Run) -> None:
-    options = ["model.order=3", "model.folds=3", "model.iterations=2", "tuner.epochs=1"]
+    options = [*MODEL, "tuner.epochs=1"]
     options += ["tuner.sentences=5", "decoder.k=5", "decoder.pop_limit=5", "features=dense"]
     arguments = [*options, "report=true", "hydra.run.dir=reported"]
     outcome = run_command("train", *arguments, folder=run.place).check()

@@ -112,7 +112,7 @@ def find_rules(
 
     They are p itself, and p with one or two smaller phrases replaced by gaps, where one link stays
     outside of the gaps, two gaps do not touch on the source side, and the source side has at most
-    `max_symbols` symbols. With `tight_gaps`, the words at all edges of the smaller ones are aligned.
+    `max_symbols` symbols. With `tight_gaps`, words at edges of the smaller ones are aligned.
 
     Returns
     -------
@@ -249,9 +249,7 @@ def extract(
             unaligned_edges,
         )
         for p in range(phrases.shape[0]):
-            n, rules = find_rules(
-                p, phrases, index, max_symbols, max_gaps, tight_gaps, rules
-            )
+            n, rules = find_rules(p, phrases, index, max_symbols, max_gaps, tight_gaps, rules)
             if n == 0:
                 continue
             sentence, weight = longer(sentence, count + n), longer(weight, count + n)

@@ -82,9 +82,7 @@ def find_links(
             of_word[s + 1] += of_word[s]
         phrases, index = find_phrases(n, m, own, max_length, unaligned_edges)
         for p in range(phrases.shape[0]):
-            found, rules = find_rules(
-                p, phrases, index, max_symbols, max_gaps, tight_gaps, rules
-            )
+            found, rules = find_rules(p, phrases, index, max_symbols, max_gaps, tight_gaps, rules)
             s0, s1, t0, t1 = phrases[p, 0], phrases[p, 1], phrases[p, 2], phrases[p, 3]
             point_begin = longer(point_begin, count + found + 1)
             point = longer(point, points + found * phrases[p, 4])
