@@ -101,7 +101,7 @@ def test_threads_make_no_difference(runs: dict[str, str], place: Path) -> None:
 
 def test_lists_that_are_kept(runs: dict[str, str], place: Path) -> None:
     assert "k-best lists of all iterations" in runs["last"]
-    lists = ListStore.open(place / "batch_last" / "lists", n_dense=10)
+    lists = ListStore.open(place / "batch_last" / "lists", n_dense=12)
     lines = [line for line in metrics(place / "batch_last") if "lists/new" in line]
     # Those of the last weights, which gave them their score, are there as well.
     assert lists.sizes[:2] == [line["lists/new"] for line in lines]
@@ -217,7 +217,7 @@ def test_a_solver_of_the_users(place: Path) -> None:
         "hydra.run.dir=own",
     )
     _, values = read_weights(place / "own" / "weights.txt.gz")
-    assert values.tolist() == [0.25] * 10
+    assert values.tolist() == [0.25] * 12
 
 
 # Stored lists.

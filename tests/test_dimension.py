@@ -93,12 +93,12 @@ def test_charts_of_the_sentences_tuned_on(place: Path) -> None:
     # With the dense features, if these are regularised.
     more = ["optimizer.regularize_dense=true", "tuner.epochs=1", "features=rule_id"]
     run(place, "charts_dense", *OSCAR, *more).check()
-    assert dimensions(place / "charts_dense") == [found["charts_on_dev"] + 10]
+    assert dimensions(place / "charts_dense") == [found["charts_on_dev"] + 12]
 
 
 def test_features_in_lists(place: Path) -> None:
     run(place, "in_lists", *GROUPING, "tuner.keep_lists=true", "tuner.result=last").check()
-    lists = ListStore.open(place / "in_lists" / "lists" / "learning", n_dense=10)
+    lists = ListStore.open(place / "in_lists" / "lists" / "learning", n_dense=12)
     after = lists.features().size
     lists.truncate(1)
     assert dimensions(place / "in_lists") == [lists.features().size, after]

@@ -122,7 +122,7 @@ def test_threads_and_seeds(out: str, place: Path) -> None:
     first = [(place / "grouping" / name).read_bytes() for name in files]
     tune(place, "grouping_one", "threads=1", "tuner.keep_lists=true")
     assert [(place / "grouping_one" / name).read_bytes() for name in files] == first
-    lists = ListStore.open(place / "grouping_one" / "lists" / "learning", n_dense=10)
+    lists = ListStore.open(place / "grouping_one" / "lists" / "learning", n_dense=12)
     assert lists.n_iterations == 2
     tune(place, "grouping_seed", "seed=2")
     assert (place / "grouping_seed" / "weights.txt.gz").read_bytes() != first[0]
