@@ -14,6 +14,7 @@ from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_o
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
@@ -141,7 +142,7 @@ def run_of(rounds):
     return rounds.run(), told
 
 
-class Shifted:
+class Shifted(Decoder):
     """A decoder of some of the sentences of another one, with lists of K and their statistics."""
 
     def __init__(self, decoder, first, statistics):

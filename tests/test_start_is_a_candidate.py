@@ -186,7 +186,7 @@ def test_decoding_with_a_start_that_is_best(place: Path) -> None:
     assert "epoch 2: dev BLEU" in out and "epoch 3: dev BLEU" not in out
     assert "best epoch: 0 (the start)\nlast epoch: 2, dev BLEU" in out
     names, values = read_weights(place / "backwards" / "weights.txt.gz")
-    assert set(np.abs(values)) == {0.1, 1.0} and len(names) == 10
+    assert set(np.abs(values)) == {0.1, 1.0} and len(names) == 12
     before, after = (metrics(place / "backwards")[i] for i in (0, -1))
     assert after["bleu/dev_tuned"] == before["bleu/dev"]
 
