@@ -199,8 +199,13 @@ def _message(error: BaseException) -> str:
         # What another option is made of.
         text = f"{missing[1]} is missing; give it with {missing[1]}=VALUE"
     elif unknown := re.match(r"Could not override '(.*)'", text):
-        cure = did_you_mean(unknown[1], option_names())
-        text = f"there is no option {unknown[1]}{cure or '; --help shows all that there are'}"
+        name, names = unknown[1], set(option_names())
+        cure = did_you_mean(name, names) or "; --help shows all that there are"
+        if name in names:
+            group, dot, _ = name.partition(".")
+            place = f"with the {group} that is chosen here" if dot else "of this command"
+            cure = f" {place}, though another one has it"
+        text = f"there is no option {name}{cure}"
     return "error: " + escaped(" ".join(text.split("\n")))
 
 
