@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from commands import MODEL, Run, run_command, train
+from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 from tqdm import tqdm
 
 from torchtune_smt.core.textio import read_lines
@@ -95,3 +95,14 @@ def test_bars_are_not_taken_down(tmp_path: Path) -> None:
         taken.open(tmp_path / "log", append=True)
         raise ValueError("bad")
     assert read_lines(tmp_path / "log")[-1] == "ValueError: bad"
+
+
+def test_stopped_between_its_last_epoch_and_its_weights(place: Path) -> None:
+    """It ends as if it had not been stopped, though no epoch is left."""
+    options = [*MODEL, *SMALL, "data.test=null", "tuner.epochs=1", "hydra.run.dir=at_its_end"]
+    train_until_saved(place, *options)
+    assert not (place / "at_its_end" / "weights.txt.gz").exists()
+    run_command("train", "resume=at_its_end", folder=place).check()
+    whole = train(place, "undisturbed", "data.test=null", "tuner.epochs=1")
+    for name in ("weights.txt.gz", "dev.translations.txt"):
+        assert (place / "at_its_end" / name).read_bytes() == (whole.folder / name).read_bytes()

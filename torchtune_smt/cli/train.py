@@ -106,7 +106,9 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         before = _scores_before(folder, sets)
         load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
         done = run.progress
-        if done.round > run.rounds or done.is_stale(run.patience):
+        # Without weights it was killed while it ended, and does that again.
+        ended = done.round > run.rounds or done.is_stale(run.patience)
+        if ended and (folder / WEIGHTS).exists():
             raise _finished(cfg, folder, done.round - 1)
         # From here on, this run is none that is finished.
         (folder / WEIGHTS).unlink(missing_ok=True)
