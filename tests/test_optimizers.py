@@ -210,7 +210,9 @@ SLOPES = {
 def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized, reordered):
     optimizer, twin, regularizer, options = case
     generator = np.random.default_rng(seed)
-    start = generator.choice([-0.3, 0.0, 0.4], 8)
+    # No sum of steps of 0.03 (L1 at this lr) ends at 0 but for rounding, which would decide
+    # whether a perceptron, whose slope jumps there, learns from a row.
+    start = generator.choice([-0.3137, 0.0, 0.4271], 8)
     eager = twin(start, 0.1, regularizer, unregularized, **options)
     parameter = parameter_of(start)
     lazy = optimizer([parameter], 0.1, regularizer, unregularized=unregularized, **options)
@@ -231,7 +233,7 @@ def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregulariz
             assert abs(z - margin) < 1e-12
             factor = -SLOPES[kind](z)
             eager.step([(int(j), factor * v) for j, v in zip(features, values, strict=True)])
-        entries = [(int(generator.integers(8)), 1.0)]
+        entries = [(int(generator.integers(8)), 0.9173)]
         set_gradient(parameter, entries)
         lazy.step()
         eager.step(entries)
