@@ -73,11 +73,15 @@ def processes(folder: Path, what: str = "") -> list[int]:
 def test_killed_and_resumed(
     repository: Path, place: Path, one_worker: list[bytes], tmp_path: Path
 ) -> None:
-    """Two workers, one of which is killed, and then the driver: the same bytes."""
+    """Two workers, one of which is killed, and then the driver: the same bytes.
+
+    Sentences have a deadline here, and nobody comes near it.
+    """
     (tmp_path / "outputs").symlink_to(place / "outputs")
     command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
+    options = [*OPTIONS, *ITERSEL, "decoder.seconds=1000"]
     driver = subprocess.Popen(
-        [*command, *OPTIONS, *ITERSEL, "engine.workers=2", "hydra.run.dir=run"],
+        [*command, *options, "engine.workers=2", "hydra.run.dir=run"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(repository)},
         stdout=subprocess.DEVNULL,
