@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+import domains
 import simianer2012
 from runs import Log, Run
 from simianer2012 import ROWS, Result
@@ -27,25 +29,46 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
     cfg = configuration(simianer2012.row_overrides("fisher", row, 3, chosen))
     assert (cfg.data.name, cfg.seed, cfg.tuner.epochs) == ("fisher", 3, 2)
     assert (cfg.decoder.k, cfg.decoder.max_span) == (50, 9)
-    assert cfg.tuner.tune_on == row.tuning_set
+    assert cfg.data.folders == [str(tmp_path / "fisher" / "data")]
+    assert cfg.tuner.tune_on == row.tuning_set.split()[-1]
     assert len(cfg.features.templates) == (0 if row.features == "default" else 3)
-    strategy = {"1": "Serial", "2": "Mix", "3": "IterMix", "4": "IterSel"}[row.algorithm]
+    algorithm = row.algorithm[-1] if "+" in row.algorithm else row.algorithm[0]
+    strategy = {"1": "Serial", "2": "Mix", "3": "IterMix", "4": "IterSel"}[algorithm]
     assert cfg.parallel._target_.endswith(f".{strategy}")
-    assert cfg.tuner.result == ("average" if row.algorithm in "12" else "last")
-    if row.tuning_set == "train":
-        assert (cfg.tuner.sentences, cfg.engine.workers, cfg.parallel.shards) == (60, 2, 2)
+    assert cfg.tuner.result == ("average" if algorithm in "12" else "last")
+    if row.on_train:
+        assert (cfg.tuner.sentences, cfg.engine.workers) == (60, 2)
+        labels = str(tmp_path / "fisher" / "data" / "train.domains")
+        shards = (None, labels) if row.by_domain else (2, None)
+        assert (cfg.parallel.shards, cfg.parallel.labels) == shards
+    start = str(tmp_path / "fisher" / f"{row.start}-seed3" / "weights.txt.gz")
+    assert cfg.init.file == (start if row.start else None)
     assert configuration(simianer2012.corpus_overrides("fisher", chosen)).decoder.max_span == 9
 
 
+def test_rows_come_behind_those_that_they_start_from() -> None:
+    keys = simianer2012.with_starts(["4_then_dev_sparse", "4_started_sparse"])
+    assert keys == ["1_dev_default", "4_train_sparse", "4_started_sparse", "4_then_dev_sparse"]
+    assert simianer2012.with_starts(list(ROWS)) == list(ROWS)
+
+
+def test_paths_below_the_repository_are_relative(tmp_path: Path) -> None:
+    chosen = simianer2012.as_options(simianer2012.parse([]))
+    for key, row in ROWS.items():
+        said = " ".join(simianer2012.row_overrides("multi30k", row, 1, chosen))
+        assert str(simianer2012.REPOSITORY) not in said, key
+
+
 class FakeCorpus:
-    """Stands for the corpus: BLEU is the number in a file, p the difference of two."""
+    """Stands for the corpus: BLEU is the number in a file, p a fifth of the difference of two."""
 
     def __init__(self) -> None:
         self.sizes = {"train": 29_000}
         self.tried: list[str] = []
 
-    def devtest(self, overrides: object, folder: Path) -> float:
-        return 20.0
+    def score(self, name: str, overrides: object, folder: Path) -> float:
+        (folder / f"{name}.translations.txt").write_text(f"{2.5 - 0.1 * len(self.tried)}\n")
+        return 20.0 if name == "devtest" else 10.0
 
     def test(self, overrides: object, folder: Path, output: Path) -> Features:
         self.tried.append(folder.name)
@@ -82,13 +105,18 @@ def test_rows_are_done_once_and_missing_ones_said(
     simianer2012.write_tables(chosen.folder, tmp_path / "out")
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if line.startswith(("| 1", "| 2", "| 3", "| 4"))]
-    assert len(rows) == len(ROWS) == 7
-    first = "| 1 | dev | default | 1 | 1,000 | 20.00 | 1.00 | 2.00 | 1.00 | 12 | 28.00 |"
+    assert len(rows) == len(ROWS) == 10
+    first = "| 1 | dev | default | 1 | 1,000 | 20.00 | 1.00 | 10.00 | 2.00 | 1.00 | 12 | 28.00 |"
     assert " | ".join(rows[0]) == first
     assert rows[1][3] == rows[2][3] == "not run"
+    last = "| 4+1 | train, then dev | +id,ng,shape | not run | - | - | - | - | - | - | - | - |"
+    assert " | ".join(rows[-1]) == last
+    assert any(line.startswith("Multi30k, German-English") for line in lines)
+    assert "Kept apart, as sentences of domain 4: " in "".join(lines)
     # p is 0.05 for neighbours, and 0.1 for 2 and 4: none is below 0.05.
     assert rows[3][:2] == ["| 2", "train (500 sentences)"]
-    assert "<sup>" not in "".join(lines)
+    # Out of the domain it is 0.02 and 0.04.
+    assert rows[3][6:8] == ["0.25", "10.00<sup>3,4</sup>"]
     result = Result.load(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
     assert result is not None
     assert result.differs == pytest.approx({"2_train_sparse": 0.1, "3_train_sparse": 0.05})
@@ -97,19 +125,24 @@ def test_rows_are_done_once_and_missing_ones_said(
     simianer2012.write_tables(chosen.folder, tmp_path / "out")
     assert "| 0.75<sup>2</sup> |" in (tmp_path / "out" / "table.md").read_text()
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["row"] for row in csv.DictReader(file)] == sorted(keys)
+        written = list(csv.DictReader(file))
+    assert [row["row"] for row in written] == sorted(keys)
+    assert {row["out"] for row in written} == {"10.0"}
+    assert json.loads(written[3]["differs"]) == result.differs
     # What is done takes no time; what was measured says how long others take.
     monkeypatch.setattr(simianer2012, "MEASURED", tmp_path / "out" / "table.csv")
     monkeypatch.setattr(simianer2012, "REPOSITORY", tmp_path)
     more = options(tmp_path, "--epochs", "10", "--seeds", "1", "2")
     simianer2012.print_forecast(["4_train_sparse"], ["multi30k", "fisher"], more)
+    *kept, _ = domains.read_split(domains.FOLDER / "multi30k.txt")["train"]
+    expected = f"{10 * sum(lines.size for lines in kept) / 500 / 60:.1f}"
     assert capsys.readouterr().out.splitlines() == [
         "multi30k/4_train_sparse, seed 1: done",
         # A minute an epoch of 500 sentences.
-        f"multi30k/4_train_sparse, seed 2: {10 * 29_000 / 500 / 60:.1f} CPU hours",
+        f"multi30k/4_train_sparse, seed 2: {expected} CPU hours",
         "fisher/4_train_sparse, seed 1: not known",
         "fisher/4_train_sparse, seed 2: not known",
-        "9.7 CPU hours, judged by out/table.csv",
+        f"{expected} CPU hours, judged by out/table.csv",
     ]
     assert (simianer2012.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
 

@@ -260,7 +260,7 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
         return before
-    devtest = corpus.devtest(run.overrides, run.folder)
+    devtest = corpus.score("devtest", run.overrides, run.folder)
     test = folder / TEST
     features = corpus.test(run.overrides, run.folder, test)
     if run.folder != folder:
@@ -316,7 +316,7 @@ def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
     return {
         "option": run.overrides[-1],
         "dev": log.dev,
-        "devtest": corpus.devtest(run.overrides, run.folder),
+        "devtest": corpus.score("devtest", run.overrides, run.folder),
         "active": log.active,
         "minutes": run.minutes,
         "cpu_minutes": run.cpu_minutes,

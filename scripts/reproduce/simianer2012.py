@@ -1,13 +1,16 @@
 """The table of Simianer et al. (2012): python scripts/reproduce/simianer2012.py [--small].
 
-Tunes each row with a run of train.py, tries the weights on devtest and test, and writes table.md
-and table.csv. Rows that are finished are not run again, and one that was stopped is taken up where
-it was: the same command goes on. Rows that were not run are listed as missing.
+Tunes each row with a run of train.py, tries the weights on devtest, on test and out of the domain,
+and writes table.md and table.csv. One domain of the corpus is kept apart for that: domains.py has
+made them, and its files say which lines they are. Rows that are finished are not run again, and one
+that was stopped is taken up where it was: the same command goes on. Rows that were not run are
+listed as missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import domains
 import forecast
 import tables
-from liu2013 import CORPORA, SENTENCES, versions
-from runs import LOG, REPOSITORY, Run, complete, read_log
+from domains import OUT
+from liu2013 import CORPORA, versions
+from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, read_log
 from tables import Section, tuning_set
 from tuned import TEST, Corpus
 
@@ -31,10 +36,16 @@ SMALL_SENTENCES: Final = 60
 TITLE: Final = "Simianer et al. (2012): the results on News Commentary, with other data"
 NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). Superscripts: algorithms "
-    "whose translations of test, with the same features and seed, differ significantly (p < "
-    f"{tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper. Features: "
+    "whose translations of the same set, with the same features and seed, differ significantly (p "
+    f"< {tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper. Active: "
     "weights that are not 0, dense ones among them. Algorithm 1 and 2 return the average over "
     "epochs, Algorithms 3 and 4 the last epoch's weights.",
+    "Not in the paper: 4d has a shard for each domain of the training data; 4s starts from the "
+    "dense weights that Algorithm 1 has tuned on dev; 4+1 is Algorithm 1 on dev, from the weights "
+    "of Algorithm 4 on. Times are those of a row alone, without that of the one it starts from.",
+    "Out: the test set out of the domain. Domains are clusters of source sentences (k-means of "
+    "tf-idf vectors); the last one was left out of all that models are built from and tuned on, of "
+    "devtest and of test, and its sentences of dev, devtest and test are the other test set.",
     "Training data is decoded with leave-one-out grammars and language models of the other folds "
     "(`lm=folds`), in shards of about 1,000 sentences.",
 )
@@ -55,19 +66,31 @@ class Row:
     Attributes
     ----------
     algorithm : str
-        1 to 4.
+        1 to 4, and what is different from the paper's.
     tuning_set, features : str
         As the paper names them.
     overrides : tuple of str
         Of train.py.
-    published : Published
+    published : Published, optional
+        The paper's figures.
+    start : str
+        The row whose weights it starts from; empty: from 0.
+    by_domain : bool
+        Whether there is a shard for each domain.
     """
 
     algorithm: str
     tuning_set: str
     features: str
     overrides: tuple[str, ...]
-    published: Published
+    published: Published | None = None
+    start: str = ""
+    by_domain: bool = False
+
+    @property
+    def on_train(self) -> bool:
+        """Whether it tunes on training data itself."""
+        return ON_TRAIN[0] in self.overrides
 
 
 @dataclass
@@ -76,11 +99,16 @@ class Result(tables.Result):
 
     Attributes
     ----------
-    differs : dict of str to float
-        p of the difference from other rows with the same features, by row.
+    out : float
+        BLEU out of the domain.
+    differs, differs_out : dict of str to float
+        p of the difference from other rows with the same features on test and out of the domain,
+        by row.
     """
 
+    out: float = 0.0
     differs: dict[str, float] = field(default_factory=dict)
+    differs_out: dict[str, float] = field(default_factory=dict)
 
 
 DENSE: Final = ("features=dense",)
@@ -100,6 +128,10 @@ ROWS: Final = {
     "3_train_default": Row("3", "train", "default", (*DENSE, *ITERMIX), Published("12", 27.94)),
     "3_train_sparse": Row("3", "train", MORE, (*SPARSE, *ITERMIX), Published("4.7M", 28.55)),
     "4_train_sparse": Row("4", "train", MORE, (*SPARSE, *ITERSEL), Published("100k", 28.81)),
+    # Not in the paper.
+    "4_domains_sparse": Row("4d", "train", MORE, (*SPARSE, *ITERSEL), by_domain=True),
+    "4_started_sparse": Row("4s", "train", MORE, (*SPARSE, *ITERSEL), start="1_dev_default"),
+    "4_then_dev_sparse": Row("4+1", "train, then dev", MORE, SPARSE, start="4_train_sparse"),
 }
 
 # What rows took that were done before.
@@ -119,22 +151,53 @@ class Options:
     extra: tuple[str, ...]
 
 
+def with_starts(keys: Sequence[str]) -> list[str]:
+    """Return rows and those whose weights they start from, in the order of the table."""
+    wanted = set(keys)
+    while more := {ROWS[key].start for key in wanted} - wanted - {""}:
+        wanted |= more
+    return [key for key in ROWS if key in wanted]
+
+
+def data_folder(folder: Path, name: str) -> Path:
+    """Return where the sets of a corpus are, without the domain that is kept apart."""
+    return folder / name / "data"
+
+
+def _said(path: Path) -> str:
+    """Return a path as a run is told it: nothing of the machine, where that can be."""
+    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
+
+
 def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
     """Return the overrides that all rows of a corpus have."""
     # Those of shards have no effect without any.
     extra = (o for o in options.extra if not o.startswith("parallel."))
-    return (f"data={name}", "experiment=simianer2012", *extra)
+    return (
+        f"data={name}",
+        f"data.folders=[{_said(data_folder(options.folder, name))}]",
+        f"model.folder={_said(options.folder / name / 'model')}",
+        "experiment=simianer2012",
+        *extra,
+    )
 
 
 def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str, ...]:
     """Return the overrides of train.py for a row."""
     overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
     overrides += [f"tuner.epochs={options.epochs}", *row.overrides]
-    if row.tuning_set == "dev":
+    if row.start:
+        start = place(options.folder, name, row.start, seed) / WEIGHTS
+        overrides += ["init=file", f"init.file={_said(start)}"]
+    if not row.on_train:
         return (*overrides, f"threads={options.workers}")
     if options.train_sentences:
         overrides.append(f"tuner.sentences={options.train_sentences}")
     shards = [o for o in options.extra if o.startswith("parallel.")]
+    if row.by_domain:
+        labels = data_folder(options.folder, name) / domains.LABELS
+        shards = [o for o in shards if not o.startswith("parallel.shards=")]
+        shards.append(f"parallel.labels={_said(labels)}")
     return (*overrides, *shards, f"engine.workers={options.workers}", "threads=1")
 
 
@@ -152,12 +215,13 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
     before = Result.load(folder)
     if before is not None and before.overrides == list(run.overrides):
         return before
-    devtest = corpus.devtest(run.overrides, folder)
+    devtest = corpus.score("devtest", run.overrides, folder)
+    out = corpus.score(OUT, run.overrides, folder)
     features = corpus.test(run.overrides, folder, folder / TEST)
     begin, end = run.dates
     log = read_log(folder)
     sentences = 0
-    if row.tuning_set == "train":
+    if "train" in row.tuning_set:
         sentences = min(options.train_sentences or corpus.sizes["train"], corpus.sizes["train"])
     result = Result(
         row=key,
@@ -165,7 +229,7 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         method=row.algorithm,
         tuning_set=row.tuning_set,
         features=row.features,
-        language_models="folds" if row.tuning_set == "train" else "",
+        language_models="folds" if row.on_train else "",
         training_sentences=sentences,
         active=features.active,
         reused=features.reused,
@@ -175,6 +239,7 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         dev=log.dev,
         devtest=devtest,
         test=corpus.bleu("test", folder / TEST),
+        out=out,
         minutes=run.minutes,
         cpu_minutes=run.cpu_minutes,
         begin=begin,
@@ -205,12 +270,14 @@ def compare_rows(corpus: Corpus, folder: Path, name: str) -> None:
     for (key, seed), result in results.items():
         for (other, other_seed), beside in results.items():
             alike = other_seed == seed and beside.features == result.features
-            if other == key or not alike or other in result.differs:
+            if other == key or not alike:
                 continue
-            files = [place(folder, name, one, seed) / TEST for one in (key, other)]
-            if all(file.is_file() for file in files):
-                result.differs[other] = corpus.p_value("test", *files)
-                result.save(place(folder, name, key, seed))
+            for one, differs in (("test", result.differs), (OUT, result.differs_out)):
+                places = [place(folder, name, row, seed) for row in (key, other)]
+                files = [at / f"{one}.translations.txt" for at in places]
+                if other not in differs and all(file.is_file() for file in files):
+                    differs[other] = corpus.p_value(one, *files)
+                    result.save(places[0])
 
 
 def write_tables(folder: Path, output: Path) -> None:
@@ -224,7 +291,8 @@ def write_tables(folder: Path, output: Path) -> None:
         if not results:
             continue
         sections.append(Section(name, about, list(results.values())))
-        lines += [f"## {name}", "", about, "", *tables.header(sections[-1].results)]
+        lines += [f"## {name}", "", f"{about} {_apart(name)}", ""]
+        lines += tables.header(sections[-1].results)
         lines += [*_table(results), ""]
     if not sections:
         return
@@ -233,26 +301,46 @@ def write_tables(folder: Path, output: Path) -> None:
     tables.write_csv(output / "table.csv", sections)
 
 
+def _apart(name: str) -> str:
+    """Return how much of a corpus its last domain is."""
+    split = domains.read_split(domains.FOLDER / f"{name}.txt")
+    sizes = [f"{found[-1].size:,} of {one}" for one, found in split.items()]
+    return f"Kept apart, as sentences of domain {len(split['train'])}: {', '.join(sizes)}."
+
+
 def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
     lines = [
-        "| algorithm | tuning set | features | seed | active | BLEU devtest | BLEU test "
+        "| algorithm | tuning set | features | seed | active | BLEU devtest | BLEU test | BLEU out "
         "| minutes an epoch | CPU minutes an epoch | paper: features | paper: test-nc |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, row in ROWS.items():
         done = [result for (other, _), result in results.items() if other == key]
-        paper = [row.published.features, f"{row.published.test:.2f}"]
+        paper = ["-", "-"]
+        if row.published is not None:
+            paper = [row.published.features, f"{row.published.test:.2f}"]
         for r in done:
             epochs = max(r.iterations, 1)
-            differing = [ROWS[o].algorithm for o, p in r.differs.items() if p < tables.SIGNIFICANT]
-            raised = f"<sup>{','.join(sorted(differing))}</sup>" if differing else ""
             cells = [r.method, tuning_set(r), r.features, str(r.seed), f"{r.active:,}"]
-            cells += [f"{r.devtest:.2f}", f"{r.test:.2f}{raised}", f"{r.minutes / epochs:.2f}"]
-            lines.append(f"| {' | '.join([*cells, f'{r.cpu_minutes / epochs:.2f}', *paper])} |")
+            cells += [f"{r.devtest:.2f}", f"{r.test:.2f}{_raised(r.differs)}"]
+            cells += [f"{r.out:.2f}{_raised(r.differs_out)}"]
+            cells += [f"{r.minutes / epochs:.2f}", f"{r.cpu_minutes / epochs:.2f}"]
+            lines.append(f"| {' | '.join([*cells, *paper])} |")
         if not done:
-            cells = [row.algorithm, row.tuning_set, row.features, MISSING, *["-"] * 5]
+            cells = [row.algorithm, row.tuning_set, row.features, MISSING, *["-"] * 6]
             lines.append(f"| {' | '.join([*cells, *paper])} |")
     return lines
+
+
+def _raised(differs: Mapping[str, float]) -> str:
+    """Return the algorithms that differ significantly, as a superscript."""
+    found = sorted(ROWS[key].algorithm for key, p in differs.items() if p < tables.SIGNIFICANT)
+    return f"<sup>{','.join(found)}</sup>" if found else ""
+
+
+def _training_sentences(name: str) -> int:
+    split = domains.read_split(domains.FOLDER / f"{name}.txt")
+    return sum(lines.size for lines in split["train"][:-1])
 
 
 def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) -> None:
@@ -267,9 +355,9 @@ def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) 
                     print(f"{said}: done")
                     continue
                 # Other rows on the same set, and with more features, decode as much.
-                known = [key, *(k for k in ROWS if ROWS[k].tuning_set == ROWS[key].tuning_set)]
+                known = [key, *(k for k in ROWS if ROWS[k].on_train == ROWS[key].on_train)]
                 like = next((k for k in known if (name, k) in measured), key)
-                sentences = options.train_sentences or SENTENCES.get(name, 0)
+                sentences = options.train_sentences or _training_sentences(name)
                 hours = forecast.hours(measured, name, like, sentences, options.epochs)
                 print(f"{said}: " + ("not known" if hours is None else f"{hours:.1f} CPU hours"))
                 total += hours or 0.0
@@ -289,7 +377,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="the bundled example, and little of it: a few minutes",
     )
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), metavar="ROW", help="these alone")
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        choices=list(ROWS),
+        metavar="ROW",
+        help="these alone, and those whose weights they start from",
+    )
     parser.add_argument(
         "--train-sentences",
         type=int,
@@ -364,7 +458,10 @@ def main() -> int:
     options = as_options(given)
     # A row's process is then ended with this one, and its time is written down.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    keys = given.rows or list(ROWS)
+    publish = None if given.publish is None else given.publish.resolve()
+    # Paths below the repository are given to runs as seen from there.
+    os.chdir(REPOSITORY)
+    keys = with_starts(given.rows or list(ROWS))
     names = ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
     if given.forecast:
         print_forecast(keys, names, options)
@@ -372,7 +469,8 @@ def main() -> int:
     failed = []
     try:
         for name in names:
-            splits = {"devtest": "dev" if given.small else "devtest", "test": "test"}
+            domains.write_data(name, data_folder(options.folder, name))
+            splits = {"devtest": "dev" if given.small else "devtest", "test": "test", OUT: OUT}
             corpus = Corpus(corpus_overrides(name, options), splits)
             for key, seed in ((key, seed) for key in keys for seed in options.seeds):
                 print(f"{name}: {key}, seed {seed}", flush=True)
@@ -385,8 +483,8 @@ def main() -> int:
                 compare_rows(corpus, options.folder, name)
                 write_tables(options.folder, options.folder)
                 print(
-                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "
-                    f"active, {result.minutes:.1f} minutes",
+                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, "
+                    f"out {result.out:.2f}, {result.active:,} active, {result.minutes:.1f} minutes",
                     flush=True,
                 )
     except InputError as error:
@@ -394,8 +492,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    if given.publish is not None:
-        write_tables(options.folder, given.publish)
+    if publish is not None:
+        write_tables(options.folder, publish)
     print(options.folder / "table.md")
     if failed:
         print(f"error: rows that failed: {', '.join(failed)}", file=sys.stderr)

@@ -287,7 +287,8 @@ def name(result: Result) -> str:
 
 def write_csv(path: Path, sections: Sequence[Section]) -> None:
     """Write everything that is known of the rows, a line each."""
-    columns = [f.name for f in fields(Result) if f.name not in ("versions", "compared")]
+    kind = type(sections[0].results[0])
+    columns = [f.name for f in fields(kind) if f.name not in ("versions", "compared")]
     with atomic_writer(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -295,8 +296,14 @@ def write_csv(path: Path, sections: Sequence[Section]) -> None:
             for result in section.results:
                 values = asdict(result)
                 values["overrides"] = " ".join(result.overrides)
-                values["points"] = json.dumps(result.points) if result.points else ""
-                writer.writerow(["" if values[c] is None else values[c] for c in columns])
+                writer.writerow([_cell(values[c]) for c in columns])
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a line of the file has it."""
+    if isinstance(value, list | dict):
+        return json.dumps(value) if value else ""
+    return "" if value is None else value
 
 
 def plot(path: Path, sections: Sequence[Section]) -> None:

@@ -55,12 +55,12 @@ class Corpus:
     overrides : sequence of str
         Of train.py; all runs have them.
     splits : dict of str to str
-        The sets of the data that stand for ``devtest`` and ``test``.
+        The sets of the data that stand for ``devtest``, ``test`` and perhaps others.
 
     Attributes
     ----------
     sizes : dict of str to int
-        Sentences of ``train``, ``dev``, ``devtest`` and ``test``.
+        Sentences of ``train``, ``dev`` and those of `splits`.
     n_references : int
         The most that a sentence of test has.
     """
@@ -80,14 +80,13 @@ class Corpus:
             self.sizes[name] = len(self._sets[name])
         self.n_references = max(map(len, self._sets["test"].references))
 
-    def devtest(self, overrides: Sequence[str], folder: Path) -> float:
-        """Return the BLEU of a run's weights on devtest, translating it if that is still to do."""
-        path = folder / DEVTEST
+    def score(self, name: str, overrides: Sequence[str], folder: Path) -> float:
+        """Return the BLEU of a run's weights on a set, translating it if that is still to do."""
+        path = folder / f"{name}.translations.txt"
         if not path.is_file():
             decoder, weights = self._system(overrides, folder)
-            sources = self._sets["devtest"].sources
-            _write(path, translate(decoder, weights, sources))
-        return self.bleu("devtest", path)
+            _write(path, translate(decoder, weights, self._sets[name].sources))
+        return self.bleu(name, path)
 
     def test(self, overrides: Sequence[str], folder: Path, output: Path) -> Features:
         """Translate test with a run's weights, and count the features.
@@ -123,7 +122,7 @@ class Corpus:
         return Features(counts.active, counts.reused, int((values != 0).sum()))
 
     def bleu(self, name: str, path: Path) -> float:
-        """Return the corpus BLEU (not case-sensitive) of translations of devtest or test."""
+        """Return the corpus BLEU (not case-sensitive) of translations of a set."""
         return corpus_bleu(read_lines(path), self._references(name), lowercase=True).score
 
     def p_value(self, name: str, baseline: Path, path: Path) -> float:
