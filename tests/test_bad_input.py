@@ -242,7 +242,7 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         ["the discounts of 1-grams cannot be estimated", "give discount_fallback"],
     ),
     "more folds than sentences": (
-        [*TRAIN, "model.folds=4"],
+        [*TRAIN, "tuner.tune_on=train", "model.folds=4"],
         {},
         ["3 sentences are too few for 4 folds"],
     ),

@@ -457,6 +457,10 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
         assert line == line.lower()
         assert not re.search(r"\w[.?!]$", line)
     built = run_command("build_model", *options, *MODEL, folder=place).check()
+    # What only tuning on the bitext needs is added.
+    assert "shared grammar with outputs/models/mine" in built.out
+    assert "estimated 3 cross-fitted language models" in built.out
+    built = run_command("build_model", *options, *MODEL, folder=place).check()
     assert "outputs/models/mine is up to date" in built.out
     text = translate(own, f"input={tmp_path / 'dev.de'}")
     assert text == (own.folder / "dev.translations.txt").read_text()

@@ -107,6 +107,33 @@ def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
         load_model(tmp_path / "model", folds=True)
 
 
+def test_folds_are_added_when_they_are_wanted(
+    bitext: Corpus, built: Path, tmp_path: Path
+) -> None:
+    source, said = replace(SETTINGS, folder=str(tmp_path / "model")), list[str]()
+    source.open(lambda: bitext, report=said.append)
+    assert not (tmp_path / "model" / "folds").exists()
+    inode = (tmp_path / "model" / "grammar").stat().st_ino
+    # Their number says nothing of a model without them.
+    assert replace(source, folds=5).why_not_built(bitext, folds=False) is None
+    assert source.why_not_built(bitext, folds=False) is None
+    reason = "it has no cross-fitted language models yet"
+    assert source.why_not_built(bitext) == reason
+    with pytest.raises(InputError, match=f"{reason}, and a model is never built where"):
+        source.open(lambda: bitext, folds=True, may_write=False)
+    assert len(source.open(lambda: bitext, folds=True, report=said.append).folds) == 3
+    steps = ["building", "aligned", "extracted", "estimated"]
+    steps += ["building", "shared", "shared", "shared", "estimated"]
+    assert [line.split()[0] for line in said] == steps
+    assert (tmp_path / "model" / "grammar").stat().st_ino == inode
+    copies = {name for name in content(built) if name.endswith(".cache")}
+    ours = {n: c for n, c in content(tmp_path / "model").items() if not n.endswith(".cache")}
+    assert ours == {n: c for n, c in content(built).items() if n not in copies}
+    # Who does not need them leaves them there.
+    source.open(lambda: bitext, report=said.append)
+    assert said[len(steps) :] == [] and source.why_not_built(bitext) is None
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -90,7 +90,6 @@ SETTINGS = [
     "tuner.checkpoint_minutes=0",
     "decoder.pop_limit=20",
     "data.test=null",
-    "model.folds=0",
     "seed=3",
 ]
 

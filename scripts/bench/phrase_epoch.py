@@ -35,7 +35,6 @@ def seconds(folder: Path, data: str, features: str, epochs: int, options: list[s
         f"tuner.epochs={epochs}",
         f"model.folder={folder / 'model'}",
         f"hydra.run.dir={folder / 'run'}",
-        "model.folds=0",
         "data.test=null",
         "threads=1",
         "overwrite=true",

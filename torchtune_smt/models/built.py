@@ -60,7 +60,7 @@ class BuiltModel(ModelSource):
     discount_fallback : sequence of 3 floats, optional
         Discounts for an order whose own cannot be estimated, as on little text.
     folds : int
-        Cross-fitted language models; 0: none.
+        Cross-fitted language models, made when they are first wanted; 0: none.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class BuiltModel(ModelSource):
     ) -> Model:
         """Load the model, built if need be; see `ModelSource`."""
         corpus = bitext() if compare_bitext else None
-        reason = self.why_not_built(corpus)
+        reason = self.why_not_built(corpus, folds=folds)
         if reason is not None and not may_write:
             raise InputError(
                 f"{reason}, and a model is never built where the folder of a run says: build it "
@@ -135,11 +135,21 @@ class BuiltModel(ModelSource):
             )
         if reason is not None:
             report(f"building the model in {self.folder}: {reason}")
-            self.build(corpus or bitext(), lambda step: report(f"  {step}"))
+            self.build(corpus or bitext(), lambda step: report(f"  {step}"), folds=folds)
         return load_model(self.folder, folds=folds, may_write=may_write)
 
-    def build(self, bitext: Corpus, report: Callable[[str], None] = print) -> None:
+    def build(
+        self, bitext: Corpus, report: Callable[[str], None] = print, *, folds: bool = True
+    ) -> None:
         """Align a bitext, extract its grammar, estimate language models; write all to the folder.
+
+        Parameters
+        ----------
+        bitext : Corpus
+        report : callable
+            Told what is done.
+        folds : bool
+            Whether cross-fitted language models are wanted, which only tuning on the bitext needs.
 
         Raises
         ------
@@ -153,13 +163,13 @@ class BuiltModel(ModelSource):
                 "exists and holds no model; choose another folder, or remove it", path=folder
             )
         with atomic_folder(folder) as beside:
-            self._write(beside, bitext, report)
+            self._write(beside, bitext, report, folds)
 
-    def why_not_built(self, bitext: Corpus | None) -> str | None:
+    def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
         """Return why the folder is not the model of this bitext and these options, None if it is.
 
         Without a bitext, the options alone are compared: the model may have moved away from its
-        text.
+        text. With folds, cross-fitted language models are wanted.
         """
         path = restored(Path(self.folder)) / MANIFEST
         if not path.is_file():
@@ -173,8 +183,9 @@ class BuiltModel(ModelSource):
             return "it was built by another version of this package"
         except (ValueError, KeyError, TypeError):
             return f"{path} is damaged"
+        folds = folds and self.folds > 0
         for name, value in json.loads(json.dumps(self._settings())).items():
-            if built.get(name) != value:
+            if built.get(name) != value and (folds or name != "folds"):
                 return f"it was built with {name}={built.get(name)}, not {value}"
         if bitext is not None and digests[0] != _digest(bitext):
             return "it was built from another bitext"
@@ -183,6 +194,8 @@ class BuiltModel(ModelSource):
         for part in parts:
             if not (path.parent / part).exists():
                 return f"{part} is missing"
+        if folds and FOLDS not in parts:
+            return "it has no cross-fitted language models yet"
         return None
 
     @abstractmethod
@@ -204,7 +217,9 @@ class BuiltModel(ModelSource):
             return None
         return hashlib.sha256(read_bytes(self.alignment_file)).hexdigest()
 
-    def _write(self, folder: Path, bitext: Corpus, report: Callable[[str], None]) -> None:
+    def _write(
+        self, folder: Path, bitext: Corpus, report: Callable[[str], None], folds: bool
+    ) -> None:
         """Write all parts of the model to a folder."""
         # Imported only by those who build: they bring the aligner with them.
         from torchtune_smt.grammar.alignment import align
@@ -251,7 +266,7 @@ class BuiltModel(ModelSource):
             ALIGNMENT: write_alignment,
             GRAMMAR: write_grammar,
             LANGUAGE_MODEL: write_language_model,
-            **({FOLDS: write_folds} if self.folds else {}),
+            **({FOLDS: write_folds} if folds and self.folds else {}),
         }
         parts: dict[str, str] = {}
         for part, write in steps.items():

@@ -3,7 +3,7 @@
 alignment.gz    word alignment (Pharaoh)
 grammar         rules or phrase pairs with their counts
 lm.arpa.gz      language model of the target side
-folds/          cross-fitted language models
+folds/          cross-fitted language models, once somebody has tuned on the bitext
 model.json      what it was built from, and checksums of all that is loaded, and of all files;
                 written last, so a folder without it is not whole
 
