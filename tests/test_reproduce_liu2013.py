@@ -228,6 +228,19 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
         assert cfg.tuner.sentences is None
 
 
+def test_the_experiments_have_the_model_of_the_rows(tmp_path: Path) -> None:
+    """One file says what it is; whatever stands behind an experiment goes before it."""
+    from tuned import configuration
+
+    rows = configuration(liu2013.corpus_overrides("fisher", options(tmp_path))).model
+    assert (rows.aligner, rows.unaligned_edges, rows.rule_counts) == ("fast_align", False, False)
+    assert rows.folder != configuration(["data=fisher"]).model.folder
+    for experiment in ("liu2013", "liu2013_grouping"):
+        given = ["data=fisher", f"experiment={experiment}"]
+        assert configuration(given).model == rows
+        assert configuration([*given, "model=hiero"]).model.aligner == "eflomal"
+
+
 def test_all_sentences(tmp_path: Path) -> None:
     row = liu2013.ROWS["pro_train"]
     chosen = options(tmp_path, "--train-sentences", "0", "--iterations", "2", "--set", "a.b=1")
