@@ -110,7 +110,31 @@ class EagerAROW(Twin):
         self.w[n:] = prox(self.regularizer, self.w[n:], self.lr * self.variance[n:])
 
 
-class EagerFobos(Twin):
+class Averaging(Twin):
+    """The mean of the weights after each step, or at the end of each epoch."""
+
+    def begin(self):
+        self.total, self.count = np.zeros(self.w.size), 0
+        self.extra = {"total": 0.0}
+
+    def step(self, entries):
+        super().step(entries)
+        if self.other.get("average") == "step":
+            self.add()
+
+    def end_epoch(self):
+        if self.other.get("average") == "epoch":
+            self.add()
+
+    def add(self):
+        self.total += self.w
+        self.count += 1
+
+    def averaged(self):
+        return self.total / self.count if self.count else self.w
+
+
+class EagerFobos(Averaging):
     def update(self, g):
         self.w = self.w - self.rate(self.t) * g
         rest = self.w[self.unregularized :]
@@ -132,23 +156,9 @@ class EagerRDA(Twin):
         self.w[n:] = prox(self.regularizer, -step * mean[n:], step)
 
 
-class EagerSGD(Twin):
-    def begin(self):
-        self.total, self.count = np.zeros(self.w.size), 0
-        self.extra = {"total": 0.0}
-
+class EagerSGD(Averaging):
     def update(self, g):
         self.w = self.w - self.lr * g
-        if self.other.get("average") == "step":
-            self.add()
-
-    def end_epoch(self):
-        if self.other.get("average") == "epoch":
-            self.add()
-
-    def add(self):
-        self.total += self.w
-        self.count += 1
 
 
 class EagerCumulativeL1(Twin):

@@ -74,6 +74,24 @@ CASES = {
         for schedule in ("1/t", "inv_sqrt", "constant")
         for regularizer in (Oscar(0.02, 0.05), Oscar(0.1, 0.0), Oscar(0.0, 0.2))
     ],
+    "averaged": [
+        (FOBOS, EagerFobos, regularizer, {"schedule": schedule, "average": average})
+        for average in ("step", "epoch")
+        for schedule in ("1/t", "constant")
+        for regularizer in (
+            None,
+            L1(0.3),
+            L2(0.5),
+            L2(1000.0),
+            ElasticNet(0.2, 0.7),
+            Oscar(0.02, 0.05),
+            Cubic(),
+        )
+    ],
+    "averaged over epochs": [
+        (FOBOS, EagerFobos, NonNegative(), {"schedule": "1/t", "average": "epoch"}),
+        (FobosOscar, EagerFobos, Oscar(0.02, 0.05), {"schedule": "1/t", "average": "epoch"}),
+    ],
     "rda": [
         (RDA, EagerRDA, regularizer, {})
         for regularizer in (
@@ -148,6 +166,7 @@ def close(parameter, expected):
 def test_lazy_equals_eager(case, start, actions, unregularized, device):
     kind, twin, regularizer, options = case
     device = "cpu" if kind is FobosOscar else device
+    averages = "average" in options
     eager = twin(start, 0.1, regularizer, unregularized, **options)
     parameter = parameter_of(start, device)
 
@@ -175,7 +194,7 @@ def test_lazy_equals_eager(case, start, actions, unregularized, device):
             lazy.load_state_dict(torch.load(state, weights_only=True))
         elif action == "end_epoch":
             lazy.end_epoch()
-            if twin is EagerSGD:
+            if averages:
                 eager.end_epoch()
         elif action == "grow":
             eager.grow(argument)
@@ -184,8 +203,8 @@ def test_lazy_equals_eager(case, start, actions, unregularized, device):
             lazy.param_groups[0]["lr"] = eager.lr = argument
     lazy.flush()
     assert close(parameter, eager.w)
-    if twin is EagerSGD:
-        assert close(lazy.averaged(), eager.total / eager.count if eager.count else eager.w)
+    if averages:
+        assert close(lazy.averaged(), eager.averaged())
 
 
 SLOPES = {
@@ -210,6 +229,7 @@ SLOPES = {
 def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregularized, reordered):
     optimizer, twin, regularizer, options = case
     generator = np.random.default_rng(seed)
+    averages = "average" in options
     # No sum of steps of 0.03 (L1 at this lr) ends at 0 but for rounding, which would decide
     # whether a perceptron, whose slope jumps there, learns from a row.
     start = generator.choice([-0.3137, 0.0, 0.4271], 8)
@@ -238,12 +258,12 @@ def test_rows_in_a_compiled_loop_equal_eager_steps(case, seed, kind, unregulariz
         lazy.step()
         eager.step(entries)
         lazy.end_epoch()
-        if twin is EagerSGD:
+        if averages:
             eager.end_epoch()
     lazy.flush()
     assert close(parameter, eager.w)
-    if twin is EagerSGD:
-        assert close(lazy.averaged(), eager.total / eager.count)
+    if averages:
+        assert close(lazy.averaged(), eager.averaged())
 
 
 def test_the_scale_of_l2_does_not_underflow():
@@ -425,6 +445,15 @@ def test_schedules_by_hand():
         (lambda p: FOBOS(p, lr=-1.0), "lr must be finite and above 0, not -1"),
         (lambda p: FOBOS(p, unregularized=-1), "unregularized must be 0 or more"),
         (lambda p: SGD(p, average="week"), "average must be one of.*'week'"),
+        (lambda p: FOBOS(p, average="week"), "average must be one of.*'week'"),
+        (
+            lambda p: FOBOS(p, regularizer=NonNegative(), average="step"),
+            "steps of NonNegative are put off.*use average=epoch",
+        ),
+        (
+            lambda p: FobosOscar(p, regularizer=Oscar(), average="step"),
+            "FobosOscar does not know what.*use average=epoch, or FOBOS",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(build, message):

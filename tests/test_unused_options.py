@@ -165,7 +165,8 @@ effect(part("regularizer"), "regularizer._target_ regularizer.strength regulariz
 effect(part("regularizer"), "regularizer.lambda2 regularizer.dimension")
 effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
 effect(part("optimizer"), "optimizer.initial_precision")
-effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule optimizer.average")
+effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule")
+effect(lambda c: "optimizer" in c.parts and c.tuner != "grouping", "optimizer.average")
 effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
 effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists")
@@ -289,6 +290,10 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         (
             ["tuner=stochastic", "loss=hinge", "optimizer=fobos", "tuner.solver={batch_size:9}"],
             "loss=hinge takes a step after each pair or list (loss.reduction=sum does not), and",
+        ),
+        (
+            ["tuner=grouping", "features=rule_id", "optimizer.average=epoch"],
+            "the mean of many weights has no groups of equal ones, and optimizer.average=epoch",
         ),
     ],
 )

@@ -4,10 +4,10 @@ In processor and wall-clock seconds of one run: a single minimum, a path from λ
 the single minimum of ten times the pairs (of an archive: drawn from it with replacement). Limits:
 a minute, five minutes, twelve times.
 
---pairs takes an archive of numpy with begin, feature, value and n_dense, such as the pairs of a
-first iteration of tuner=grouping (--save says how they are written); otherwise pairs are made that
-are like those of 2,000 sentences of Multi30k: each has eight dense features, and eight sparse ones
-of a Zipfian distribution, a few of which mean something.
+--run takes the pairs of a run of tuner=grouping with tuner.keep_lists=true and tuner.iterations=1,
+--pairs an archive of numpy with begin, feature, value and n_dense, as --save writes it; otherwise
+pairs are made that are like those of 2,000 sentences of Multi30k: each has eight dense features,
+and eight sparse ones of a Zipfian distribution, a few of which mean something.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
+from stored_run import pairs_of_run
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.rows import Rows
@@ -77,6 +78,8 @@ def first_members(groups: Int64) -> Int64:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", help="archive of numpy (.npz)")
+    parser.add_argument("--run", help="folder of a run that has kept its lists")
+    parser.add_argument("--dense", type=int, default=10, help="dense features of the run's model")
     parser.add_argument("--save", help="write the pairs that were made, or some, to an archive")
     parser.add_argument("--n", type=int, default=97_257, help="number of pairs that are made")
     parser.add_argument("--loss", choices=LOSSES, default="hinge")
@@ -92,6 +95,8 @@ def main() -> None:
         archive = np.load(options.pairs)
         pairs = Rows(archive["begin"], archive["feature"], archive["value"])
         n_dense = int(archive["n_dense"])
+    elif options.run:
+        pairs, n_dense = pairs_of_run(options.run, options.dense), options.dense
     else:
         pairs = made_pairs(options.n)
     if options.save:
@@ -138,7 +143,7 @@ def main() -> None:
         print("  features:", *(minimum.survivors for minimum in minima))
         print("  reached:", sum(minimum.reached for minimum in minima), "of", len(minima))
     if options.tenfold:
-        if options.pairs:
+        if options.pairs or options.run:
             draw = np.random.default_rng(0)
             many = pairs.chosen(draw.integers(len(pairs), size=10 * len(pairs)))
         else:

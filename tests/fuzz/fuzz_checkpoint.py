@@ -43,6 +43,7 @@ _OPTIMIZERS: list[Callable[[Weights], SparseOptimizer]] = [
     lambda w: AdaGrad([w.parameter], regularizer=L1(0.01), unregularized=_DENSE),
     lambda w: FOBOS([w.parameter], regularizer=ElasticNet(0.01, 0.1), unregularized=_DENSE),
     lambda w: SGD([w.parameter], average="step"),
+    lambda w: FOBOS([w.parameter], regularizer=L1(0.01), unregularized=_DENSE, average="step"),
     lambda w: CumulativeL1([w.parameter], regularizer=L1(0.01), unregularized=_DENSE),
 ]
 _FINGERPRINT = {"seed": "1", "tuner": "x"}

@@ -91,6 +91,8 @@ def unused_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str,
         if learning != "online":
             reason = f"{chosen} takes no steps of Algorithm 2"
             unused |= dict.fromkeys(("optimizer", *_STEPS.get(learning, ())), reason)
+        else:
+            unused["optimizer.average"] = "the mean of many weights has no groups of equal ones"
         if learning == "clusters":
             unused["regularizer"] = f"{chosen} has an l1 norm of its own (tuner.clusters.strength)"
         else:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.checks import DAMAGED
 from torchtune_smt.core.scoring import sparse_vector
+from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
-from torchtune_smt.optim.row_kernels import RowSteps
+from torchtune_smt.optim.averaging import AveragingOptimizer, check_average
+from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
 from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
-from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.optim.sparse import Group, State
+from torchtune_smt.optim.step_sums import StepSums
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
@@ -26,7 +31,7 @@ from torchtune_smt.regularizers.base import (
 SMALLEST_SCALE = 1e-100
 
 
-class FOBOS(SparseOptimizer):
+class FOBOS(AveragingOptimizer):
     """Forward-backward splitting (Duchi and Singer, 2009; Liu et al., 2013, Algorithm 2).
 
     At step t = 1, 2, ...: w -= η_t · g; w = prox of Ω with step η_{t+1}, where η_t = lr · t^-p.
@@ -45,6 +50,12 @@ class FOBOS(SparseOptimizer):
       see `FobosOscar`, too, which takes the same steps and puts them off. A regulariser with a
       prox of its own, and `separable` from a parent, is given the whole vector at each step.
 
+    `averaged` gives the mean of the weights at the ends of the epochs, or after each step, where
+    the last ones have what the last gradients had by chance. At the end of an epoch all weights
+    are brought up to date and added up. A sum over steps is put off as the steps are: what an
+    elastic weight has been between two of its gradients adds up in O(log n) for n steps, with
+    `StepSums`; those that are not put off are added up at each step.
+
     Parameters
     ----------
     params : iterable of tensors or param groups
@@ -55,14 +66,17 @@ class FOBOS(SparseOptimizer):
     schedule : "1/t", "inv_sqrt" or "constant"
     unregularized : int
         This many first coordinates (the dense features) are exempt.
+    average : "none", "epoch" or "step"
+        What `averaged` is the mean of.
 
     Raises
     ------
     ValueError
-        An argument is out of range.
+        An argument is out of range; or the mean over steps is asked for, and the regulariser is
+        put off and has no `elastic`.
     """
 
-    marks: ClassVar[tuple[str, ...]] = ("shrink", "scale", "since")
+    marks: ClassVar[tuple[str, ...]] = ("shrink", "scale", "since", "last")
     least: ClassVar[Mapping[str, float]] = {"P": SMALLEST_SCALE, "scale": SMALLEST_SCALE}
 
     def __init__(
@@ -73,14 +87,47 @@ class FOBOS(SparseOptimizer):
         *,
         schedule: str = "1/t",
         unregularized: int = 0,
+        average: str = "none",
     ) -> None:
         # Places of the weights that are not 0, ascending, for regularisers that are not put off.
         self._active: dict[Tensor, Tensor] = {}
         given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule, "average": average})
 
     def _check_group(self, group: Group) -> None:
         check_schedule(group["schedule"])
+        check_average(group["average"])
+        regularizer = group["regularizer"]
+        if (
+            group["average"] == "step"
+            and elastic_strengths(regularizer) is None
+            and self.puts_off(group)
+        ):
+            raise ValueError(
+                f"average=step: steps of {type(regularizer).__name__} are put off, and what "
+                "weights are between them is not known without taking them; use average=epoch"
+            )
+
+    @torch.no_grad()
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over: its final weights may enter the average, which is O(D)."""
+        for group in self.param_groups:
+            for parameter in group["params"] if group["average"] == "epoch" else ():
+                state = self._prepared(group, parameter)
+                self._flush(group, parameter, state)
+                state["total"] += parameter
+                state["epochs"] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state: plain numbers, strings and tensors.
+
+        Updates that were put off stay put off: save the parameter as it is, too.
+        """
+        result = super().state_dict()
+        for entry in result["state"].values():
+            if "sums" in entry:
+                entry["sums"] = torch.from_numpy(entry["sums"].sizes.copy())
+        return result
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
@@ -91,7 +138,7 @@ class FOBOS(SparseOptimizer):
         return is_separable(regularizer) and is_lazy(regularizer)
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
-        state: State = {"step": 0}
+        state: State = {"step": 0, **self._average_state(group, parameter)}
         strengths = elastic_strengths(group["regularizer"])
         if strengths is None and self.puts_off(group):
             state |= {"C": 0.0, "since": parameter.new_empty(0)}
@@ -101,34 +148,57 @@ class FOBOS(SparseOptimizer):
             state |= {"P": 1.0, "scale": parameter.new_empty(0)}
         return state
 
+    def _average_state(self, group: Group, parameter: Tensor) -> State:
+        """Return the part of a new state that averages."""
+        state: State = {}
+        if group["average"] != "none":
+            state["total"] = parameter.new_empty(0)
+        if group["average"] == "epoch":
+            state["epochs"] = 0
+        if group["average"] == "step":
+            # "sums", too, while steps are put off.
+            state["last"] = parameter.new_empty(0, dtype=torch.int64)
+        return state
+
     def _fill(self, group: Group, state: State, name: str) -> float:
-        value: float = state[{"shrink": "S", "scale": "P", "since": "C"}[name]]
+        if name == "total":
+            return 0.0
+        value: float = state[{"shrink": "S", "scale": "P", "since": "C", "last": "step"}[name]]
         return value
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
+        kept = {name: state[name] for name in ("total", "epochs", "last") if name in state}
+        if kept.keys() != self._average_state(group, parameter).keys():
+            raise ValueError("average cannot change between steps")
         step = state["step"]
         state.clear()
-        state.update(self._initial(group, parameter), step=step)
+        state.update(self._initial(group, parameter), step=step, **kept)
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
     ) -> None:
-        t = state["step"] = state["step"] + 1
+        t = state["step"] + 1
         lr, schedule = group["lr"], group["schedule"]
         regularizer = group["regularizer"]
         step = rate(lr, schedule, t + 1)
         late = self.puts_off(group)
-        if late:
+        if late or "last" in state:
             self._catch_up(group, parameter, state, indices)
+        sums = self._step_sums(group, state)
+        state["step"] = t
         parameter.index_add_(0, indices, gradient, alpha=-rate(lr, schedule, t))
         if late:
             # The step's own prox is put off, too: it is taken when the weight is next needed.
+            if sums is not None:
+                sums.append(step)
             self._advance(group, state, step)
             self._rescale(group, parameter, state)
         elif elastic_strengths(regularizer) is None:
-            self._prox(group, parameter, indices, step)
+            self._prox(group, parameter, state, indices, step)
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        if "last" in state:
+            self._add_up(settings, parameter, state, indices)
         if not self.puts_off(settings):
             return
         indices = indices[indices >= settings["unregularized"]]
@@ -142,6 +212,38 @@ class FOBOS(SparseOptimizer):
         else:
             weight = self._elastic(weight, state, indices)
         parameter.index_copy_(0, indices, weight)
+
+    def _add_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        """Add to the sums what coordinates have been after the steps that they have missed."""
+        strengths, sums = elastic_strengths(settings["regularizer"]), state.get("sums")
+        weight, last = parameter.index_select(0, indices), state["last"].index_select(0, indices)
+        added = weight * (state["step"] - last)
+        pulled = indices >= settings["unregularized"]
+        if strengths is None:
+            # Added at each step.
+            added = added.masked_fill_(pulled, 0.0)
+        elif sums is not None:
+            late = sums.of(weight.to("cpu", torch.float64).numpy(), last.cpu().numpy())
+            added = torch.where(pulled, torch.from_numpy(late).to(added), added)
+        # Coordinates may be named twice.
+        state["total"].index_copy_(0, indices, state["total"].index_select(0, indices) + added)
+        state["last"].index_fill_(0, indices, state["step"])
+
+    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
+        if group["average"] == "step":
+            self._flush(group, parameter, state)
+        total: Tensor = state["total"]
+        return total
+
+    def _step_sums(self, group: Group, state: State) -> StepSums | None:
+        """Return what the sums of steps that are put off are made of, if they are wanted."""
+        if "last" not in state or not self.puts_off(group):
+            return None
+        if "sums" not in state:
+            strengths = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
+            state["sums"] = StepSums(strengths, state["step"])
+        sums: StepSums = state["sums"]
+        return sums
 
     def _elastic(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
         """Return up-to-date weights, and mark them so."""
@@ -178,12 +280,16 @@ class FOBOS(SparseOptimizer):
                     state[number] = start
                     state[vector].fill_(start)
 
-    def _prox(self, group: Group, parameter: Tensor, indices: Tensor, step: float) -> None:
+    def _prox(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, step: float
+    ) -> None:
         """Take a proximal step at once, on the regularised weights that are not 0."""
         regularizer, first = group["regularizer"], group["unregularized"]
         if regularizer.separable and not is_separable(regularizer):
             # Its parent's prox takes single weights, and whether its own may is not said.
             parameter[first:] = regularizer.prox(parameter[first:].detach(), step)
+            if "last" in state:
+                state["total"][first:] += parameter[first:]
             return
         active = self._active.get(parameter)
         if active is None:
@@ -199,10 +305,14 @@ class FOBOS(SparseOptimizer):
             sparse = sparse_vector(active - first, weight, length)
             weight = regularizer.prox(sparse, step).values()
         parameter.index_copy_(0, active, weight)
+        if "last" in state:
+            state["total"].index_add_(0, active, weight)
         self._active[parameter] = active[weight != 0]
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         super()._flush(group, parameter, state)
+        # No weight has missed a step.
+        state.pop("sums", None)
         # From now on the weights may be changed by others.
         self._active.pop(parameter, None)
 
@@ -211,6 +321,13 @@ class FOBOS(SparseOptimizer):
     ) -> int:
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none = weight[:0]
+        average = StepAverage(none, np.empty(0, np.int64), none, np.empty((0, 4)), 0)
+        sums = self._step_sums(group, state)
+        if "last" in state:
+            average = average._replace(total=state["total"].numpy(), last=state["last"].numpy())
+        if sums is not None:
+            sums.make_room(steps.margins.size - first)
+            average = average._replace(sizes=sums.size, blocks=sums.block, first=sums.begin)
         done, total_shrink, total_scale = row_kernels.fobos(
             weight,
             state["shrink"].numpy() if "S" in state else none,
@@ -221,12 +338,32 @@ class FOBOS(SparseOptimizer):
             (float(group["lr"]), SCHEDULES[group["schedule"]], float(lambda1), float(lambda2)),
             group["unregularized"],
             first,
+            average,
         )
+        if sums is not None:
+            sums.count += done - first
         if "S" in state:
             state["S"] = total_shrink
         if "P" in state:
             state["P"] = total_scale
         return int(done)
+
+    def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
+        """See `SparseOptimizer`; the sums over steps are checked, too."""
+        plain = {name: value for name, value in entry.items() if name != "sums"}
+        pending, state = super()._restored(plain, group, parameter)
+        begin, strengths = state["step"], elastic_strengths(pending["regularizer"])
+        if "sums" in entry:
+            sizes = vector(entry["sums"], torch.float64, state["step"])
+            begin -= sizes.numel()
+            if not strengths or not any(strengths) or not bool((sizes > 0).all()):
+                raise ValueError(DAMAGED)
+            state["sums"] = StepSums(strengths, begin, sizes.numpy())
+        # What is left of them says where a compiled loop begins to read.
+        late = "last" in state and strengths and any(strengths)
+        if late and bool((state["last"] < begin).any()):
+            raise ValueError(DAMAGED)
+        return pending, state
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         self._rescale(group, parameter, state)

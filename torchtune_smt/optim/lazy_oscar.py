@@ -36,6 +36,9 @@ class FobosOscar(FOBOS):
     params, lr, schedule, unregularized
         As for `FOBOS`; the vectors are of float64, on the CPU.
     regularizer : Oscar
+    average : "none" or "epoch"
+        As for `FOBOS`. Not "step": weights that nobody looks at move on, meet and die between
+        steps, and what each of them adds up to is not kept.
 
     Raises
     ------
@@ -89,6 +92,12 @@ class FobosOscar(FOBOS):
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
+        if group["average"] == "step":
+            raise ValueError(
+                "average=step: FobosOscar does not know what each weight has been after each step, "
+                "as it moves groups of weights that no step touches; use average=epoch, or FOBOS "
+                "(optimizer=fobos), which takes all steps at once, much more slowly"
+            )
         if not behaves_as(group["regularizer"], Oscar, "value", "prox"):
             given = group["regularizer"]
             name = "no regularizer" if given is None else type(given).__name__
@@ -104,7 +113,7 @@ class FobosOscar(FOBOS):
                 )
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
-        return {"step": 0}
+        return {"step": 0, **self._average_state(group, parameter)}
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         """See `SparseOptimizer`; the groups are checked, too, of weights that had some."""

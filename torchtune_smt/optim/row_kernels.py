@@ -23,6 +23,7 @@ from typing import NamedTuple
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.losses.slope_kernels import slope
+from torchtune_smt.optim.step_sums_kernels import append, summed
 
 
 class RowSteps(NamedTuple):
@@ -46,6 +47,26 @@ class RowSteps(NamedTuple):
     order: Int64
     kind: int
     margins: Float64
+
+
+class StepAverage(NamedTuple):
+    """What `FOBOS` keeps to average its weights after each step.
+
+    Attributes
+    ----------
+    total, last : float64 [D], int64 [D]
+        The sum of each weight, and up to which step it goes; [0] where nothing is averaged.
+    sizes, blocks : float64 [room], float64 [blocks, 4]
+        See `torchtune_smt.optim.step_sums_kernels`; there is room for all steps.
+    first : int
+        Steps before the first one of `sizes`.
+    """
+
+    total: Float64
+    last: Int64
+    sizes: Float64
+    blocks: Float64
+    first: int
 
 
 @inner
@@ -136,6 +157,7 @@ def fobos(
     strengths: tuple[float, float, float, float],
     unregularized: int,
     begin: int,
+    average: StepAverage,
 ) -> tuple[int, float, float]:
     """`FOBOS` row by row, with a regulariser of the elastic form.
 
@@ -144,8 +166,11 @@ def fobos(
     power of the schedule, λ1, λ2). Returns (step stopped before, S, P).
     """
     row_begin, feature, value, order, kind, margins = steps
+    total, last, sizes, blocks, first = average
+    averaging = total.size > 0
     S, P, smallest = totals
     lr, power, lambda1, lambda2 = strengths
+    pulled = lambda1 > 0.0 or lambda2 > 0.0
     for taken in range(begin, margins.size):
         row = order[taken]
         if P < smallest:
@@ -154,7 +179,16 @@ def fobos(
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
             w = weight[j]
-            if j >= unregularized and (lambda1 > 0.0 or lambda2 > 0.0):
+            moves = pulled and j >= unregularized
+            if averaging:
+                if w != 0.0 and moves:
+                    total[j] += summed(
+                        sizes, blocks, step - first, last[j] - first, w, lambda1, lambda2
+                    )
+                else:
+                    total[j] += w * (step - last[j])
+                last[j] = step
+            if moves:
                 old = scale[j] if lambda2 > 0.0 else 1.0
                 if lambda1 > 0.0:
                     w = shrunk(w, (S - shrink[j]) * old)
@@ -174,6 +208,8 @@ def fobos(
                 weight[feature[p]] += factor * value[p]
         # The proximal step, on all weights at once.
         rate = lr / (step + 1) ** power
+        if averaging and pulled:
+            append(sizes, blocks, step - 1 - first, rate, lambda1, lambda2)
         S += rate * lambda1 / P
         P /= 1.0 + rate * lambda2
     return margins.size, S, P

@@ -10,14 +10,13 @@ from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
+from torchtune_smt.optim.averaging import AveragingOptimizer, check_average
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.optim.sparse import Group, State
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
 
-AVERAGES = ("epoch", "step", "none")
 
-
-class SGD(SparseOptimizer):
+class SGD(AveragingOptimizer):
     """w -= lr · g, with lazy averaging: the perceptron's optimizer (Simianer et al., 2012).
 
     `averaged` gives the mean of the weights at the ends of the epochs (the result of their
@@ -61,10 +60,7 @@ class SGD(SparseOptimizer):
         super().__init__(params, {"lr": lr, **given, "average": average})
 
     def _check_group(self, group: Group) -> None:
-        if group["average"] not in AVERAGES:
-            raise ValueError(
-                f"average must be one of {', '.join(AVERAGES)}, not {group['average']!r}"
-            )
+        check_average(group["average"])
         if elastic_strengths(group["regularizer"]) != (0, 0):
             raise ValueError(
                 f"SGD takes gradient steps alone and {type(group['regularizer']).__name__} would "
@@ -78,35 +74,6 @@ class SGD(SparseOptimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._prepared(group, parameter)["epochs"] += 1
-
-    @torch.no_grad()
-    def averaged(self, parameter: Tensor | None = None) -> Tensor:
-        """Return the averaged weights; O(D).
-
-        Parameters
-        ----------
-        parameter : tensor, optional
-            May be left out where there is only one.
-
-        Returns
-        -------
-        tensor [D]
-            The weights as they are, before the first epoch has ended or the first step is taken.
-
-        Raises
-        ------
-        ValueError
-            `average` is "none".
-        """
-        group, parameter = self._find(parameter)
-        if group["average"] == "none":
-            raise ValueError("nothing was averaged: build SGD with average=epoch or average=step")
-        state = self._prepared(group, parameter)
-        clock = self._clock(group, state)
-        if clock == 0:
-            return parameter.detach().clone()
-        total: Tensor = state["total"] + parameter.detach() * (clock - state["last"])
-        return total / clock
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
@@ -125,10 +92,10 @@ class SGD(SparseOptimizer):
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         raise ValueError("average cannot change between steps")
 
-    def _clock(self, group: Group, state: State) -> int:
-        """Return how many weight vectors have entered the average."""
-        clock: int = state["epochs" if group["average"] == "epoch" else "step"]
-        return clock
+    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
+        missed = self._clock(group, state) - state["last"]
+        total: Tensor = state["total"] + parameter.detach() * missed
+        return total
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
