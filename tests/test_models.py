@@ -107,9 +107,7 @@ def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
         load_model(tmp_path / "model", folds=True)
 
 
-def test_folds_are_added_when_they_are_wanted(
-    bitext: Corpus, built: Path, tmp_path: Path
-) -> None:
+def test_folds_are_added_when_they_are_wanted(bitext: Corpus, built: Path, tmp_path: Path) -> None:
     source, said = replace(SETTINGS, folder=str(tmp_path / "model")), list[str]()
     source.open(lambda: bitext, report=said.append)
     assert not (tmp_path / "model" / "folds").exists()
