@@ -42,7 +42,8 @@ def imported(repository: Path, folder: Path, *arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "build-model", "translate", "rerank", "evaluate", "compare"]
+    "command",
+    ["train", "build-model", "translate", "rerank", "evaluate", "compare", "analyse"],
 )
 def test_help_needs_hydra_alone(command: str, repository: Path, tmp_path: Path) -> None:
     found = imported(repository, tmp_path, command, "--help")
@@ -66,6 +67,13 @@ def test_plot(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 1.0}\n')
     found = imported(repository, tmp_path, "plot", "run", "--output", "run.svg")
     assert not found & {"torch", "tensorboard", "sacrebleu", "numba"}
+
+
+def test_analyse(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("rule_id:a~b 1.0\n")
+    (tmp_path / "b").write_text("rule_id:a~b 2.0\n")
+    found = imported(repository, tmp_path, "analyse", "overlap", "a", "b")
+    assert not found & HEAVY
 
 
 def test_rerank(repository: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from torchtune_smt.cli import COMMANDS
+from torchtune_smt.cli.analyse import ANALYSES
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.corpora import CORPORA
@@ -24,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = ("python", "make", "torchtune-smt")
 CONFIGURED = {"train.py": "train"} | {
     f"scripts/{name}.py": name
-    for name in ("build_model", "translate", "evaluate", "compare", "rerank")
+    for name in ("build_model", "translate", "evaluate", "compare", "rerank", "analyse")
 }
 # Commands that argparse reads.
 OTHERS = {
@@ -86,9 +87,12 @@ COMMANDS_SHOWN = commands()
 
 def check_composed(name: str, arguments: list[str]) -> None:
     """Compose what a command would be run with, for each value of a sweep."""
-    if name in ("compare", "evaluate"):
+    if name in ("compare", "evaluate", "analyse"):
         paths = [word for word in arguments if "=" not in word and word not in FLAGS]
         arguments = [word for word in arguments if word not in paths]
+        if name == "analyse":
+            assert paths[0] in ANALYSES
+            arguments.append(f"analysis={paths.pop(0)}")
         arguments += [f"systems=[{','.join(paths)}]"] if paths else []
     overrides: list[list[str]] = [[]]
     words = iter(arguments)

@@ -18,6 +18,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, align
+from torchtune_smt.evaluation.table import Table
 from torchtune_smt.report.content import (
     Contribution,
     Example,
@@ -133,7 +134,7 @@ def test_all_text_is_escaped() -> None:
     example = Example(1, h, [h], align([h], [h, h]), [side, side])
     report = Report(
         title=h,
-        tables=[([h, h], [[h, h]], [h])],
+        tables=[Table([h, h], [[h, h]], [h])],
         systems=[h, h],
         words=[Bucket(h, 1, [1.0, 1.0])],
         lengths=[Bucket(h, 1, [1.0, 1.0])],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra._internal.utils import get_args_parser
@@ -83,3 +84,14 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
 def quoted(text: str) -> str:
     """Return a text as the value of an override that means just this text."""
     return QuotedString(text, Quote.single).with_quotes()
+
+
+def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell arguments that name something that is there, or are no options at all, from options."""
+    paths = [o for o in overrides if "=" not in o.lstrip("+~") or Path(o).exists()]
+    return paths, [override for override in overrides if override not in paths]
+
+
+def systems_option(paths: Sequence[str]) -> str:
+    """Return the override that has paths as ``systems``."""
+    return f"systems=[{','.join(map(quoted, paths))}]"

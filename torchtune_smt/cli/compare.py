@@ -10,7 +10,7 @@ import numpy as np
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import quoted, split_arguments
+from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
 from torchtune_smt.cli.hydra_main import hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
@@ -40,7 +40,8 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
         raise InputError(f"metrics is empty; choose of {', '.join(METRICS)}")
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
     baseline = _baseline(cfg.baseline, systems)
-    outputs = read_outputs(cfg, systems)
+    # A report shows the source, too.
+    outputs = read_outputs(cfg, systems, with_source=cfg.html is not None)
     for output, lines in outputs.translations.items():
         warn(
             output_suspicions(
@@ -110,10 +111,9 @@ def run(name: str) -> int:
     """Run ``compare``, or ``evaluate``, with the arguments of the process."""
     try:
         overrides, flags = split_arguments(sys.argv[1:])
-        paths = [given for given in overrides if _is_path(given)]
-        options = [given for given in overrides if not _is_path(given)]
+        paths, options = split_paths(overrides)
         if paths:
-            options.append(f"systems=[{','.join(map(quoted, paths))}]")
+            options.append(systems_option(paths))
         return hydra_main(name)(compare)(arguments=[*options, *flags])
     except (InputError, HydraException) as error:
         raise_if_stopped()
@@ -153,17 +153,12 @@ def compare_runs(folder: Path, *, table: bool, report: bool) -> None:
         except InputError as error:
             print(f"there is no {'table' if table else 'report'} of {folder}: {error}")
 
-    options = [f"systems=[{quoted(str(folder))}]", f"split={splits[0]}", "metrics=[bleu]"]
+    options = [systems_option([str(folder)]), f"split={splits[0]}", "metrics=[bleu]"]
     if table:
         print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
     hydra_main("compare")(run)(arguments=options)
-
-
-def _is_path(argument: str) -> bool:
-    """Return whether an argument names something that is there, or is no option at all."""
-    return "=" not in argument.lstrip("+~") or Path(argument).exists()
 
 
 def _baseline(given: str | None, systems: Mapping[str, Sequence[Output]]) -> str:

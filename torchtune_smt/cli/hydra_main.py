@@ -17,7 +17,7 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from torchtune_smt.cli.command_line import Arguments, split_arguments
+from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths
 from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
@@ -117,7 +117,8 @@ def _print_help(name: str, given: Arguments) -> int:
     folders = [Path(f.removeprefix(start)) for f in given.flags if f.startswith(start)]
     program = sys.argv[0] if " " in sys.argv[0] else f"python {sys.argv[0]}"
     try:
-        print(help_text(name, program, given.overrides, folders))
+        # Files and folders, which some commands take without a name, change nothing.
+        print(help_text(name, program, split_paths(given.overrides)[1], folders))
     except (HydraException, OmegaConfBaseException) as error:
         print(_message(error), file=sys.stderr)
         return 1

@@ -77,6 +77,14 @@ _DIMENSION: Final = Rule(
     "a whole number, 1 or more, charts, lists or null",
     lambda value: value in (None, "charts", "lists") or _whole(1).accepts(value),
 )
+_SETS: Final = Rule(
+    "a list of weights, train, dev and test, none twice, as in [dev,test]",
+    lambda value: (
+        _LIST.accepts(value)
+        and set(value) <= {"weights", "train", "dev", "test"}
+        and len(set(value)) == len(value) > 0
+    ),
+)
 _NUMBERS: Final = Rule(
     "names with finite numbers",
     lambda value: OmegaConf.is_dict(value) and all(map(_is_number, value.values())),
@@ -89,17 +97,21 @@ RULES: Final = {
         (_whole(0), "seed"),
         (_whole(1), "tuner.epochs tuner.iterations tuner.passes tuner.batch_size samples"),
         (_whole(1), "tuner.dev.iterations"),
-        (_whole(1).or_null(), "threads tuner.sentences tuner.patience tuner.dev.patience n_best"),
+        (
+            _whole(1).or_null(),
+            "threads tuner.sentences tuner.patience tuner.dev.patience n_best sentence rows",
+        ),
         (_number(0), "tuner.tolerance tuner.dev.tolerance tuner.checkpoint_minutes mbr_scale"),
         (_share(), "tuner.interpolation tuner.dev.interpolation"),
         (_SWITCH, "optimizer.regularize_dense tuner.keep_lists tuner.shuffle"),
-        (_SWITCH, "detokenize capitalize lowercase mbr group_seeds report"),
-        (_TEXT, "weights input split tokenize"),
-        (_TEXT.or_null(), "init.file resume output baseline html"),
+        (_SWITCH, "detokenize capitalize lowercase mbr group_seeds report rivals"),
+        (_TEXT, "weights input split tokenize analysis"),
+        (_TEXT.or_null(), "init.file resume output baseline html plot match"),
         (_FILES.or_null(), "references"),
         (_LIST, "features.templates metrics"),
         (_CLASSES, "callbacks"),
         (_SYSTEMS, "systems"),
+        (_SETS, "of"),
         (_NUMBERS, "init.values"),
         (_KEPT, "decoder.features"),
         (_DIMENSION, "regularizer.dimension"),

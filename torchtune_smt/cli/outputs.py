@@ -46,11 +46,18 @@ class Outputs:
     lists: dict[Output, list[list[str]]] = field(default_factory=dict)
 
 
-def read_outputs(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> Outputs:
+def read_outputs(
+    cfg: DictConfig, systems: Mapping[str, Sequence[Output]], *, with_source: bool
+) -> Outputs:
     """Return the translations of all outputs; weights translate the set of the data first.
 
     References are those of the files that are given, of the data that are given, or else of the
     data that the runs have in common.
+
+    Parameters
+    ----------
+    with_source : bool
+        Whether the corpus is wanted even where only its references, if anything of it, are needed.
 
     Raises
     ------
@@ -59,11 +66,10 @@ def read_outputs(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> Ou
         and nobody says what they are to translate.
     """
     every = [output for outputs in systems.values() for output in outputs]
-    data = _common_data(cfg, every)
+    data = common_data(cfg, every)
     untranslated = _untranslated(cfg, every, data)
     corpus: Corpus | None = None
-    # A report shows the source, too.
-    if data is not None and (cfg.references is None or untranslated or cfg.html is not None):
+    if data is not None and (cfg.references is None or untranslated or with_source):
         with option_errors("data", data):
             corpus = Dataset(**data).require(cfg.split)
     if corpus is None and cfg.references is None:
@@ -114,7 +120,7 @@ def read_outputs(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> Ou
     return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
 
 
-def _common_data(cfg: DictConfig, outputs: Sequence[Output]) -> dict[str, Any] | None:
+def common_data(cfg: DictConfig, outputs: Sequence[Output]) -> dict[str, Any] | None:
     """Return the data that are given, or else those of the runs; None: there are none."""
     if "data" in cfg:
         make_dataset(cfg)

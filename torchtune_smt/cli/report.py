@@ -25,7 +25,7 @@ from torchtune_smt.evaluation.analysis import (
     ngram_differences,
     word_f1,
 )
-from torchtune_smt.evaluation.tables import MetricTable, Results
+from torchtune_smt.evaluation.tables import Results, metric_table
 from torchtune_smt.features.template import template_of
 from torchtune_smt.report.content import (
     Contribution,
@@ -131,7 +131,7 @@ def write_report(
         pairs.append(Pair(names, *shown_sentences, more, fewer))
     report = Report(
         title=" · ".join(systems),
-        tables=[_cells(MetricTable.of(results, m)) for m in range(results.metrics)],
+        tables=[metric_table(results, m) for m in range(results.metrics)],
         systems=list(systems),
         words=word_f1(list(tokens.values()), references),
         lengths=scores.by_length([len(row[0]) for row in references]),
@@ -143,10 +143,6 @@ def write_report(
     )
     with atomic_writer(path) as file:
         file.write(page(report))
-
-
-def _cells(table: MetricTable) -> tuple[list[str], list[list[str]], list[str]]:
-    return table.head, table.rows, table.notes
 
 
 def _extremes(

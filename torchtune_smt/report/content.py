@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, Piece
+from torchtune_smt.evaluation.table import Table
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Report:
     Attributes
     ----------
     title : str
-    tables : sequence of (head, rows, notes)
+    tables : sequence of Table
         The scores, a table a metric.
     systems : sequence of str
         In the order of the scores of buckets.
@@ -169,7 +170,7 @@ class Report:
     """
 
     title: str
-    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]]]
+    tables: Sequence[Table]
     systems: Sequence[str]
     words: Sequence[Bucket]
     lengths: Sequence[Bucket]

@@ -11,6 +11,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.pictures import picture
 from torchtune_smt.core.textio import read_lines
 
 METRICS: Final = "metrics.jsonl"
@@ -119,17 +120,13 @@ def draw(
     window : int
         Mini-batches that loss and gain are averaged over.
     """
-    # It takes long to import.
-    import matplotlib
+    with picture(output, form, 2, 2, figsize=(9, 6), sharex=True) as (figure, axes):
+        _draw_on(figure, axes, systems, window)
 
-    matplotlib.use("Agg")
-    # The same runs give the same bytes.
-    matplotlib.rcParams["svg.hashsalt"] = "torchtune_smt"
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True, layout="constrained")
+def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], window: int) -> None:
     bleu, loss, gain, active = axes.flat
-    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    colours = [f"C{number}" for number in range(10)]
     markers = "os^Dvx"
     every = {name for runs in systems.values() for run in runs for name in run}
     templates = sorted(name for name in every if name.startswith("active/"))
@@ -163,10 +160,6 @@ def draw(
     active.set_yscale("log")
     for axis in axes[1]:
         axis.set_xlabel("sentences tuned on")
-    # The day is no result, and nothing is loaded from the addresses that matplotlib names.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    figure.savefig(output, format=form, dpi=110, metadata=metadata)
-    plt.close(figure)
 
 
 def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: Any) -> None:

@@ -7,6 +7,7 @@ from typing import IO, Final
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.pictures import picture
 from torchtune_smt.runs.curves import Run
 
 _NAMES: Final = ("parallel/worker", "parallel/begin", "parallel/seconds")
@@ -33,22 +34,16 @@ def draw_timeline(run: Run, output: IO[bytes], form: str) -> None:
     form : {"png", "svg", "pdf"}
     """
     worker, begin, seconds = _bars(run)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     workers = np.unique(worker)
-    figure, axes = plt.subplots(figsize=(10, 1.2 + 0.4 * workers.size), layout="constrained")
-    for number, one in enumerate(workers):
-        bars = np.column_stack([begin - begin.min(), seconds])[worker == one]
-        axes.broken_barh(bars.tolist(), (number - 0.4, 0.8), facecolor="C0", edgecolor="white")
-    axes.set_yticks(range(workers.size), [f"worker {one:.0f}" for one in workers])
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds")
-    axes.set_title(f"{seconds.size:,} shards, {utilisation(run):.0%} of the workers' time")
-    figure.savefig(output, format=form, dpi=110)
-    plt.close(figure)
+    size = 10, 1.2 + 0.4 * workers.size
+    with picture(output, form, figsize=size) as (_, axes):
+        for number, one in enumerate(workers):
+            bars = np.column_stack([begin - begin.min(), seconds])[worker == one]
+            axes.broken_barh(bars.tolist(), (number - 0.4, 0.8), facecolor="C0", edgecolor="white")
+        axes.set_yticks(range(workers.size), [f"worker {one:.0f}" for one in workers])
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds")
+        axes.set_title(f"{seconds.size:,} shards, {utilisation(run):.0%} of the workers' time")
 
 
 def _bars(run: Run) -> list[Float64]:

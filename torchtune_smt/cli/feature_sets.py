@@ -1,0 +1,116 @@
+"""The features of runs, weights and n-best lists, for analyses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from torchtune_smt.analyses.overlap import FeatureSet, dense_features
+from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.outputs import common_data
+from torchtune_smt.cli.systems import Output, find_systems
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.models.weight_files import read_any_weights
+
+WEIGHTS = "weights"
+# Sentences that are decoded at a time.
+BATCH = 64
+
+
+def single_outputs(cfg: DictConfig) -> dict[str, Output]:
+    """Return the systems that are given, each with its one output.
+
+    Raises
+    ------
+    InputError
+        A system has several outputs.
+    """
+    systems = find_systems(cfg.systems, group_seeds=False)
+    for name, outputs in systems.items():
+        if len(outputs) > 1:
+            raise InputError(
+                f"{name} has {len(outputs)} runs, and {cfg.analysis} takes one of each system; "
+                "give names, as in systems={a:[outputs/A],b:[outputs/B]}"
+            )
+    return {name: outputs[0] for name, outputs in systems.items()}
+
+
+def read_weight_set(name: str, output: Output) -> FeatureSet:
+    """Return the weights of a run, or of a file, that are not 0."""
+    path = output.path if output.weights is None else output.weights
+    if output.kind == "lists":
+        raise InputError("is an n-best list, and has no weights", path=path)
+    names, values = read_any_weights(path)
+    weights = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    origin = None if path.suffix == ".ini" else read_origin(path)
+    moses = path.suffix == ".ini" or (origin is not None and not origin.is_model)
+    dense = dense_features(weights, moses=moses)
+    return FeatureSet(name, {n: w for n, w in weights.items() if w}, dense, are_weights=True)
+
+
+def feature_sets(cfg: DictConfig) -> list[FeatureSet]:
+    """Return the sets of features that are given: of each system what ``cfg.of`` says.
+
+    Raises
+    ------
+    InputError
+        A file is bad, or a set cannot be decoded.
+    """
+    outputs = single_outputs(cfg)
+    decoded = [what for what in cfg.of if what != WEIGHTS]
+    if "data" in cfg and not decoded:
+        raise InputError("data is given, and nothing is decoded; say what, as in of=[dev,test]")
+    sets = []
+    for system, output in outputs.items():
+        if output.kind == "lists":
+            stored = read_lists(output.path)
+            dense = frozenset(stored.dense_names)
+            sets.append(FeatureSet(system, _fired(stored.lists, cfg.n_best), dense))
+            continue
+        for what in cfg.of:
+            name = what if len(outputs) == 1 else system
+            name += f" {what}" if len(outputs) > 1 and len(cfg.of) > 1 else ""
+            if what == WEIGHTS:
+                sets.append(read_weight_set(name, output))
+            else:
+                sets.append(_decoded(cfg, name, output, what))
+    return sets
+
+
+def _decoded(cfg: DictConfig, name: str, output: Output, what: str) -> FeatureSet:
+    """Return the features that fire where a set of the data is decoded."""
+    if output.weights is None:
+        raise InputError(
+            f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path
+        )
+    data = common_data(cfg, [output])
+    if data is None:
+        raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
+    with option_errors("data", data):
+        corpus = Dataset(**data).require(what)
+    # Weights need no decoder.
+    from torchtune_smt.cli.decoding import tuned_of
+
+    decoder, weights = tuned_of(Path(output.weights))
+    sources = [Source(i, words) for i, words in enumerate(corpus.source)]
+    counts: Counter[str] = Counter()
+    for begin in range(0, len(sources), BATCH):
+        counts.update(_fired(decoder.decode(sources[begin : begin + BATCH], weights, k=cfg.n_best)))
+    return FeatureSet(name, counts, frozenset(decoder.dense_names))
+
+
+def _fired(lists: KBestLists, first: int | None = None) -> Counter[str]:
+    """Return in how many translations each feature fires, of the first ones of each list."""
+    assert lists.features is not None
+    counts: Counter[int] = Counter()
+    for kbest in lists:
+        rows = kbest.rows.between(0, min(len(kbest), first or len(kbest)))
+        counts.update(rows.feature[rows.value != 0].tolist())
+    names = lists.features.names(counts)
+    return Counter(dict(zip(names, counts.values(), strict=True)))

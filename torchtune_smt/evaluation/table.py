@@ -1,0 +1,122 @@
+"""A table of anything, as text, Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Cell = str | int | float | None
+"""What stands in a table; None: nothing."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of anything.
+
+    Attributes
+    ----------
+    head : sequence of str
+    rows : sequence of sequence of Cell
+        Numbers are rounded to be read, and not in CSV.
+    notes : sequence of str
+        Below the table, a line each; not in CSV.
+    left : int
+        So many columns, the first ones, are of text; the others of numbers, flush right.
+    before : str
+        Lines above the table; not in CSV.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+    left: int = 1
+    before: str = ""
+
+    def text(self) -> str:
+        """Return the table with its columns flush, as plain text."""
+        lines = [list(self.head), *self._shown]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        found = [
+            "  ".join(
+                cell.ljust(width) if n < self.left else cell.rjust(width)
+                for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n\n".join(filter(None, [self.before, "\n".join(found), *self.notes])) + "\n"
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        before = f"```\n{self.before}\n```" if self.before else ""
+        sides = ["---" if n < self.left else "---:" for n in range(len(self.head))]
+        lines = [_row(self.head), f"|{'|'.join(sides)}|", *map(_row, self._shown)]
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join(filter(None, [before, "\n".join(lines), notes])) + "\n"
+
+    def latex(self) -> str:
+        """Return a ``tabular`` with rules of the package booktabs; other lines are comments."""
+        rows = [" & ".join(map(_latex, row)) + r" \\" for row in (self.head, *self._shown)]
+        said = [*self.before.splitlines(), *(" ".join(note.split()) for note in self.notes)]
+        sides = "l" * self.left + "r" * (len(self.head) - self.left)
+        lines = [
+            *(f"% {line}" for line in said),
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            rows[0],
+            r"\midrule",
+            *rows[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """Return head and rows, all numbers unrounded."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.head)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
+        return file.getvalue()
+
+    @property
+    def _shown(self) -> list[list[str]]:
+        return [[_cell(cell) for cell in row] for row in self.rows]
+
+
+def _cell(cell: Cell) -> str:
+    """Return a cell as it is read."""
+    if isinstance(cell, float):
+        return f"{cell:.1f}" if abs(cell) >= 1000 else f"{cell:.4g}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return cell or ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_LATEX: Final = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "∩": r"$\cap$",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def _latex(cell: str) -> str:
+    """Return text that LaTeX prints as it is."""
+    escaped = re.sub(r"[\\~^±∩|<>&%$#_{}]", lambda found: _LATEX[found[0]], cell)
+    if cell in ("p", "p over runs"):
+        return re.sub(r"\bp\b", "$p$", escaped)
+    # Behind the end of a row a bracket would be an option of it.
+    return f"{{}}{escaped}" if cell.startswith("[") else escaped
