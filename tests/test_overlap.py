@@ -70,11 +70,11 @@ def test_dense_features() -> None:
 
 def test_tables() -> None:
     table = Table(["f", "n", "w"], [["[1]_a|b", 1234, 0.123456], ["", None, -12345.6]], ["said"])
-    assert table.text() == "f            n         w\n[1]_a|b  1,234    0.1235\n" + (
-        "                -12345.6\n\nsaid\n"
+    assert table.text() == "f            n          w\n[1]_a|b  1,234     0.1235\n" + (
+        "                -12,345.6\n\nsaid\n"
     )
     assert table.markdown() == (
-        "| f | n | w |\n|---|---:|---:|\n| [1]_a\\|b | 1,234 | 0.1235 |\n|  |  | -12345.6 |\n\n"
+        "| f | n | w |\n|---|---:|---:|\n| [1]_a\\|b | 1,234 | 0.1235 |\n|  |  | -12,345.6 |\n\n"
         "- said\n"
     )
     assert r"{}[1]\_a\textbar{}b & 1,234 & 0.1235 \\" in table.latex()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import IO
 
-from torchtune_smt.analyses.overlap import Overlap
+import numpy as np
+
+from torchtune_smt.analyses.contributions import Contribution
+from torchtune_smt.analyses.overlap import DENSE, Overlap, by_template
 from torchtune_smt.core.pictures import picture
+from torchtune_smt.runs.curves import Run
+from torchtune_smt.runs.times import round_seconds
 
 
 def draw_overlaps(
@@ -41,3 +47,98 @@ def draw_overlaps(
             axis.invert_yaxis()
             axis.set_xlabel("share of the features of either")
             axis.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1), fontsize="small")
+
+
+def draw_weights(
+    first: tuple[str, Mapping[str, float]],
+    second: tuple[str, Mapping[str, float]],
+    dense: Collection[str],
+    output: IO[bytes],
+    form: str,
+) -> None:
+    """Draw a point for each sparse feature with a weight in either of two systems.
+
+    Where there are none it is dense ones, whose weights are much larger.
+
+    Parameters
+    ----------
+    first, second : (str, mapping)
+        The name of a system, and its weights.
+    dense : collection of str
+        Dense features.
+    """
+    (a, ours), (b, theirs) = first, second
+    groups = by_template(ours.keys() | theirs.keys(), dense)
+    if len(groups) > 1:
+        groups.pop(DENSE, None)
+    with picture(output, form, figsize=(6.5, 6)) as (figure, axis):
+        for template, names in groups.items():
+            x, y = ([side.get(name, 0.0) for name in names] for side in (ours, theirs))
+            # Points are pixels: there may be a million.
+            axis.scatter(x, y, s=8, alpha=0.6, label=template, rasterized=True)
+        axis.axhline(0, color="grey", linewidth=0.5)
+        axis.axvline(0, color="grey", linewidth=0.5)
+        axis.axline((0, 0), slope=1, color="grey", linewidth=0.5, linestyle=":")
+        axis.set_xlabel(f"weight in {a}")
+        axis.set_ylabel(f"weight in {b}")
+        if axis.has_data():
+            figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+
+
+def draw_orders(sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str) -> None:
+    """Draw how many segments of each size have whose order in a reference.
+
+    Parameters
+    ----------
+    sizes : mapping of str to (mapping of int to int)
+        By whose order it is: the number of segments of so many words.
+    """
+    lengths = sorted({size for counts in sizes.values() for size in counts})
+    with picture(output, form, figsize=(8, 4)) as (_, axis):
+        places, bottom = np.arange(len(lengths)), np.zeros(len(lengths))
+        for name, counts in sizes.items():
+            heights = np.array([counts.get(size, 0) for size in lengths])
+            label = f"{name} ({heights.sum():,})"
+            axis.bar(places, heights, bottom=bottom, label=label)
+            bottom += heights
+        axis.set_xticks(places, [str(length) for length in lengths])
+        axis.set_xlabel("words in another order")
+        axis.set_ylabel("segments")
+        axis.locator_params(axis="y", integer=True)
+        axis.legend(title="order of a reference", fontsize="small")
+
+
+def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str) -> None:
+    """Draw dev BLEU after each round, by the number of the round and by the time so far."""
+    options = {"figsize": (10, 4.5), "sharey": True}
+    with picture(output, form, 1, 2, **options) as (figure, (by_round, by_time)):
+        for s, (name, runs) in enumerate(systems.items()):
+            style = {"color": f"C{s % 10}", "marker": "o", "markersize": 3}
+            for n, run in enumerate(runs):
+                dev = run["bleu/dev"].values if "bleu/dev" in run else []
+                by_round.plot(range(len(dev)), dev, label=None if n else name, **style)
+                seconds = [0.0, *accumulate(round_seconds(run))]
+                if len(seconds) == len(dev):
+                    by_time.plot(seconds, dev, **style)
+        by_round.set_ylabel("dev BLEU")
+        by_round.locator_params(axis="x", integer=True)
+        for axis, what in ((by_round, "round"), (by_time, "seconds of tuning")):
+            axis.set_xlabel(what)
+            axis.grid(alpha=0.3)
+        figure.legend(loc="outside lower left", fontsize="small")
+
+
+def draw_contributions(
+    found: Sequence[Contribution], systems: tuple[str, str], output: IO[bytes], form: str
+) -> None:
+    """Draw what features add to the lead of the first system's translation, in either model."""
+    with picture(output, form, figsize=(8, 1.5 + 0.35 * len(found))) as (_, axis):
+        places = np.arange(len(found))
+        for n, name in enumerate(systems):
+            adds = [one[2 + n] for one in found]
+            axis.barh(places + 0.4 * n - 0.2, adds, 0.4, label=f"in {name}")
+        axis.set_yticks(places, [one.name for one in found])
+        axis.invert_yaxis()
+        axis.axvline(0, color="grey", linewidth=0.5)
+        axis.set_xlabel(f"for the translation of {systems[0]} (right), of {systems[1]} (left)")
+        axis.legend(fontsize="small")

@@ -21,7 +21,7 @@ COMMANDS: Final = {
     "rerank": "apply weights to an n-best list of another decoder",
     "evaluate": "corpus BLEU, chrF and TER of translations, significance of a difference",
     "compare": "runs, sweeps, translations or weights side by side, in tables",
-    "analyse": "what features do, and where two systems differ (overlap, ...)",
+    "analyse": "what features do, and where systems differ: overlap, reordering, explain, ...",
     "plot": "the curves of runs and sweeps in a picture",
     "get-data": "say where the public corpora come from, and fetch them",
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
+from torchtune_smt.cli import analyses
+from torchtune_smt.cli.analyses import Found
 from torchtune_smt.cli.command_line import (
     override_key,
     quoted,
@@ -19,51 +21,11 @@ from torchtune_smt.cli.command_line import (
     systems_option,
     value_of,
 )
-from torchtune_smt.cli.feature_sets import feature_sets
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
 from torchtune_smt.core.textio import atomic_path, atomic_writer
-from torchtune_smt.evaluation.table import Cell, Table
-
-
-class Found(NamedTuple):
-    """What an analysis has found.
-
-    Attributes
-    ----------
-    table : Table
-    draw : callable
-        Draws it to a file in a form, ``png``, ``svg`` or ``pdf``.
-    """
-
-    table: Table
-    draw: Callable[[IO[bytes], str], None]
-
-
-def _overlap(cfg: DictConfig) -> Found:
-    """Return what each two sets of features have in common."""
-    from torchtune_smt.analyses.overlap import overlap
-    from torchtune_smt.analyses.pictures import draw_overlaps
-
-    sets = feature_sets(cfg)
-    if len(sets) < 2:
-        raise InputError(
-            "an overlap is that of two sets of features; name another system, or what else of this "
-            "one, as in of=[dev,test]"
-        )
-    pairs = [(a.name, b.name, overlap(a, b)) for i, a in enumerate(sets) for b in sets[i + 1 :]]
-    head = ["A", "B", "template", "|A|", "|B|", "|A ∩ B|", "% of A", "% of B"]
-    weighed = any(one.same_sign is not None for *_, found in pairs for one in found)
-    head += ["same sign", "correlation"] if weighed else []
-    rows: list[list[Cell]] = []
-    for a, b, found in pairs:
-        for one in found:
-            shares = [100 * one.both / n if n else None for n in (one.first, one.second)]
-            row = [a, b, one.template, one.first, one.second, one.both, *shares]
-            rows.append([*row, *((one.same_sign, one.correlation) if weighed else ())])
-    return Found(Table(head, rows, left=3), lambda file, form: draw_overlaps(pairs, file, form))
 
 
 class _Analysis(NamedTuple):
@@ -75,7 +37,13 @@ class _Analysis(NamedTuple):
 
 _COMMON: Final = {"analysis", "systems", "table", "output", "plot", "hydra"}
 ANALYSES: Final = {
-    "overlap": _Analysis(_overlap, frozenset({"data", "of", "n_best"})),
+    "overlap": _Analysis(analyses.overlap, frozenset({"data", "of", "n_best"})),
+    "adaptation": _Analysis(analyses.adaptation, frozenset({"rivals", "match", "rows"})),
+    "reordering": _Analysis(
+        analyses.reordering, frozenset({"data", "split", "references", "match", "rows"})
+    ),
+    "progress": _Analysis(analyses.progress, frozenset({"group_seeds"})),
+    "explain": _Analysis(analyses.explain, frozenset({"data", "split", "sentence", "rows"})),
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from hydra import compose
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import quoted
@@ -18,6 +19,7 @@ from torchtune_smt.cli.objects import make, make_dataset, make_templates, thread
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.models.base import Model, ModelSource
@@ -41,8 +43,15 @@ class Tuned(NamedTuple):
     weights: FrozenWeights
 
 
-def open_tuned(cfg: DictConfig, settings: Settings, dataset: Dataset) -> Tuned:
+def open_tuned(
+    cfg: DictConfig, settings: Settings, dataset: Dataset, more: Sequence[Any] = ()
+) -> Tuned:
     """Return the decoder and the weights that ``translate`` is configured with.
+
+    Parameters
+    ----------
+    more : sequence of RuleTemplate
+        Templates whose features the decoder is to have besides; they have no weight here.
 
     Raises
     ------
@@ -72,7 +81,7 @@ def open_tuned(cfg: DictConfig, settings: Settings, dataset: Dataset) -> Tuned:
         "decode",
         offered={
             "model": model,
-            "templates": lambda: templates,
+            "templates": lambda: [*templates, *more],
             "threads": lambda: thread_count(cfg.threads),
         },
     )
@@ -93,8 +102,55 @@ def tuned_of(weights: Path) -> Tuned:
 
     To be called within a command that Hydra configures.
     """
+    return open_tuned(*_taken_up(weights))
+
+
+def tuned_alike(first: Path, second: Path) -> tuple[Tuned, Tuned]:
+    """Return decoders and weights of two runs, as `tuned_of` does; both have the features of both.
+
+    So all that either model looks at is known of either's derivations.
+
+    Raises
+    ------
+    InputError
+        The weights belong to different models, or templates of one name have other options.
+    """
+    origins = [read_origin(path) for path in (first, second)]
+    for kind in ("grammar", "language model"):
+        parts = [o.parts[kind] for o in origins if o is not None and o.is_model]
+        if len({part.digest for part in parts}) > 1:
+            raise InputError(
+                f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only derivations of "
+                "one model have features in common",
+                path=second,
+            )
+    taken = [_taken_up(path) for path in (first, second)]
+    own = [
+        {template.name: (template, given) for template, given in _templates(cfg)}
+        for cfg, *_ in taken
+    ]
+    for name in own[0].keys() & own[1].keys():
+        if own[0][name][1] != own[1][name][1]:
+            raise InputError(
+                f"has other options of the features {name} than the run of {first}; only "
+                "derivations with the same features are compared",
+                path=second,
+            )
+    more = [[own[b][n][0] for n in own[b] if n not in own[a]] for a, b in ((0, 1), (1, 0))]
+    a, b = (open_tuned(*parts, others) for parts, others in zip(taken, more, strict=True))
+    return a, b
+
+
+def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
+    """Return how ``translate`` is configured by the folder that some weights lie in."""
     settings = take_up(weights.parent, ())
     cfg = compose(
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
     )
-    return open_tuned(cfg, settings, dataset_of_run(cfg))
+    return cfg, settings, dataset_of_run(cfg)
+
+
+def _templates(cfg: DictConfig) -> Iterator[tuple[Any, Any]]:
+    """Yield the configured templates, each with its options."""
+    for template, given in zip(make_templates(cfg), cfg.features.templates, strict=True):
+        yield template, OmegaConf.to_container(given, resolve=True)

@@ -61,7 +61,7 @@ class Output:
 
 
 def find_systems(
-    given: str | ListConfig | DictConfig, *, group_seeds: bool = True
+    given: str | ListConfig | DictConfig, *, group_seeds: bool = True, marker: str = WEIGHTS
 ) -> dict[str, list[Output]]:
     """Return the outputs of each system by its name.
 
@@ -75,6 +75,8 @@ def find_systems(
         A path, paths, or names with paths.
     group_seeds : bool
         Whether the seed may differ within a system.
+    marker : str
+        The file that makes a folder that of a run; by default one that is finished.
 
     Raises
     ------
@@ -91,7 +93,7 @@ def find_systems(
     if twice := [path for path in counts if counts[path] > 1]:
         raise InputError(f"systems names a file twice: {', '.join(twice)}")
     found = {
-        name: [output for path in paths for output in _outputs(Path(path))]
+        name: [output for path in paths for output in _outputs(Path(path), marker)]
         for name, paths in named.items()
     }
     _refuse_copies([output for outputs in found.values() for output in outputs])
@@ -156,12 +158,12 @@ def _recorded(output: Output) -> bool:
     return folder is not None and (folder / ".hydra").is_dir()
 
 
-def _outputs(path: Path) -> Iterator[Output]:
+def _outputs(path: Path, marker: str) -> Iterator[Output]:
     """Yield what a path leads to: a run, the runs of a sweep, or a file."""
     if not path.is_dir():
         yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
         return
-    folders = _runs_in(path, WEIGHTS)
+    folders = _runs_in(path, marker)
     started = {found.parent for found in path.rglob(".hydra")} - {o.path for o in folders}
     warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
     yield from folders

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 Cell = str | int | float | None
@@ -36,6 +36,13 @@ class Table:
     left: int = 1
     before: str = ""
 
+    def shortened(self, rows: int | None) -> Table:
+        """Return the table with so many rows at most; a note says how many there are."""
+        if rows is None or len(self.rows) <= rows:
+            return self
+        said = f"the first {rows:,} of {len(self.rows):,} rows"
+        return replace(self, rows=self.rows[:rows], notes=[*self.notes, said])
+
     def text(self) -> str:
         """Return the table with its columns flush, as plain text."""
         lines = [list(self.head), *self._shown]
@@ -47,7 +54,8 @@ class Table:
             ).rstrip()
             for line in lines
         ]
-        return "\n\n".join(filter(None, [self.before, "\n".join(found), *self.notes])) + "\n"
+        blocks = [self.before, "\n".join(found), "\n".join(self.notes)]
+        return "\n\n".join(filter(None, blocks)) + "\n"
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
@@ -90,7 +98,7 @@ class Table:
 def _cell(cell: Cell) -> str:
     """Return a cell as it is read."""
     if isinstance(cell, float):
-        return f"{cell:.1f}" if abs(cell) >= 1000 else f"{cell:.4g}"
+        return f"{cell:,.1f}".removesuffix(".0") if abs(cell) >= 1000 else f"{cell:.4g}"
     if isinstance(cell, int):
         return f"{cell:,}"
     return cell or ""
