@@ -15,6 +15,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.decoders.rule_spelling import spelling_of
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
 from torchtune_smt.features.template import (
     escape,
@@ -162,6 +163,61 @@ def test_store_gives_the_names_of_each_rule(given_rules, data):
             source, target = grammar.rule_text(rule)
             expected = sparse_names(Rule(tuple(source), tuple(target)))
             assert features.names(ids[begin[i] : begin[i + 1]]) == expected
+
+
+class SlowId(RuleId):
+    def features(self, source, target):
+        return super().features(source, target)
+
+
+class SlowNgram(SourceNgram):
+    def features(self, source, target):
+        return super().features(source, target)
+
+
+class SlowShape(RuleShape):
+    def features(self, source, target):
+        return super().features(source, target)
+
+
+@st.composite
+def any_rules(draw):
+    """Rules whose words look like anything, with up to two gaps."""
+    sides = st.lists(st.sampled_from(["a", "b:", "ein", "%5B", "[X]", "\u00a0", "für", "~_"]))
+    found = []
+    for _ in range(draw(st.integers(1, 8))):
+        gaps = [f"[{n + 1}]" for n in range(draw(st.integers(0, 2)))]
+        source, target = draw(sides), draw(sides)
+        for side in source, target:
+            places = sorted(draw(st.integers(0, len(side))) for _ in gaps)
+            order = gaps if side is source else draw(st.permutations(gaps))
+            for place, gap in reversed(list(zip(places, order, strict=True))):
+                side.insert(place, gap)
+        found.append(Rule(tuple(source), tuple(target), (0.0, 0.0)))
+    return found
+
+
+@given(
+    any_rules(), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1), st.data()
+)
+def test_the_kernel_spells_as_templates_do(given_rules, chosen, data):
+    """The same names in the same order, so that ids are the same, too."""
+    grammar = to_grammar(given_rules)
+    grammar.rule_counts = lambda asked: asked % 4 + 0.5
+    asked = np.array(data.draw(st.permutations(range(len(grammar)))))
+    found = []
+    for kinds in (RuleId, SourceNgram, RuleShape), (SlowId, SlowNgram, SlowShape):
+        templates = [kinds[kind]() for kind, _ in chosen]
+        for template, (_, least) in zip(templates, chosen, strict=True):
+            template.min_count = least
+        store = RuleFeatures(grammar, templates, Vocabulary(["dense"]))
+        assert [spelling_of(template) is None for template in templates] == [
+            kinds[0] is SlowId for _ in templates
+        ]
+        of = store.of_sentence(asked)
+        names = store.features.names(range(len(store.features)))
+        found.append((names, of.begin.tolist(), of.id[of.feature].tolist()))
+    assert found[0] == found[1]
 
 
 def test_alignments_of_hierarchical_rules():

@@ -184,5 +184,4 @@ def evaluate_start(task: Task) -> dict[str, float]:
     for name, sentences in task.sets.items():
         decoder = task.decoder if name == "dev" else task.decoder.fork()
         scores[name] = evaluate(decoder, task.weights, sentences)[0].score
-    task.weights.take(task.decoder.features)
     return scores

@@ -118,6 +118,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
         )
         before = evaluate_start(task)
+        tuning.take_met(task)
         run.progress.note_start(before["dev"], weights.parameter)
         scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
         order = " (the order of the lists, as all weights are 0)" if as_they_came else ""

@@ -149,11 +149,25 @@ class Tuning:
             )
         )
         own = "dev" in takes or ("collector" in takes and on_dev)
-        score: Callable[[], float] = tuner.score if own else partial(_dev_score, task)  # type: ignore[attr-defined]
+        score: Callable[[], float] = tuner.score if own else partial(self._dev_score, task)  # type: ignore[attr-defined]
         options = cfg.tuner
         return Rounds(
             tuner, score, rounds=self._rounds, patience=options.patience, result=options.result
         )
+
+    def take_met(self, task: Task) -> None:
+        """Give what the decoder has met its ids in the weights.
+
+        Those that workers return know their features by their names, and nobody needs others.
+        """
+        if not self.strategy.shards_data:
+            task.weights.take(task.decoder.features)
+
+    def _dev_score(self, task: Task) -> float:
+        """Return corpus BLEU of dev; what the decoder has met there has its ids from now on."""
+        score = evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
+        self.take_met(task)
+        return score
 
     @property
     def uses_engine(self) -> bool:
@@ -265,13 +279,6 @@ def _max_features(cfg: DictConfig, parts: Parts, solver: Solver) -> int | None:
             "tuner=mira or tuner=pro"
         )
     return most
-
-
-def _dev_score(task: Task) -> float:
-    """Return corpus BLEU of dev; what the decoder has met there has its ids from now on."""
-    score = evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
-    task.weights.take(task.decoder.features)
-    return score
 
 
 def _check_list_groups(task: Task) -> None:

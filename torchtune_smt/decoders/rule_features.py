@@ -12,6 +12,7 @@ from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.rule_feature_kernels import gather_rows, number_rows
+from torchtune_smt.decoders.rule_spelling import RuleSpelling, spelling_of
 from torchtune_smt.features.template import (
     AlignedTemplate,
     OrientedTemplate,
@@ -96,6 +97,10 @@ class RuleFeatures:
         self._counted = any(min_count_of(template) for template in self.templates)
         if self._counted:
             grammar.rule_counts(np.empty(0, np.int64))
+        self._spelling: RuleSpelling | None = None
+        spelt = all(spelling_of(template) is not None for template in self.templates)
+        if spelt and not self._aligned and not self._oriented:
+            self._spelling = RuleSpelling(grammar, self.templates)
         self.orientations = list(orientations) if self._oriented else []
         self.per_rule = 1 + 2 * len(self.orientations)
         # The rows that there are, and the numbers plus one among them of each rule's, so that pages
@@ -172,8 +177,13 @@ class RuleFeatures:
 
     def _find(self, rules: Int64) -> None:
         grammar = self.grammar
-        names: list[list[str]] = []
         occurred = grammar.rule_counts(rules) if self._counted else np.zeros(rules.size)
+        if self._spelling is not None:
+            letters, name, begin = self._spelling.names(rules, occurred)
+            ids = self.features.intern_spans(letters, name[:-1], name[1:])
+            self._row_of[rules, 0] = self._rows.intern_spans(ids, begin[:-1], begin[1:]) + 1
+            return
+        names: list[list[str]] = []
         links: Links = []
         for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
             source, target = grammar.sides(rule)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
+from torchtune_smt.features.spelling_kernels import RULE_ID, RULE_SHAPE, SOURCE_NGRAM
 from torchtune_smt.features.template import is_gap
 
 
@@ -20,6 +22,7 @@ class RuleId:
     """
 
     name = "rule_id"
+    spelling: ClassVar[int] = RULE_ID
 
     def __init__(self, min_count: int = 0) -> None:
         self.min_count = min_count
@@ -33,6 +36,7 @@ class SourceNgram:
     """Bigrams of a rule's source side, gaps as X: ``source_ngram:[X]_hat``. Source: [S12]."""
 
     name = "source_ngram"
+    spelling: ClassVar[int] = SOURCE_NGRAM
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return one feature for each pair of neighbours."""
@@ -44,6 +48,7 @@ class RuleShape:
     """Both sides of a rule, runs of words as one T: ``rule_shape:T_[1]~[1]_T``. Source: [S12]."""
 
     name = "rule_shape"
+    spelling: ClassVar[int] = RULE_SHAPE
 
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return the rule's shape."""

@@ -1,0 +1,192 @@
+"""Kernel that spells the names of rules' features, as templates of this package do in Python."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
+from torchtune_smt.core.compiled import inner, kernel
+
+# What a template's `spelling` says.
+RULE_ID, SOURCE_NGRAM, RULE_SHAPE = range(3)
+PREFIXES: Final = ("rule_id:", "source_ngram:", "rule_shape:")
+# A gap is `[1]`, or in n-grams `[X]`.
+_GAP = 3
+_OPEN, _CLOSE, _X, _ONE, _WORDS = ord("["), ord("]"), ord("X"), ord("1"), ord("T")
+_JOIN, _SIDES = ord("_"), ord("~")
+
+
+@inner
+def _put(out: UInt8, at: int, text: UInt8, first: int, last: int) -> int:
+    """Copy letters to a place of the output; return the place behind them."""
+    for i in range(first, last):
+        out[at] = text[i]
+        at += 1
+    return at
+
+
+@inner
+def _put_gap(out: UInt8, at: int, sign: int) -> int:
+    """Write a gap; return the place behind it."""
+    out[at], out[at + 1], out[at + 2] = _OPEN, sign, _CLOSE
+    return at + _GAP
+
+
+@inner
+def _put_side(
+    out: UInt8,
+    at: int,
+    symbols: Int32,
+    first: int,
+    last: int,
+    numbered: bool,
+    number: Int32,
+    text: UInt8,
+    begin: Int64,
+) -> int:
+    """Write a side of a rule, joined by underscores; return the place behind it."""
+    gaps = 0
+    for i in range(first, last):
+        if i > first:
+            out[at] = _JOIN
+            at += 1
+        symbol = symbols[i]
+        if symbol < 0:
+            gaps += 1
+            at = _put_gap(out, at, _ONE - 1 + (-symbol if numbered else gaps))
+        else:
+            at = _put(out, at, text, begin[number[symbol] - 1], begin[number[symbol]])
+    return at
+
+
+@inner
+def _put_shape(out: UInt8, at: int, symbols: Int32, first: int, last: int, numbered: bool) -> int:
+    """Write a side of a rule with runs of words as one T; return the place behind it."""
+    gaps = 0
+    for i in range(first, last):
+        if symbols[i] >= 0 and i > first and symbols[i - 1] >= 0:
+            continue
+        if i > first:
+            out[at] = _JOIN
+            at += 1
+        if symbols[i] < 0:
+            gaps += 1
+            at = _put_gap(out, at, _ONE - 1 + (-symbols[i] if numbered else gaps))
+        else:
+            out[at] = _WORDS
+            at += 1
+    return at
+
+
+@inner
+def _length(symbols: Int32, first: int, last: int, number: Int32, begin: Int64) -> int:
+    """Return how many letters a side has at most, with something between its symbols."""
+    total = 0
+    for i in range(first, last):
+        symbol = symbols[i]
+        total += 1 + (_GAP if symbol < 0 else begin[number[symbol]] - begin[number[symbol] - 1])
+    return total
+
+
+@kernel
+def spell(
+    spelling: Int64,
+    least: Float64,
+    occurred: Float64,
+    prefix: UInt8,
+    prefix_begin: Int64,
+    source: Int32,
+    source_first: Int64,
+    target: Int32,
+    target_first: Int64,
+    source_number: Int32,
+    source_text: UInt8,
+    source_begin: Int64,
+    target_number: Int32,
+    target_text: UInt8,
+    target_begin: Int64,
+) -> tuple[UInt8, Int64, Int64]:
+    """Return the names of rules' features: letters, begins of names, begins of rules' names.
+
+    Parameters
+    ----------
+    spelling, least : int64 [t], float64 [t]
+        Of each template: how it spells, and how often a rule has to have occurred.
+    occurred : float64 [n]
+        How often each rule did.
+    prefix, prefix_begin
+        What the names of each spelling begin with.
+    source, target : int32
+        Symbols of the rules' sides; words by their ids, gaps of the source side -1, those of the
+        target side -1 and -2.
+    source_first, target_first : int64 [n + 1]
+        Where the sides of each rule begin.
+    source_number, target_number : int32
+        Number plus one of each word's text.
+    source_text, source_begin, target_text, target_begin
+        Words as they stand in names (UTF-8), by these numbers.
+    """
+    rules = source_first.size - 1
+    letters = names = 0
+    for r in range(rules):
+        words = source_first[r + 1] - source_first[r]
+        own = _length(source, source_first[r], source_first[r + 1], source_number, source_begin)
+        other = _length(target, target_first[r], target_first[r + 1], target_number, target_begin)
+        for t in range(spelling.size):
+            kind = spelling[t]
+            ahead = prefix_begin[kind + 1] - prefix_begin[kind]
+            if kind == SOURCE_NGRAM:
+                names += words
+                letters += words * ahead + 2 * own
+            else:
+                # No symbol of a shape is longer than a gap, and each has at least one letter.
+                names += 1
+                letters += ahead + 2 * (own + other) + 1
+    out = np.empty(letters, np.uint8)
+    name_begin = np.zeros(names + 1, np.int64)
+    rule_begin = np.zeros(rules + 1, np.int64)
+    at = count = 0
+    for r in range(rules):
+        first, last = source_first[r], source_first[r + 1]
+        start, stop = target_first[r], target_first[r + 1]
+        for t in range(spelling.size):
+            if occurred[r] < least[t]:
+                continue
+            kind = spelling[t]
+            ahead = prefix_begin[kind], prefix_begin[kind + 1]
+            if kind == SOURCE_NGRAM:
+                for i in range(first + 1, last):
+                    at = _put(out, at, prefix, ahead[0], ahead[1])
+                    for j in (i - 1, i):
+                        if j == i:
+                            out[at] = _JOIN
+                            at += 1
+                        if source[j] < 0:
+                            at = _put_gap(out, at, _X)
+                        else:
+                            n = source_number[source[j]]
+                            at = _put(out, at, source_text, source_begin[n - 1], source_begin[n])
+                    count += 1
+                    name_begin[count] = at
+                continue
+            at = _put(out, at, prefix, ahead[0], ahead[1])
+            if kind == RULE_ID:
+                at = _put_side(
+                    out, at, source, first, last, False, source_number, source_text, source_begin
+                )
+            else:
+                at = _put_shape(out, at, source, first, last, False)
+            out[at] = _SIDES
+            at += 1
+            if kind == RULE_ID:
+                at = _put_side(
+                    out, at, target, start, stop, True, target_number, target_text, target_begin
+                )
+            else:
+                at = _put_shape(out, at, target, start, stop, True)
+            count += 1
+            name_begin[count] = at
+        rule_begin[r + 1] = count
+    return out[:at].copy(), name_begin[: count + 1].copy(), rule_begin
