@@ -214,6 +214,24 @@ def test_groups_of_the_minimum(place: Path) -> None:
         assert found.setdefault(weights, option) == option
 
 
+def test_features_of_one_size_and_without_those_that_fire_together(place: Path) -> None:
+    """What the file of groups says, times its factors, is the weights."""
+    said = tune(place, "prepared", *BATCH, "tuner.scaling=rms", "tuner.merge_identical=true")
+    assert "features that always fire with others were taken as" in said
+    folder = place / "prepared"
+    names, values = read_weights(folder / "weights.txt.gz")
+    weight = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+    dense = [name for name in weight if not name.startswith("rule_id:")]
+    features = Vocabulary(dense)
+    groups, group_weights = read_groups(folder / "groups.tsv.gz", features, len(dense))
+    assert groups.factor is not None and groups.sizes.max() > 1
+    unpacked = groups.unpack(group_weights, len(features))
+    found = {features[j]: w for j, w in enumerate(unpacked.tolist()) if w != 0}
+    assert found == pytest.approx(weight, rel=1e-12)
+    (line,) = (line for line in metrics(folder) if "groups/number" in line)
+    assert line["merged/features"] > line["merged/left"] > 0
+
+
 def test_groups_tuned_by_another_solver(place: Path) -> None:
     options = ["tuner.solver._target_=torchtune_smt.tuners.mira.KBestMira", "tuner.iterations=1"]
     tune(place, "grouping_mira", *options, "tuner.dev.interpolation=1")
@@ -236,6 +254,10 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["tuner.clusters.count=9"], "tuner.learning=online does not cluster, and tuner.clusters"),
         (["tuner.learning=clusters", "regularizer.lambda2=1"], "has an l1 norm of its own"),
         (["tuner.learning=random_pairs", "optimizer.lr=2"], "takes no steps of Algorithm 2, and"),
+        (["tuner.scaling=max"], "tuner.scaling must be none or rms, not 'max'"),
+        (["tuner.merge_identical=1"], "tuner.merge_identical must be true or false, not 1"),
+        (["tuner.learning=random_pairs", "tuner.scaling=rms"], "takes features as they are, and"),
+        (["tuner.learning=clusters", "tuner.merge_identical=true"], "takes features as they are,"),
         ([*BATCH, "tuner.passes=2"], "tuner.learning=batch takes no steps of Algorithm 2, and"),
         ([*BATCH, "optimizer.lr=2"], "tuner.learning=batch takes no steps of Algorithm 2, and"),
         (

@@ -173,6 +173,7 @@ effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_li
 effect(anywhere, "tuner.learning tuner.control tuner.zero_group tuner.dev.iterations")
 effect(anywhere, "tuner.dev.patience")
 effect(lambda c: c.tuner in ("grouping", "grouping/clusters"), "tuner.passes")
+effect(lambda c: c.tuner in ("grouping", "grouping/batch"), "tuner.scaling tuner.merge_identical")
 effect(learns("batch"), "regularizer.fraction tuner.minimizer.loss tuner.minimizer.mu")
 effect(learns("batch"), "tuner.minimizer.residual tuner.minimizer.gap tuner.minimizer.seconds")
 effect(learns("clusters"), "tuner.clusters.count tuner.clusters.lr tuner.clusters.strength")

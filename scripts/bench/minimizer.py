@@ -152,6 +152,7 @@ def main() -> None:
         again = larger.penalty(options.lambda2 / 300, options.lambda2, options.dimension)
         found, ten = timed(f"{len(many):,} pairs", lambda: larger.minimize(again, None, accuracy))
         print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
+        print(f"  {found.steps} steps, {found.passes} passes")
         print(f"  {ten / single:.1f} times the time of one minimum, limit 12")
 
 

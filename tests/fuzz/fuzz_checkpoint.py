@@ -271,7 +271,8 @@ def _forged_grouping(folder: Path) -> Check:
     tuner.weights.grow()
     group = np.r_[np.arange(_DENSE), np.arange(_FEATURES - _DENSE) % 5 + _DENSE]
     best = Best(1, 40.5, torch.linspace(0, 1, _FEATURES, dtype=torch.float64))
-    tuner._learnt = FeatureGroups(group, _DENSE)
+    factor = np.r_[np.ones(_DENSE), 1.0 + np.arange(_FEATURES - _DENSE) % 3]
+    tuner._learnt = FeatureGroups(group, _DENSE, factor)
     tuner.dev.progress = Progress(round=2, sentences=4, best=best)
     tuner.dev.tuner.moved, tuner.dev.tuner.earlier = 0.5, 1
     run.progress.sentences = 4
@@ -289,7 +290,7 @@ def _forged_grouping(folder: Path) -> Check:
         if groups is not None:
             store = dev.tuner.collector.lists
             store.require(len(tuner.weights))
-            store.lists().rows.projected(groups.rename(weights.size), len(groups))
+            groups.project(store.lists().rows, weights.size)
             groups.unpack(groups.mean(weights), weights.size)
         if dev.progress.best is not None:
             set_weights(tuner.weights.parameter, dev.progress.best.weights)

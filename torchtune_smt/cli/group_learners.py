@@ -19,6 +19,7 @@ from torchtune_smt.tuners.group_controls import RandomPairs
 from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.prepared_pairs import PreparedLearning
 
 LEARNING: Final = ("online", "batch", "random_pairs", "clusters")
 
@@ -31,6 +32,10 @@ _ALGORITHM: Final = {
 _STEPS: Final = {"batch": ("tuner.passes",), "random_pairs": ("tuner.passes",)}
 
 
+# Those that learn from features as they are.
+_AS_THEY_ARE: Final = ("random_pairs", "clusters")
+
+
 def group_learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
     """Return what learns groups.
 
@@ -39,6 +44,13 @@ def group_learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
     InputError
         An option is out of range.
     """
+    learner, options = _learner(cfg, parts), cfg.tuner
+    if options.scaling == "none" and not options.merge_identical:
+        return learner
+    return PreparedLearning(learner.regularizer, learner, options.scaling, options.merge_identical)
+
+
+def _learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
     options = cfg.tuner
     if _learning(cfg) == "batch":
         chosen = options.minimizer
@@ -93,6 +105,9 @@ def unused_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str,
             unused |= dict.fromkeys(("optimizer", *_STEPS.get(learning, ())), reason)
         else:
             unused["optimizer.average"] = "the mean of many weights has no groups of equal ones"
+        if learning in _AS_THEY_ARE:
+            reason = f"{chosen} takes features as they are"
+            unused |= dict.fromkeys(("tuner.scaling", "tuner.merge_identical"), reason)
         if learning == "clusters":
             unused["regularizer"] = f"{chosen} has an l1 norm of its own (tuner.clusters.strength)"
         else:

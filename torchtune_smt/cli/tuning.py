@@ -45,7 +45,7 @@ from torchtune_smt.tuners.sentences import evaluate
 # Options that are not the tuner's, but of how its rounds are run, and what it is given.
 _OF_RUN: Final = frozenset(
     "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
-    "solver dev passes learning minimizer clusters".split()
+    "solver dev passes learning minimizer clusters scaling merge_identical".split()
 )
 
 

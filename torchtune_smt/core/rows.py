@@ -175,6 +175,10 @@ class Rows:
         new = ids[self.feature].astype(np.int32, copy=False)
         return Rows(self.begin, new, self.value).where(new >= 0).sorted()
 
+    def scaled(self, factor: Float64) -> Rows:
+        """Return the rows with the values of each feature times its factor (float64 [D])."""
+        return Rows(self.begin, self.feature, self.value * factor[self.feature])
+
     def projected(self, group: Int64, groups: int) -> Rows:
         """Return the rows over groups of features, whose values are added up.
 

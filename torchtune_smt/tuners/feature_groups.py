@@ -12,6 +12,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import finite_number, whole_number
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -19,14 +20,17 @@ from torchtune_smt.core.vocabulary import Vocabulary
 ZeroGroup = Literal["drop", "keep"]
 
 _COLUMNS = ("group", "weight", "size", "feature")
+# With factors.
+_SCALED = ("group", "weight", "size", "factor", "feature")
 
 
 @dataclass(frozen=True)
 class FeatureGroups:
     """Disjoint groups of features (Liu et al., 2013, section 2): each is one feature to a tuner.
 
-    G_k = Σ_{j in g_k} H_j takes the place of the features in g_k, and W_j = W^G_k afterwards. Each
-    dense feature is a group of its own, with its own number. No group is empty.
+    G_k = Σ_{j in g_k} f_j H_j takes the place of the features in g_k, and W_j = f_j W^G_k
+    afterwards, where f_j is 1 but for features that were learnt from at another scale. Each dense
+    feature is a group of its own, with its own number. No group is empty.
 
     Attributes
     ----------
@@ -35,17 +39,28 @@ class FeatureGroups:
         none.
     n_dense : int
         Ids below it are dense features.
+    factor : float64 [D], optional
+        f_j, above 0; 1 of dense features, and of those in no group. Without it, all are 1.
 
     Raises
     ------
     ValueError
-        A number is missing among those of the groups, or a dense feature is not alone.
+        A number is missing among those of the groups, or a dense feature is not alone; a factor is
+        out of range.
     """
 
     group: Int64
     n_dense: int
+    factor: Float64 | None = None
 
     def __post_init__(self) -> None:
+        factor = self.factor
+        if factor is not None:
+            fixed = np.append(np.ones(self.n_dense, np.bool_), self.group[self.n_dense :] < 0)
+            if factor.shape != self.group.shape or (factor[fixed[: factor.size]] != 1.0).any():
+                raise ValueError("there must be a factor for each feature, 1 of those without any")
+            if not ((factor > 0.0) & (factor < np.inf)).all():
+                raise ValueError("factors must be finite and above 0")
         sizes = self.sizes
         dense = np.arange(self.n_dense)
         if not np.array_equal(self.group[: self.n_dense], dense) or (sizes[dense] > 1).any():
@@ -54,7 +69,14 @@ class FeatureGroups:
             raise ValueError(f"group {int(np.argmin(sizes))} of {sizes.size} has no features")
 
     @classmethod
-    def of(cls, blocks: Int64, n_dense: int, *, keep_zeros: Bool | None = None) -> FeatureGroups:
+    def of(
+        cls,
+        blocks: Int64,
+        n_dense: int,
+        *,
+        keep_zeros: Bool | None = None,
+        factor: Float64 | None = None,
+    ) -> FeatureGroups:
         """Return the groups of weights that OSCAR has made equal.
 
         Parameters
@@ -65,6 +87,8 @@ class FeatureGroups:
         n_dense : int
         keep_zeros : bool [D], optional
             Sparse features without a group that form one more, all together.
+        factor : float64 [D], optional
+            What it has for features in no group is not looked at.
         """
         group = np.full(blocks.size, -1, np.int64)
         group[:n_dense] = np.arange(n_dense)
@@ -73,7 +97,9 @@ class FeatureGroups:
         group[sparse] = n_dense + inverse
         if keep_zeros is not None:
             group[keep_zeros & (group < 0)] = n_dense + numbers.size
-        return cls(group, n_dense)
+        if factor is not None:
+            factor = np.where(group >= n_dense, factor, 1.0)
+        return cls(group, n_dense, factor)
 
     def __len__(self) -> int:
         return int(self.group.max(initial=-1)) + 1
@@ -99,8 +125,14 @@ class FeatureGroups:
         result[: self.group.size] = self.group
         return result
 
+    def project(self, rows: Rows, dimension: int) -> Rows:
+        """Return rows over groups, given those over `dimension` features."""
+        if self.factor is not None:
+            rows = rows.scaled(np.append(self.factor, np.ones(dimension - self.group.size)))
+        return rows.projected(self.rename(dimension), len(self))
+
     def mean(self, weights: Float64) -> Float64:
-        """Return the mean weight of each group.
+        """Return the mean weight W_j / f_j of each group.
 
         Parameters
         ----------
@@ -113,7 +145,7 @@ class FeatureGroups:
         """
         n = min(weights.size, self.group.size)
         inside = np.flatnonzero(self.group[:n] >= 0)
-        totals = np.bincount(self.group[inside], weights[inside], minlength=len(self))
+        totals = np.bincount(self.group[inside], self._own(weights, inside), minlength=len(self))
         result: Float64 = totals / self.sizes
         return result
 
@@ -122,8 +154,13 @@ class FeatureGroups:
         n = min(weights.size, self.group.size)
         inside = np.flatnonzero(self.group[:n] >= 0)
         result = np.zeros(len(self))
-        result[self.group[inside]] = weights[inside]
+        result[self.group[inside]] = self._own(weights, inside)
         return result
+
+    def _own(self, weights: Float64, inside: Int64) -> Float64:
+        """Return W_j / f_j of some features."""
+        chosen: Float64 = weights[inside]
+        return chosen if self.factor is None else chosen / self.factor[inside]
 
     def unpack(self, weights: Float64, dimension: int) -> Float64:
         """Return the weight of each of `dimension` features from those of the groups.
@@ -137,6 +174,8 @@ class FeatureGroups:
         rename = self.rename(dimension)
         # The last one is for features in no group, whose number is -1.
         result: Float64 = np.append(weights, 0.0)[rename]
+        if self.factor is not None:
+            result[: self.factor.size] *= self.factor
         return result
 
 
@@ -152,7 +191,8 @@ def save_groups(
     """Write groups as a table: number, weight and size of the group, and one of its features.
 
     A feature a line, separated by tabs: groups of dense features first, then by descending |weight|
-    and size; the features of a group by name.
+    and size; the features of a group by name. Where groups have factors, that of the feature
+    stands before its name.
 
     Parameters
     ----------
@@ -178,16 +218,19 @@ def save_groups(
     members = inside[np.argsort(groups.group[inside], kind="stable")]
     end = np.cumsum(sizes)
     with atomic_writer(path) as file:
-        file.write("\t".join(_COLUMNS) + "\n")
+        factor = groups.factor
+        file.write("\t".join(_COLUMNS if factor is None else _SCALED) + "\n")
         for g in order.tolist():
-            names = sorted(features.names(members[end[g] - sizes[g] : end[g]]))
-            for name in names:
+            ids = members[end[g] - sizes[g] : end[g]]
+            named = sorted(zip(features.names(ids), ids.tolist(), strict=True))
+            head = f"{g}\t{float(weights[g])!r}\t{sizes[g]}\t"
+            for name, j in named:
                 if "\n" in name or "\r" in name:
                     raise ValueError(
                         f"the feature name {name!r} cannot be written to a groups file"
                     )
-            head = f"{g}\t{float(weights[g])!r}\t{sizes[g]}\t"
-            file.writelines(f"{head}{name}\n" for name in names)
+                own = "" if factor is None else f"{float(factor[j])!r}\t"
+                file.write(f"{head}{own}{name}\n")
 
 
 def read_groups(
@@ -216,7 +259,8 @@ def read_groups(
     """
     error = partial(InputError, path=path)
     lines = iterate_lines(path)
-    if tuple(next(lines, "").split("\t")) != _COLUMNS:
+    columns = tuple(next(lines, "").split("\t"))
+    if columns not in (_COLUMNS, _SCALED):
         raise error(
             f"does not begin with the columns {' '.join(_COLUMNS)}, separated by tabs; is it a "
             "file of groups?",
@@ -224,15 +268,18 @@ def read_groups(
         )
     line_of: dict[str, int] = {}
     numbers: list[int] = []
+    factors: list[float] = []
     heads: dict[int, tuple[float, int, int]] = {}
     for line, text in enumerate(lines, start=2):
-        fields = [*text.split("\t", 3), "", "", ""]
+        fields = [*text.split("\t", len(columns) - 1), "", "", "", ""]
         number, size = whole_number(fields[0]), whole_number(fields[2])
-        weight, name = finite_number(fields[1]), fields[3]
-        if number is None or weight is None or not size or not name:
+        weight, name = finite_number(fields[1]), fields[len(columns) - 1]
+        factor = finite_number(fields[3]) if columns == _SCALED else 1.0
+        if number is None or weight is None or not size or not name or not factor or factor < 0:
+            above = "a number above 0, " if columns == _SCALED else ""
             raise error(
-                f"is no row of {' '.join(_COLUMNS)}, separated by tabs: a number from 0, a finite "
-                "number, a number from 1, and a name",
+                f"is no row of {' '.join(columns)}, separated by tabs: a number from 0, a finite "
+                f"number, a number from 1, {above}and a name",
                 line=line,
             )
         known = heads.setdefault(number, (weight, size, line))
@@ -248,6 +295,7 @@ def read_groups(
                 f"{name!r} is in a group already, in line {first}; remove one of them", line=line
             )
         numbers.append(number)
+        factors.append(factor)
     found = Counter(numbers)
     for expected, (number, (_, size, line)) in enumerate(sorted(heads.items())):
         if number != expected:
@@ -263,8 +311,12 @@ def read_groups(
     ids = features.intern(list(line_of))
     group = np.full(len(features), -1, np.int64)
     group[ids] = numbers
+    scaled = None
+    if columns == _SCALED:
+        scaled = np.ones(group.size)
+        scaled[ids] = factors
     try:
-        groups = FeatureGroups(group, n_dense)
+        groups = FeatureGroups(group, n_dense, scaled)
     except (ValueError, IndexError) as problem:
         raise error(f"does not fit a model with {n_dense} dense features: {problem}") from None
     return groups, np.array([heads[g][0] for g in range(len(groups))])

@@ -33,6 +33,8 @@ class LearntGroups:
         What the log is to have.
     boundary : int64 array
         Ids of features whose group, or whether they have one, is not known for certain.
+    factor : float64 [D], optional
+        What the value of a feature counts for in its group; see `FeatureGroups`.
     """
 
     blocks: Int64
@@ -41,6 +43,7 @@ class LearntGroups:
     remarks: tuple[str, ...] = ()
     numbers: dict[str, float] = field(default_factory=dict)
     boundary: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    factor: Float64 | None = None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class GroupedSolver:
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `Solver.solve`."""
         groups = self.groups
-        rows = lists.rows.projected(groups.rename(start.size), len(groups))
+        rows = groups.project(lists.rows, start.size)
         projected = replace(lists, rows=rows, features=None)
         solution = self.solver.solve(projected, groups.mean(start), seed)
         return Solution(groups.unpack(solution.weights, start.size), solution.report)
@@ -66,7 +66,7 @@ class GroupedSolver:
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `PairSolver.solve_pairs`."""
         groups = self.groups
-        projected = pairs.projected(groups.rename(start.size), len(groups))
+        projected = groups.project(pairs, start.size)
         solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
         return Solution(groups.unpack(solution.weights, start.size), solution.report)
 
@@ -174,19 +174,31 @@ class GroupingTuner(Tuner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what there is besides weights; the lists are in their folders."""
-        # Few features have a group: from 1, and 0 is none.
-        learnt = None if self._learnt is None else torch.from_numpy(self._learnt.group + 1)
+        groups = self._learnt
+        # Few features have a group: from 1, and 0 is none. Of their factors, 0 stands for 1.
+        numbers = factors = None
+        if groups is not None:
+            numbers = torch.from_numpy(groups.group + 1).to_sparse()
+        if groups is not None and groups.factor is not None:
+            factors = np.where(groups.factor == 1.0, 0.0, groups.factor)
         return {
             "train": self.train.lists.state_dict(),
             "dev": self.dev.state_dict(),
-            "groups": None if learnt is None else learnt.to_sparse(),
+            "groups": numbers,
+            "factors": None if factors is None else torch.from_numpy(factors).to_sparse(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """See `Tuner`; the lists must be those of the run, and the groups fit."""
         with well_formed():
-            groups, train, dev = (state_dict[name] for name in ("groups", "train", "dev"))
-            learnt = None
+            names = ("groups", "factors", "train", "dev")
+            groups, factors, train, dev = (state_dict[name] for name in names)
+            learnt = factor = None
+            if factors is not None:
+                if factors.dtype != torch.float64 or factors.numel() != groups.numel():
+                    raise ValueError(DAMAGED)
+                factor = factors.to_dense().numpy()
+                factor[factor == 0.0] = 1.0
             if groups is not None:
                 # There are no more groups than features.
                 dimension = len(self.weights.features)
@@ -195,7 +207,7 @@ class GroupingTuner(Tuner):
                 numbers = groups.to_dense().numpy()
                 if numbers.size and not 0 <= numbers.min() <= numbers.max() <= dimension:
                     raise ValueError(DAMAGED)
-                learnt = FeatureGroups(numbers - 1, self.weights.n_dense)
+                learnt = FeatureGroups(numbers - 1, self.weights.n_dense, factor)
         self.dev.load_state_dict(dev)
         self.train.lists.load_state_dict(train)
         self._learnt = learnt
@@ -228,7 +240,7 @@ class GroupingTuner(Tuner):
             keep = np.zeros(start.size, np.bool_)
             keep[lists.features()] = True
         blocks = controlled(learned.blocks, self.control, pairs, n_dense, (*seed, 4))
-        groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+        groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep, factor=learned.factor)
         unpacked = groups.unpack(groups.mean(start), start.size)
         weights.parameter.data[:] = torch.from_numpy(unpacked)
         self._learnt = groups

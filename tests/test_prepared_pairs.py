@@ -1,0 +1,212 @@
+"""Groups learnt from scaled features, and from those that fire together taken as one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from minimizer_reference import fista, objective, rows_of
+from test_grouping import Data, run_of
+from test_minimizer import problem
+
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.minimizer import Accuracy, Minimizer, SquaredHinge
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
+from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.prepared_pairs import PreparedLearning, prepared_pairs
+
+OSCAR = Oscar(1e-4, 3e-4)
+EXACT = Accuracy(residual=1e-9, gap=1e-9)
+BATCH = BatchLearning(OSCAR, SquaredHinge(), accuracy=EXACT)
+ONLINE = GroupLearning(Oscar(1e-3, 5e-3), passes=3)
+some = hnp.arrays(
+    np.float64, st.tuples(st.integers(1, 6), st.integers(2, 7)), elements=st.integers(-2, 2)
+)
+
+
+def quiet(*work):
+    pass
+
+
+def learn(x, learner=BATCH, n_dense=3, **options):
+    learning = PreparedLearning(learner.regularizer, learner, **options)
+    return learning.learn(rows_of(x), np.zeros(x.shape[1]), n_dense, (1,), quiet)
+
+
+@given(some, st.sampled_from(["none", "rms"]), st.booleans(), st.integers(0, 2), st.data())
+def test_against_plain_matrices(x, scaling, merge, n_dense, data):
+    d = x.shape[1]
+    found = prepared_pairs(rows_of(x), n_dense, d, scaling=scaling, merge_identical=merge)
+    scaled, one, factor = x.copy(), list(range(d)), np.ones(d)
+    for j in range(n_dense, d):
+        rms = np.sqrt((x[:, j] ** 2).mean())
+        if scaling == "rms" and rms > 0:
+            factor[j] = 1 / rms
+            scaled[:, j] = x[:, j] * (1 / rms)
+    for j in range(n_dense, d) if merge else ():
+        if x[:, j].any():
+            alike = [i for i in range(n_dense, j) if np.array_equal(scaled[:, i], scaled[:, j])]
+            one[j] = min(alike, default=j)
+    for j in range(d):
+        factor[j] /= one.count(one[j])
+        if one[j] != j:
+            scaled[:, j] = 0
+    assert found.one.tolist() == one
+    assert np.allclose(found.factor, factor, rtol=1e-15, atol=0)
+    found.pairs.check(d)
+    assert np.allclose(found.pairs.dense(d), scaled, rtol=1e-15, atol=0)
+    # One weight for those that are one gives the same margins, and so do weights from before.
+    v = data.draw(hnp.arrays(np.float64, d, elements=st.integers(-3, 3)))
+    assert np.allclose(x @ (found.factor * v[found.one]), scaled @ v, rtol=0, atol=1e-12)
+    assert np.allclose(found.pairs.dot(found.weights(v)), x @ v, rtol=0, atol=1e-12)
+
+
+@given(some, st.data())
+def test_scaling_is_undone_when_groups_are_unpacked(x, data):
+    """Rows over groups, and the weights of these, score as single features do."""
+    d = x.shape[1]
+    blocks = data.draw(hnp.arrays(np.int64, d, elements=st.integers(-1, 3)))
+    factor = data.draw(hnp.arrays(np.float64, d, elements=st.floats(0.01, 100)))
+    groups = FeatureGroups.of(blocks, 2, factor=factor)
+    assert (groups.factor[groups.group >= 2] == factor[groups.group >= 2]).all()
+    weights = data.draw(hnp.arrays(np.float64, len(groups), elements=st.floats(-2, 2)))
+    unpacked = groups.unpack(weights, d + 3)
+    rows = groups.project(rows_of(np.hstack([x, np.ones((len(x), 3))])), d + 3)
+    assert np.allclose(rows.dot(weights), x @ unpacked[:d], rtol=1e-12, atol=1e-9)
+    assert not unpacked[d:].any()
+    assert np.allclose(groups.pack(unpacked), weights, rtol=1e-12, atol=0)
+    assert np.allclose(groups.mean(unpacked), weights, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("learner", [BATCH, ONLINE])
+@pytest.mark.parametrize("scaling", ["none", "rms"])
+def test_features_that_were_one_are_in_one_group(learner, scaling):
+    """Features 3 and 4 of the problem always fire together; 15 is 4 in another unit."""
+    x = problem(2)
+    x = np.hstack([x, 4.0 * x[:, [4]]])
+    found = learn(x, learner, scaling=scaling, merge_identical=True)
+    together = [3, 4, 15] if scaling == "rms" else [3, 4]
+    assert found.numbers["merged/features"] == len(together) and found.numbers["merged/left"] == 1
+    assert f"{len(together)} features that always fire with others were" in found.remarks[-1]
+    assert (found.blocks[together] == found.blocks[3]).all() and found.blocks[3] >= 0
+    assert np.count_nonzero(found.blocks == found.blocks[3]) >= len(together)
+
+
+def test_the_problem_that_is_solved_with_merged_features():
+    """OSCAR of their sums, each of which has one rank; d counts all of them."""
+    x = problem(5, d=8)
+    x[:, 6] = x[:, 3]
+    prepared = prepared_pairs(rows_of(x), 3, 11, scaling="none", merge_identical=True)
+    assert prepared.one.tolist() == [0, 1, 2, 3, 3, 5, 3, 7, 8, 9, 10]
+    minimizer = Minimizer(prepared.pairs, 3, SquaredHinge(), 11)
+    by_hand = np.delete(x, [4, 6], axis=1)
+    whole = Minimizer(rows_of(x), 3, SquaredHinge())
+    for lambda1, lambda2 in ((1e-3, 4e-3), (2e-2, 0.0)):
+        penalty = minimizer.penalty(lambda1, lambda2, 8)
+        merged = minimizer.minimize(penalty, accuracy=EXACT)
+        reference = fista(by_hand, 3, SquaredHinge(), penalty, 4000)
+        least = objective(by_hand, 3, SquaredHinge(), penalty, reference)
+        assert merged.certificate.objective == pytest.approx(least, abs=1e-9)
+        # In weights of single features: the norm of their sums.
+        w = prepared.factor * merged.weights[prepared.one]
+        assert w[3] == w[4] == w[6]
+
+        def value(w, penalty=penalty):
+            sums = np.bincount(prepared.one, w, 11)
+            size = objective(by_hand * 0, 3, SquaredHinge(), penalty, np.delete(sums, [4, 6]))
+            return SquaredHinge().mean(x @ w) + size - 0.5
+
+        assert value(w) == pytest.approx(least, abs=1e-9)
+        draw = np.random.default_rng(0)
+        for step in (1e-6, 1e-3, 0.1):
+            for _ in range(30):
+                assert value(w + step * draw.normal(size=11)) > least - 1e-9
+        if lambda2 == 0.0:
+            # The l1 norm of a sum is that of its parts: nothing has changed.
+            single = whole.minimize(whole.penalty(lambda1, 0.0), accuracy=EXACT)
+            assert single.certificate.objective == pytest.approx(least, abs=1e-9)
+
+
+def test_without_merging_they_have_equal_weights_too():
+    """OSCAR is convex, and the same for any order of the weights."""
+    x = problem(5, d=8)
+    minimizer = Minimizer(rows_of(x), 3, SquaredHinge())
+    minimum = minimizer.minimize(minimizer.penalty(1e-4, 4e-3), accuracy=EXACT)
+    assert minimum.groups[3] == minimum.groups[4] >= 0
+
+
+def test_scaled_features_have_no_units():
+    x = problem(3)
+    units = np.append(np.ones(3), 2.0 ** np.arange(12))
+    learner = BatchLearning(OSCAR, SquaredHinge(), 0.2, EXACT)
+    one, other = (learn(some, learner, scaling="rms") for some in (x, x * units))
+    assert np.array_equal(one.blocks, other.blocks) and (one.blocks >= 0).any()
+    assert np.allclose(one.factor, other.factor * units)
+    assert not np.array_equal(one.blocks, learn(x * units, learner).blocks)
+
+
+def test_planted_groups_of_features_that_mean_as_much_in_their_own_units():
+    """Scaled, they are found again; as they are, features of small values have large weights."""
+    draw, n = np.random.default_rng(0), 4000
+    units = np.tile([1.0, 2.0, 4.0], 4)
+    planted = np.repeat([3.0, 1.0, -1.0, 0.0], 3)
+    z = (draw.random((n, 12)) < 0.3) * draw.choice([-1.0, 1.0], (n, 12))
+    margins = z @ planted + 0.1 * draw.normal(size=n)
+    z *= np.where(margins < 0, -1.0, 1.0)[:, None]
+    learner = BatchLearning(Oscar(0.0, 0.02), SquaredHinge(), accuracy=EXACT)
+
+    def groups_of(blocks):
+        return {frozenset(np.flatnonzero(blocks == b).tolist()) for b in set(blocks[blocks >= 0])}
+
+    truth = {frozenset(range(3)), frozenset(range(3, 6)), frozenset(range(6, 9))}
+    assert groups_of(learn(z * units, learner, n_dense=0, scaling="rms").blocks) == truth
+    assert not truth & groups_of(learn(z * units, learner, n_dense=0).blocks)
+
+
+@pytest.mark.parametrize("learner", [BatchLearning(Oscar(0.0, 1.0), fraction=0.3), ONLINE])
+def test_the_tuner_takes_them(learner, tmp_path):
+    learning = PreparedLearning(learner.regularizer, learner, "rms", True)
+    _, told = run_of(Data(3).rounds(learning=learning, rounds=2))
+    for other, same in ((learning, True), (learner, False)):
+        _, again = run_of(Data(3).rounds(learning=other, rounds=2))
+        assert (again.weights == told.weights) == same
+    groups, packed = told.groups[-1]
+    assert groups.factor is not None and (groups.factor != 1.0).any()
+    features = Vocabulary([f"f {j}" for j in range(groups.group.size)])
+    save_groups(tmp_path / "groups.tsv", groups, packed, features)
+    found, values = read_groups(tmp_path / "groups.tsv", features, groups.n_dense)
+    assert np.array_equal(found.factor, groups.factor) and np.array_equal(values, packed)
+    assert np.array_equal(found.group, groups.group)
+    text = (tmp_path / "groups.tsv").read_text()
+    assert text.startswith("group\tweight\tsize\tfactor\tfeature\n")
+
+
+def test_a_state_with_factors_comes_back(tmp_path):
+    learning = PreparedLearning(ONLINE.regularizer, ONLINE, "rms", True)
+    tuner = Data(3).rounds(learning=learning).tuner
+    next(tuner.round(1))
+    state = tuner.state_dict()
+    other = Data(3).rounds(learning=learning).tuner
+    other.weights.take(tuner.weights.features)
+    other.weights.grow()
+    other.train.lists, other.dev.tuner.collector.lists = (
+        tuner.train.lists,
+        tuner.dev.tuner.collector.lists,
+    )
+    other.load_state_dict(state)
+    assert np.array_equal(other._learnt.factor, tuner._learnt.factor)
+    assert np.array_equal(other._learnt.group, tuner._learnt.group)
+    with pytest.raises(ValueError, match="the saved state is damaged"):
+        other.load_state_dict({**state, "factors": state["factors"].float()})
+
+
+def test_what_cannot_be():
+    with pytest.raises(ValueError, match="scaling must be one of none, rms, not 'max'"):
+        PreparedLearning(OSCAR, BATCH, "max")
+    for factor, message in (([1.0, 2.0], "1 of those without any"), ([1.0], "for each feature")):
+        with pytest.raises(ValueError, match=message):
+            FeatureGroups(np.array([0, -1]), 1, np.array(factor))
+    with pytest.raises(ValueError, match="factors must be finite and above 0"):
+        FeatureGroups(np.array([0, 1]), 1, np.array([1.0, 0.0]))

@@ -1,0 +1,164 @@
+"""Groups learnt from features of one size, or without features that always fire with others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.offsets import offsets
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+
+SCALINGS: Final = ("none", "rms")
+
+
+@dataclass(frozen=True)
+class PreparedPairs:
+    """Pairs of which the sparse features have been made others.
+
+    Attributes
+    ----------
+    pairs : Rows
+        In the same ids; a feature that is one with others has the lowest of their ids.
+    one : int64 [D]
+        The feature that each is one with, itself as a rule.
+    factor : float64 [D]
+        What the value of a feature counts for: W_j = factor_j · v of the one weight v gives the
+        pairs the margins that v gives the prepared ones.
+    """
+
+    pairs: Rows
+    one: Int64
+    factor: Float64
+
+    def weights(self, start: Float64) -> Float64:
+        """Return the weights of prepared features that give the margins of some weights."""
+        totals = np.zeros(start.size)
+        np.add.at(totals, self.one, start / (self.factor * np.bincount(self.one)[self.one]))
+        return totals
+
+
+def prepared_pairs(
+    pairs: Rows, n_dense: int, dimension: int, *, scaling: str, merge_identical: bool
+) -> PreparedPairs:
+    """Prepare pairs.
+
+    Parameters
+    ----------
+    pairs : Rows
+    n_dense : int
+        Features below it stay as they are.
+    dimension : int
+        D.
+    scaling : {"none", "rms"}
+        ``rms``: each sparse feature is divided by the root of the mean of its squares over all
+        pairs.
+    merge_identical : bool
+        Sparse features of the same value in each pair (once scaled) become one, of this value.
+        The factors of m of them are divided by m, so that they have it together.
+    """
+    factor = np.ones(dimension)
+    if scaling == "rms":
+        squares = np.bincount(pairs.feature, pairs.value**2, dimension)
+        fires = squares > 0.0
+        fires[:n_dense] = False
+        factor[fires] = np.sqrt(len(pairs) / squares[fires])
+        pairs = pairs.scaled(factor)
+    one = np.arange(dimension)
+    if merge_identical:
+        one = identical_columns(pairs, n_dense, dimension)
+        factor = factor / np.bincount(one)[one]
+        pairs = pairs.where(one[pairs.feature] == pairs.feature)
+    return PreparedPairs(pairs, one, factor)
+
+
+def identical_columns(rows: Rows, first: int, dimension: int) -> Int64:
+    """Return for each feature the lowest one that has the same value in each row.
+
+    Parameters
+    ----------
+    first : int
+        Features below it, and those that are 0 in each row, are alone.
+
+    Returns
+    -------
+    int64 [dimension]
+    """
+    rows = rows.where((rows.value != 0.0) & (rows.feature >= first))
+    order = np.argsort(rows.feature, kind="stable")
+    number = np.repeat(np.arange(len(rows)), np.diff(rows.begin))[order]
+    value = rows.value[order]
+    begin = offsets(np.bincount(rows.feature, minlength=dimension))
+    result = np.arange(dimension)
+    # Digests, so that no more than one column is held twice at a time.
+    known: dict[bytes, int] = {}
+    for j in np.flatnonzero(np.diff(begin)).tolist():
+        column = slice(begin[j], begin[j + 1])
+        digest = hashlib.blake2b(number[column].tobytes(), digest_size=16)
+        digest.update(value[column].tobytes())
+        result[j] = known.setdefault(digest.digest(), j)
+    return result
+
+
+@dataclass(frozen=True)
+class PreparedLearning(GroupLearner):
+    """Lets another learner learn from prepared pairs; see `prepared_pairs`.
+
+    What is learnt is undone: `LearntGroups.factor` says what the value of a feature counts for
+    in its group, and features that were one are in one group, or in none.
+
+    Parameters
+    ----------
+    regularizer : Oscar
+        In the place of that of `learner`. Its d still counts all features.
+    learner : GroupLearner
+    scaling, merge_identical
+        As for `prepared_pairs`.
+
+    Raises
+    ------
+    ValueError
+        There is no such scaling.
+    """
+
+    learner: GroupLearner
+    scaling: str = "none"
+    merge_identical: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scaling not in SCALINGS:
+            raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {self.scaling!r}")
+
+    def learn(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> LearntGroups:
+        """Return the groups; see `GroupLearner.learn`."""
+        prepared = prepared_pairs(
+            pairs,
+            n_dense,
+            start.size,
+            scaling=self.scaling,
+            merge_identical=self.merge_identical,
+        )
+        learner = replace(self.learner, regularizer=self.regularizer)
+        found = learner.learn(prepared.pairs, prepared.weights(start), n_dense, seed, show)
+        remarks, numbers = found.remarks, dict(found.numbers)
+        if self.merge_identical:
+            sizes = np.bincount(prepared.one)
+            merged, left = int(sizes[sizes > 1].sum()), int(np.count_nonzero(sizes > 1))
+            numbers |= {"merged/features": merged, "merged/left": left}
+            said = f"{merged:,} features that always fire with others were taken as {left:,}"
+            remarks = (*remarks, said)
+        return replace(
+            found,
+            blocks=found.blocks[prepared.one],
+            factor=prepared.factor,
+            remarks=remarks,
+            numbers=numbers,
+        )
