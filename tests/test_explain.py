@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,18 +87,38 @@ def translations(run: Run, weights: Path, *options: str) -> list[tuple[str, dict
     return found
 
 
-def test_two_systems(run: Run, dense: Path) -> None:
+Translations = list[tuple[str, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def every(run: Run, dense: Path) -> tuple[Translations, Translations]:
+    """What both runs make of test, with the features that the first one has."""
+    other = translations(run, dense / "weights.txt", "features=sparse")
+    return translations(run, run.weights), other
+
+
+@pytest.fixture(scope="module")
+def weights(run: Run, dense: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Those of both runs."""
+    both = []
+    for path in (run.weights, dense / "weights.txt"):
+        names, values = read_weights(path)
+        both.append(dict(zip(names.names(range(len(names))), values.tolist(), strict=True)))
+    return both[0], both[1]
+
+
+def test_two_systems(
+    run: Run,
+    dense: Path,
+    every: tuple[Translations, Translations],
+    weights: tuple[dict[str, float], dict[str, float]],
+) -> None:
     """Features are those of derivations that the same weights choose with all templates."""
     sources = read_lines(example_folder() / "test.de")
     other = dense / "weights.txt"
-    every = translations(run, run.weights), translations(run, other, "features=sparse")
     number = next(n for n, (a, b) in enumerate(zip(*every, strict=True), 1) if a[0] != b[0])
     (first, ours), (second, theirs) = every[0][number - 1], every[1][number - 1]
-    weights = []
-    for path in (run.weights, other):
-        names, values = read_weights(path)
-        weights.append(dict(zip(names.names(range(len(names))), values.tolist(), strict=True)))
-    expected = contributions((ours, theirs), (weights[0], weights[1]))
+    expected = contributions((ours, theirs), weights)
     systems = f"systems={{all:{run.folder},dense:{other}}}"
     given = ["explain", systems, f"sentence={number}"]
     found = rows(analyse(run.place, *given, "table=csv", "rows=null", "plot=explain.svg"))
@@ -111,6 +132,29 @@ def test_two_systems(run: Run, dense: Path) -> None:
     assert f"\nall: {first}\n  " in text and f"\ndense: {second}\n  " in text
     lead = sum(one.first for one in expected)
     assert f"\nin all, all scores its own translation {lead:+.4g} above that of dense\n" in text
+
+
+def test_a_report_says_the_same(
+    run: Run,
+    dense: Path,
+    every: tuple[Translations, Translations],
+    weights: tuple[dict[str, float], dict[str, float]],
+) -> None:
+    """A model looks at all features of the other one's translation, too."""
+    systems = f"systems={{all:{run.folder},dense:{dense / 'weights.txt'}}}"
+    given = [systems, "samples=5", "metrics=[bleu]", "html=explained.html"]
+    run_command("compare", *given, folder=run.place).check()
+    page = (run.place / "explained.html").read_text()
+    found = 0
+    for example in page.split('<div class="example">')[1:]:
+        (number,) = re.findall(r"sentence (\d+) ", example)
+        (_, ours), (_, theirs) = (side[int(number) - 1] for side in every)
+        for n, name in enumerate(("all", "dense")):
+            leads = re.findall(rf"why {name} prefers its own: ([-+][\d.]+)", example)
+            lead = sum(one[2 + n] for one in contributions((ours, theirs), weights))
+            assert leads == [f"{-lead if n else lead:+.3f}"]
+            found += 1
+    assert found >= 4
 
 
 def test_bad_input(run: Run, dense: Path) -> None:

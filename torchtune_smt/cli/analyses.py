@@ -195,7 +195,7 @@ def _mean(values: tuple[float | None, ...]) -> float | None:
 def explain(cfg: DictConfig) -> Found:
     """Show two translations of a sentence, their derivations, and the features that differ."""
     # Only this needs a decoder.
-    from torchtune_smt.cli.decoding import tuned_alike
+    from torchtune_smt.cli.decoding import templates_of_others, tuned_of
 
     systems = _two(cfg)
     if cfg.sentence is None:
@@ -223,7 +223,8 @@ def explain(cfg: DictConfig) -> Found:
     rows: list[Mapping[str, float]] = []
     weights: list[Mapping[str, float]] = []
     (a, b), notes = _labels(systems)
-    for name, (decoder, own) in zip((a, b), tuned_alike(paths[0], paths[1]), strict=True):
+    for name, path, more in zip((a, b), paths, templates_of_others(paths), strict=True):
+        decoder, own = tuned_of(path, more)
         (best,) = decoder.decode([source], own, k=1)
         ids, values = best.row(0)
         rows.append(dict(zip(decoder.features.names(ids), values.tolist(), strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,48 +97,57 @@ def open_tuned(
     return Tuned(decoder, weights)
 
 
-def tuned_of(weights: Path) -> Tuned:
+def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:
     """Return the decoder of the run in whose folder some weights lie, and these weights.
 
     To be called within a command that Hydra configures.
+
+    Parameters
+    ----------
+    more : sequence of RuleTemplate
+        As for `open_tuned`.
     """
-    return open_tuned(*_taken_up(weights))
+    return open_tuned(*_taken_up(weights), more)
 
 
-def tuned_alike(first: Path, second: Path) -> tuple[Tuned, Tuned]:
-    """Return decoders and weights of two runs, as `tuned_of` does; both have the features of both.
+def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
+    """Return for each run, given by its weights, the templates of the others that it lacks itself.
 
-    So all that either model looks at is known of either's derivations.
+    With them (`tuned_of`) all that any of the models looks at is known of every derivation, and a
+    model can score what another one has chosen.
 
     Raises
     ------
     InputError
         The weights belong to different models, or templates of one name have other options.
     """
-    origins = [read_origin(path) for path in (first, second)]
-    for kind in ("grammar", "language model"):
-        parts = [o.parts[kind] for o in origins if o is not None and o.is_model]
-        if len({part.digest for part in parts}) > 1:
-            raise InputError(
-                f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only derivations of "
-                "one model have features in common",
-                path=second,
-            )
-    taken = [_taken_up(path) for path in (first, second)]
-    own = [
-        {template.name: (template, given) for template, given in _templates(cfg)}
-        for cfg, *_ in taken
-    ]
-    for name in own[0].keys() & own[1].keys():
-        if own[0][name][1] != own[1][name][1]:
-            raise InputError(
-                f"has other options of the features {name} than the run of {first}; only "
-                "derivations with the same features are compared",
-                path=second,
-            )
-    more = [[own[b][n][0] for n in own[b] if n not in own[a]] for a, b in ((0, 1), (1, 0))]
-    a, b = (open_tuned(*parts, others) for parts, others in zip(taken, more, strict=True))
-    return a, b
+    first, *others = paths
+    origins = {path: read_origin(path) for path in paths}
+    for path in others:
+        for kind in ("grammar", "language model"):
+            pair = origins[first], origins[path]
+            parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
+            if len({part.digest for part in parts}) > 1:
+                raise InputError(
+                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only "
+                    "derivations of one model have features in common",
+                    path=path,
+                )
+    every: dict[str, tuple[Any, Any]] = {}
+    own: list[set[str]] = []
+    for path in paths:
+        cfg, *_ = _taken_up(path)
+        options = [OmegaConf.to_container(t, resolve=True) for t in cfg.features.templates]
+        made = make_templates(cfg)
+        own.append({template.name for template in made})
+        for template, given in zip(made, options, strict=True):
+            if every.setdefault(template.name, (template, given))[1] != given:
+                raise InputError(
+                    f"has other options of the features {template.name} than another run; only "
+                    "derivations with the same features can be compared",
+                    path=path,
+                )
+    return [[every[name][0] for name in every if name not in names] for names in own]
 
 
 def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
@@ -148,9 +157,3 @@ def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
     )
     return cfg, settings, dataset_of_run(cfg)
-
-
-def _templates(cfg: DictConfig) -> Iterator[tuple[Any, Any]]:
-    """Yield the configured templates, each with its options."""
-    for template, given in zip(make_templates(cfg), cfg.features.templates, strict=True):
-        yield template, OmegaConf.to_container(given, resolve=True)

@@ -106,8 +106,9 @@ def write_report(
     wanted = sorted({i for found in sentences.values() for kind in found for i in kind})
     decoded: dict[str, _Decoded] = {}
     shown = [baseline, *others[:PAIRS]]
+    lacking, comparable = _templates_of_others([chosen[name] for name in shown], notes)
     for name in shown:
-        found = _decode(chosen[name], outputs, wanted)
+        found = _decode(chosen[name], outputs, wanted, lacking.get(chosen[name], []))
         if isinstance(found, str):
             notes.append(f"{name} has no features and derivations here: {found}.")
         else:
@@ -126,6 +127,7 @@ def write_report(
             tokens=tokens,
             scores=scores,
             decoded=decoded,
+            comparable=comparable,
         )
         shown_sentences = [examples(i) for i in better], [examples(i) for i in worse]
         pairs.append(Pair(names, *shown_sentences, more, fewer))
@@ -155,7 +157,27 @@ def _extremes(
     return {(name, baseline): extremes(scores.gains(name) - base, SHOWN) for name in others}
 
 
-def _decode(output: Output, outputs: Outputs, wanted: Sequence[int]) -> _Decoded | str:
+def _templates_of_others(
+    shown: Sequence[Output], notes: list[str]
+) -> tuple[dict[Output, list[Any]], bool]:
+    """Return what templates each run lacks that another has, and whether one model scores all."""
+    known = [output for output in shown if output.weights is not None]
+    if len(known) < 2:
+        return {}, False
+    # Only here is a decoder needed.
+    from torchtune_smt.cli.decoding import templates_of_others
+
+    try:
+        found = templates_of_others([o.weights for o in known if o.weights is not None])
+    except InputError as error:
+        notes.append(f"Why a model prefers its own translation is not said here: {error}.")
+        return {}, False
+    return dict(zip(known, found, strict=True)), True
+
+
+def _decode(
+    output: Output, outputs: Outputs, wanted: Sequence[int], more: Sequence[Any]
+) -> _Decoded | str:
     """Return some sentences decoded with the weights of a run, or why there are none."""
     if output.weights is None:
         return "the run that made it is not known"
@@ -166,7 +188,7 @@ def _decode(output: Output, outputs: Outputs, wanted: Sequence[int]) -> _Decoded
     from torchtune_smt.kbest.lists import Source
 
     try:
-        decoder, weights = tuned_of(output.weights)
+        decoder, weights = tuned_of(output.weights, more)
     except InputError as error:
         return str(error)
     every = outputs.corpus.source
@@ -219,6 +241,7 @@ def _example(
     tokens: Mapping[str, Sequence[Sequence[str]]],
     scores: SentenceScores,
     decoded: Mapping[str, _Decoded],
+    comparable: bool,
 ) -> Example:
     """Return a sentence with the translations of one system or two."""
     sides = []
@@ -229,8 +252,8 @@ def _example(
         decided: list[Contribution] = []
         margin = None
         other = decoded.get(next((n for n in names if n != name), ""))
-        if mine is not None and other is not None and is_mine and mine.texts[i] != other.texts[i]:
-            decided = _contributions(mine, other, i)
+        if mine is not None and other is not None and is_mine and comparable:
+            decided = _contributions(mine, other, i) if mine.texts[i] != other.texts[i] else []
             margin = sum(one.value for one in decided)
         derivation = mine.derivations.get(i) if mine is not None and is_mine else None
         gain = float(scores.gains(name)[i])
