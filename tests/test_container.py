@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from torchtune_smt.core.container import (
     ALIGNMENT,
     Container,
+    accepted_files,
     checksum,
     file_checksum,
     read_container,
+    trusting,
     write_container,
 )
 from torchtune_smt.core.errors import InputError
@@ -211,3 +213,32 @@ def test_a_full_disk_keeps_the_old_file(
     monkeypatch.undo()
     assert path.read_bytes() == whole
     assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_trusted_files_are_not_verified(path: Path) -> None:
+    """As long as they are the same ones: damage is found again when a file has changed."""
+    stored = read(path)
+    assert stored.identity not in accepted_files()
+    stored.accept()
+    assert stored.identity in accepted_files()
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(stored.arrays["records"].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    times = path.stat().st_atime_ns, stored.identity.time
+    os.utime(path, ns=times)
+    with trusting([stored.identity]):
+        trusted = read(path)
+        assert trusted.trusted
+        assert trusted.arrays["numbers"].tolist() == stored.arrays["numbers"].tolist()
+        os.utime(path, ns=(times[0], times[1] + 1))
+        with pytest.raises(InputError, match="is damaged in its part 'records'"):
+            read(path)
+    os.utime(path, ns=times)
+    with pytest.raises(InputError, match="is damaged in its part 'records'"):
+        read(path)
+    # The header, which says what there is, is always read.
+    damaged[40] ^= 1
+    path.write_bytes(damaged)
+    os.utime(path, ns=times)
+    with trusting([stored.identity]), pytest.raises(InputError, match="is damaged"):
+        read(path)

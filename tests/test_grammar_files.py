@@ -110,6 +110,7 @@ IMPOSSIBLE = {
     "own_rule": lambda a: a.__setitem__(0, 9999),
     "own_link": lambda a: a.__setitem__((0, 1), -1),
     "rule_alignment": lambda a: a.__setitem__(0, 9999),
+    "rule_sentences": lambda a: a.__setitem__(0, 9999),
     "point_begin": lambda a: a.__setitem__(1, 0),
     "point": lambda a: a.__setitem__(slice(None), 5),
     "own_link_begin": lambda a: a.__setitem__(1, -1),
@@ -124,6 +125,26 @@ def test_a_grammar_of_an_earlier_version_has_no_alignments(grammar, tmp_path):
     loaded = load_grammar(tmp_path / "grammar")
     assert loaded.links(0) is None
     assert_same(loaded, grammar)
+
+
+def test_a_grammar_of_an_earlier_version_counts_sentences(grammar, tmp_path):
+    counted = grammar.with_rule_counts()
+    expected = [
+        len({i for i in range(4) if r in own_rules(grammar, i)}) for r in range(len(grammar))
+    ]
+    assert grammar.arrays["rule_sentences"].tolist() == expected
+    del grammar.arrays["rule_sentences"]
+    save_grammar(tmp_path / "grammar", grammar)
+    loaded = load_grammar(tmp_path / "grammar").with_rule_counts()
+    for i, words in enumerate(SOURCES):
+        ids = loaded.source_words.lookup(words)
+        pair = [g.sentence_grammar(ids, 10, i).dense for g in (counted, loaded)]
+        assert np.array_equal(*pair)
+
+
+def own_rules(grammar, i):
+    begin, end = grammar.arrays["own_begin"][i : i + 2]
+    return grammar.arrays["own_rule"][begin:end].tolist()
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)

@@ -13,9 +13,11 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics import (
     BleuPlusOne,
     BleuReferences,
+    ExternalScores,
     PhrasalBleu,
     bind_metric,
     with_gains,
@@ -121,6 +123,31 @@ def test_lists_bring_their_statistics(metric):
     else:
         with pytest.raises(InputError, match="PhrasalBleu needs the words of the hypotheses"):
             bind_metric(metric, [[], []], words)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "phrasal", "external"])
+def test_a_part_of_a_set_has_the_gains_of_the_whole(metric, tmp_path):
+    words = Vocabulary()
+    references = [[["a", "b"], ["c"]], [["b", "a", "d"]], [["d", "d"]], [["a"]]]
+    hypotheses = [["a", "b"], ["b", "a"], ["d"]]
+    if metric == "external":
+        lines = [f"{i} ||| {' '.join(h)} ||| {i + len(h)}" for i in range(4) for h in hypotheses]
+        (tmp_path / "scores").write_text("\n".join(lines) + "\n")
+        metric = ExternalScores(tmp_path / "scores")
+    else:
+        metric = BleuPlusOne() if metric == "bleu" else PhrasalBleu()
+    whole = Sentences.of([["x"]] * 4, references)
+    assert whole.numbered_references() == references
+    part = whole.part([1, 2, 3]).part([0, 2])
+    assert [source.index for source in part.sources] == [1, 3]
+    bound, bound_part = (
+        bind_metric(metric, some.numbered_references(), words) for some in (whole, part)
+    )
+    for i in (1, 3):
+        kbest = kbest_of(i, hypotheses, words)
+        assert bound_part.gains(kbest).tolist() == bound.gains(kbest).tolist()
+    # Lists with statistics need no references.
+    assert Sentences.of([["x"]] * 2, [[], []]).part([1]).numbered_references() == [[]]
 
 
 @pytest.mark.parametrize("references", [[[["a"]], []], [[["a"]], [[]]]])

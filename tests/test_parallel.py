@@ -81,7 +81,7 @@ def tuner_of(strategy: Mixing, settings: Settings, engine: Engine | None = None)
     build = partial(make, settings)
     if engine is None:
         engine = InProcess()
-        engine.serve(lambda: ShardWorker(build, decoder, SENTENCES))
+        engine.serve(lambda: ShardWorker(build, decoder))
     lines = list(range(1, len(SENTENCES) + 1))
     return strategy.tuner(Work(build, start(), SENTENCES, decoder, engine, SEED, lines))
 
@@ -176,7 +176,7 @@ def test_what_a_worker_has_done_before_has_no_part_in_it(strategy: Mixing) -> No
     settings = SETTINGS["adagrad"]
     engine = Fresh()
     build = partial(make, settings)
-    engine.serve(lambda: ShardWorker(build, ListDecoder(LISTS), SENTENCES))
+    engine.serve(lambda: ShardWorker(build, ListDecoder(LISTS)))
     found = []
     for tuner in (tuner_of(strategy, settings), tuner_of(strategy, settings, engine)):
         rounds_of(tuner).run()
@@ -235,7 +235,7 @@ def test_shards_without_pairs() -> None:
     for chosen, pairs in ((lists, True), (same, False)):
         decoder = ListDecoder(chosen)
         engine = InProcess()
-        engine.serve(lambda d=decoder: ShardWorker(partial(make, settings), d, SENTENCES))
+        engine.serve(lambda d=decoder: ShardWorker(partial(make, settings), d))
         tuner = tuner_of(IterMix(SHARDS), settings, engine)
         if pairs:
             found = [report.numbers["train/pairs"] for report in tuner.round(1)]

@@ -76,6 +76,10 @@ class Dimension:
         if isinstance(self.source, int):
             self._pulled.check(self.source)
 
+    def open_known(self, n_dense: int) -> None:
+        """Take d from the configuration, in which a worker finds it as a number."""
+        self._n_dense = n_dense
+
     def arguments(self) -> dict[str, Any]:
         """Return what an optimizer of the run's weights is to be made with; d is counted now."""
         if self.source is None:

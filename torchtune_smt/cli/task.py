@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,6 +44,10 @@ class Task(NamedTuple):
         What the weights belong to, as far as anybody can say.
     lines : list of int
         The line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
+    words : list of str
+        What the decoder's words have behind those that it is made with.
+    model : Model, optional
+        The decoder's.
     """
 
     decoder: Decoder
@@ -52,30 +56,25 @@ class Task(NamedTuple):
     tuning: Sentences
     origin: Origin | None
     lines: list[int]
+    words: list[str]
+    model: Model | None
 
 
 def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
     """Return the configured task; a model that is missing is built if it may be written."""
     tune_on = cfg.tuner.tune_on
     corpora = _Corpora(cfg, parts)
-    offered: dict[str, Callable[[], Any]] = {
-        "templates": lambda: parts.templates,
-        "threads": lambda: thread_count(cfg.threads),
-        "tune_on": lambda: tune_on,
-    }
-    model: Model | None = None
     if not parts.decoder.stored:
         # Before a model is built, which takes long.
         for name in ("dev", "test"):
             corpora.read(name)
-    if parts.model is not None:
-        folds = tune_on == "train" and cfg.lm == "folds"
-        said = announcement(cfg)
-        if said is not None:
-            print(said, flush=True)
-        model = parts.model.open(corpora.bitext, folds=folds, may_write=may_write_model)
-        offered["model"] = lambda: model
-    decoder: Decoder = make(cfg, "decoder", "decode", offered=offered)
+    said = None if parts.model is None else announcement(cfg)
+    if said is not None:
+        print(said, flush=True)
+    decoder, model = _open_decoder(
+        cfg, parts, corpora, compare_bitext=True, may_write=may_write_model
+    )
+    own_words = len(decoder.words)
     if cfg.init.file is not None:
         weights = weights_of_file(cfg.init.file, decoder)
     else:
@@ -123,7 +122,71 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     for sentences in (tuning, evaluated["dev"]):
         for source in sentences.sources:
             decoder.words.intern(source.words)
-    return Task(decoder, weights, evaluated, tuning, origin, lines)
+    # As a metric does that is bound to all of them.
+    for references in tuning.references:
+        for reference in references:
+            decoder.words.intern(reference)
+    new_words = decoder.words.names(range(own_words, len(decoder.words)))
+    return Task(decoder, weights, evaluated, tuning, origin, lines, new_words, model)
+
+
+def reads_text(parts: Parts) -> bool:
+    """Return whether a decoder has to see the sets of the data before it can decode them."""
+    return parts.decoder.stored or parts.decoder.sentences is not Decoder.sentences
+
+
+def open_decoder(
+    cfg: DictConfig, parts: Parts, words: Sequence[str], model: Sequence[str]
+) -> Decoder:
+    """Return another decoder like that of a task, without reading the text of the task.
+
+    Parameters
+    ----------
+    words : sequence of str
+        `Task.words`.
+    model : sequence of str
+        `model_digests` of the task.
+
+    Raises
+    ------
+    InputError
+        Its model is another one than the task's.
+    """
+    corpora = _Corpora(cfg, parts)
+    decoder, own = _open_decoder(cfg, parts, corpora, compare_bitext=False, may_write=False)
+    if model_digests(own) != list(model):
+        raise InputError(
+            "the model that is found by a worker is not that of the run: copy the one of the "
+            "machine that began it to all machines, or give a model.folder that they share"
+        )
+    decoder.words.intern(words)
+    return decoder
+
+
+def model_digests(model: Model | None) -> list[str]:
+    """Return what tells a model from others."""
+    return [] if model is None else [model.grammar_part.digest, model.language_model_part.digest]
+
+
+def _open_decoder(
+    cfg: DictConfig, parts: Parts, corpora: _Corpora, *, compare_bitext: bool, may_write: bool
+) -> tuple[Decoder, Model | None]:
+    """Return the configured decoder and its model; see `ModelSource.open`."""
+    tune_on = cfg.tuner.tune_on
+    offered: dict[str, Callable[[], Any]] = {
+        "templates": lambda: parts.templates,
+        "threads": lambda: thread_count(cfg.threads),
+        "tune_on": lambda: tune_on,
+    }
+    model: Model | None = None
+    if parts.model is not None:
+        folds = tune_on == "train" and cfg.lm == "folds"
+        model = parts.model.open(
+            corpora.bitext, folds=folds, compare_bitext=compare_bitext, may_write=may_write
+        )
+        offered["model"] = lambda: model
+    decoder: Decoder = make(cfg, "decoder", "decode", offered=offered)
+    return decoder, model
 
 
 class _Corpora:
@@ -169,7 +232,7 @@ class _Corpora:
 
 def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:
     """Return the metric for the sentences that are tuned on."""
-    bound = bind_metric(metric, sentences.references, decoder.words)
+    bound = bind_metric(metric, sentences.numbered_references(), decoder.words)
     check_part("metric", bound, "gains")
     return bound
 

@@ -92,7 +92,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     tuning = Tuning(cfg, parts)
     callbacks = make_list(cfg, "callbacks", "on_start", "on_report", "on_work", "on_end")
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
-    decoder, weights, sets, sentences, origin, _ = task
+    decoder, weights, sets = task.decoder, task.weights, task.sets
+    sentences, origin = task.tuning, task.origin
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
     if cfg.resume is None and cfg.overwrite:

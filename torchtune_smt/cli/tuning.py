@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,7 +136,7 @@ class Tuning:
             # Counted before weights come from a checkpoint, and the same in all workers.
             self.dimension.arguments()
             self.shard_dimension = self.dimension.value
-        self.make_tuner = self._maker(task, metric, others)
+        self.make_tuner = self._maker(metric, others)
         tuner = self.strategy.tuner(
             Work(
                 self.make_tuner,
@@ -174,27 +174,25 @@ class Tuning:
         """Whether workers of an engine compute something."""
         return self.strategy.shards_data or self.strategy.decodes_lists
 
-    def worker(self, task: Task) -> Worker:
+    def worker(self, decoder: Decoder) -> Worker:
         """Return what computes an epoch on a shard, or decodes."""
         if self.strategy.decodes_lists:
-            return DecodeWorker(task.decoder)
-        self.dimension.open(task)
-        return ShardWorker(self._maker(task, self._parts.metric), task.decoder, task.tuning)
+            return DecodeWorker(decoder)
+        self.dimension.open_known(len(decoder.dense_names))
+        return ShardWorker(self._maker(self._parts.metric), decoder)
 
     def _maker(
-        self, task: Task, metric: Metric, others: Mapping[str, Callable[[], Any]] | None = None
+        self, metric: Metric, others: Mapping[str, Callable[[], Any]] | None = None
     ) -> Callable[[Weights, Sentences, Decoder], Tuner]:
-        """Return what makes the tuner, of some weights, on some sentences of the task."""
+        """Return what makes the tuner, of some weights, on some sentences."""
         cfg, parts = self._cfg, self._parts
-        # Once for all: it knows the references of all sentences by their numbers.
-        bound = cache(lambda: bind(metric, task.decoder, task.tuning))
 
         def make_tuner(weights: Weights, sentences: Sentences, decoder: Decoder) -> Tuner:
             offered: dict[str, Callable[[], Any]] = {
                 "decoder": lambda: decoder,
                 "weights": lambda: weights,
                 "sentences": lambda: sentences,
-                "metric": bound,
+                "metric": lambda: bind(metric, decoder, sentences),
                 "sampler": lambda: parts.sampler,
                 "loss": lambda: parts.loss,
                 "optimizer": lambda: parts.optimizer(

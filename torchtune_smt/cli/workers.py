@@ -8,14 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import Task, open_task
+from torchtune_smt.cli.task import Task, model_digests, open_decoder, open_task, reads_text
 from torchtune_smt.cli.tuning import Tuning
+from torchtune_smt.core.container import FileIdentity, accepted_files, trusting
 from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
@@ -30,14 +30,14 @@ def serve_workers(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
     # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
     dimension = None
     if tuning.strategy.shards_data:
-        tried = np.arange(min(_TRIED, len(task.tuning)))
-        worker = ShardWorker(tuning.make_tuner, task.decoder.fork(), task.tuning)
+        tried = task.tuning.part(range(min(_TRIED, len(task.tuning))))
+        worker = ShardWorker(tuning.make_tuner, task.decoder.fork())
         worker(active(task.weights), ShardTask(1, tried))
         dimension = tuning.shard_dimension
     else:
         some = task.tuning.sources[:_TRIED]
         DecodeWorker(task.decoder.fork())(active(task.weights), DecodeTask(some, None))
-    tuning.engine.serve(OpenWorker.of(cfg, dimension))
+    tuning.engine.serve(OpenWorker.of(cfg, task, dimension))
     return _EndOfWorkers(tuning.engine)
 
 
@@ -52,7 +52,7 @@ class _EndOfWorkers(Callback):
 
 @dataclass(frozen=True)
 class OpenWorker:
-    """Opens a worker, in any process.
+    """Opens a worker, in any process. Its sentences come with its tasks.
 
     Attributes
     ----------
@@ -60,13 +60,23 @@ class OpenWorker:
         The configuration of the run.
     hydra : DictConfig, optional
         What Hydra knows of it.
+    words : list of str
+        `Task.words`: they have the same ids in all processes.
+    model : list of str
+        `model_digests` of the run's model.
+    accepted : frozenset of FileIdentity
+        Files that this process has verified. On the same machine they are not read once more, and a
+        worker has in memory what it uses of them.
     """
 
     cfg: DictConfig
     hydra: Any
+    words: list[str]
+    model: list[str]
+    accepted: frozenset[FileIdentity]
 
     @classmethod
-    def of(cls, cfg: DictConfig, dimension: int | None) -> OpenWorker:
+    def of(cls, cfg: DictConfig, task: Task, dimension: int | None) -> OpenWorker:
         """Return what opens workers of a run; OSCAR's d, if there is one, is known already."""
         cfg = deepcopy(cfg)
         OmegaConf.set_struct(cfg, False)
@@ -74,15 +84,21 @@ class OpenWorker:
         cfg.threads = cfg.threads or 1
         if dimension is not None:
             cfg.regularizer.dimension = dimension
-        return cls(cfg, HydraConfig.instance().cfg)
+        hydra = HydraConfig.instance().cfg
+        return cls(cfg, hydra, task.words, model_digests(task.model), accepted_files())
 
     def __call__(self) -> Worker:
         """Return a worker."""
         HydraConfig.instance().cfg = self.hydra
         torch.set_num_threads(1)
         # The driver has said it.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            trusting(self.accepted),
+        ):
             parts = Parts(self.cfg)
             tuning = Tuning(self.cfg, parts)
-            task = open_task(self.cfg, parts, may_write_model=False)
-            return tuning.worker(task)
+            if reads_text(parts):
+                return tuning.worker(open_task(self.cfg, parts, may_write_model=False).decoder)
+            return tuning.worker(open_decoder(self.cfg, parts, self.words, self.model))

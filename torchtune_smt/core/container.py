@@ -17,7 +17,8 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -36,6 +37,50 @@ _DIGEST: Final = 16
 _TYPES: Final = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split())
 
 
+class FileIdentity(NamedTuple):
+    """What tells a file on this machine from others, and from itself once it was written to.
+
+    Attributes
+    ----------
+    device, inode, size, time : int
+        As the system knows it; `time` of the last change of its content, in nanoseconds.
+    checksum : str
+        Of the header.
+    """
+
+    device: int
+    inode: int
+    size: int
+    time: int
+    checksum: str
+
+
+# Files that this process has read and found to be what they should; those that others have.
+_accepted: set[FileIdentity] = set()
+_trusted: set[FileIdentity] = set()
+
+
+def accepted_files() -> frozenset[FileIdentity]:
+    """Return the containers that this process has read and accepted."""
+    return frozenset(_accepted)
+
+
+@contextmanager
+def trusting(files: Iterable[FileIdentity]) -> Iterator[None]:
+    """Do not verify again what another process on this machine has accepted.
+
+    Of such a file no more is read than what is used. One that was changed since, or is on another
+    machine, is verified.
+    """
+    before = set(_trusted)
+    _trusted.update(files)
+    try:
+        yield
+    finally:
+        _trusted.clear()
+        _trusted.update(before)
+
+
 class Container(NamedTuple):
     """What a file holds.
 
@@ -48,11 +93,20 @@ class Container(NamedTuple):
         processes share what they do not change.
     checksum : str
         Of the header, which has those of all parts: equal for equal content, and for no other.
+    identity : FileIdentity
+    trusted : bool
+        Whether somebody has accepted it, so that nothing of it need be checked; see `trusting`.
     """
 
     content: Any
     arrays: dict[str, NDArray[Any]]
     checksum: str
+    identity: FileIdentity
+    trusted: bool
+
+    def accept(self) -> None:
+        """Say that it is sound in all that a reader of its kind of file checks."""
+        _accepted.add(self.identity)
 
 
 def checksum(data: Any) -> str:
@@ -138,7 +192,7 @@ def write_container(
 def read_container(
     path: str | os.PathLike[str], kind: str, version: int, *, cure: str
 ) -> Container:
-    """Map a file into memory and verify it, in one sequential pass.
+    """Map a file into memory and verify it, in one sequential pass, unless it is trusted.
 
     Parameters
     ----------
@@ -159,7 +213,8 @@ def read_container(
 
     check_plain(path)
     with reading(path), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        size = status.st_size
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
     first = len(_MAGIC) + 8 + _DIGEST
     if size < first or mapped[: len(_MAGIC)] != _MAGIC:
@@ -180,6 +235,8 @@ def read_container(
         refuse(f"is no {kind}")
     if found_version != version:
         refuse(f"is a {kind} of version {found_version}, and this package reads version {version}")
+    identity = FileIdentity(status.st_dev, status.st_ino, size, status.st_mtime_ns, digest.hex())
+    trusted = identity in _trusted
     arrays: dict[str, NDArray[Any]] = {}
     end = first + length
     for part in parts:
@@ -188,12 +245,12 @@ def read_container(
         if end > size or part.name in arrays:
             refuse("is damaged")
         whole = np.frombuffer(mapped, np.uint8, part.nbytes, begin)
-        if checksum(whole) != part.checksum:
+        if not trusted and checksum(whole) != part.checksum:
             refuse(f"is damaged in its part {part.name!r}")
         arrays[part.name] = whole.view(part.type).reshape(part.shape)
     if end != size:
         refuse("is damaged: it does not end where it should")
-    return Container(content, arrays, digest.hex())
+    return Container(content, arrays, digest.hex(), identity, trusted)
 
 
 class _Part(NamedTuple):

@@ -20,6 +20,12 @@ DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
 COUNT_NAMES = [RULE_COUNT, UNIQUE_RULE]
 
 
+def count_sentences(arrays: dict[str, np.ndarray]) -> Int32:
+    """Return how many sentences have a rule (int32 [rules]); see `ExtractedGrammar`."""
+    rules = arrays["rule_source"].size
+    return np.bincount(arrays["own_rule"], minlength=rules).astype(np.int32)
+
+
 class ExtractedGrammar(Grammar):
     """A grammar that keeps the counts of its extraction, and what each sentence added to them.
 
@@ -47,7 +53,8 @@ class ExtractedGrammar(Grammar):
         ``own_link`` (int32 [links, 2], with those to NULL) from ``own_link_begin`` on. Where word
         alignments were kept, ``point`` (int32) and ``point_begin`` have them
         (`orientation_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which
-        is the one in most sentences that a rule occurs in.
+        is the one in most sentences that a rule occurs in. In how many it does is in
+        ``rule_sentences`` (int32 [rules]), which those of earlier versions do not have.
     table_limit : int
     rule_counts : bool
         Two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``, 1 where
@@ -84,8 +91,9 @@ class ExtractedGrammar(Grammar):
         self.rule_alignment = arrays.get("rule_alignment")
         self._sentences: Int32 | None = None
         if rule_counts:
-            rules = np.bincount(arrays["own_rule"], minlength=len(self))
-            self._sentences = rules.astype(np.int32)
+            self._sentences = arrays.get("rule_sentences")
+            if self._sentences is None:
+                self._sentences = count_sentences(arrays)
 
     def with_rule_counts(self) -> ExtractedGrammar:
         """Return the grammar with features of how often its rules occurred."""

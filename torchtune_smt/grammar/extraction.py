@@ -15,7 +15,7 @@ from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels, rule_link_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, count_sentences
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
 from torchtune_smt.grammar.trie import ordered_trie
 
@@ -150,6 +150,7 @@ def extract_grammar(
     usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), arrays["rule_source"].size)
     arrays["rule_alignment"] = usual.astype(np.int32)
     arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
+    arrays["rule_sentences"] = count_sentences(arrays)
     return ExtractedGrammar(
         bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
     )

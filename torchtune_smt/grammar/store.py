@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import store_kernels as kernels
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, count_sentences
 from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
 from torchtune_smt.grammar.orientation_kernels import LINK
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -25,6 +25,8 @@ _KIND: Final = "grammar"
 _OF_PHRASES: Final[tuple[str, ...]] = ("orientation", "own_orientation", "point_begin", "point")
 # What others have besides; see `ExtractedGrammar`.
 _ALIGNMENTS: Final[tuple[str, ...]] = ("rule_alignment", "point_begin", "point")
+# What those of earlier versions do not have.
+_SENTENCES: Final = "rule_sentences"
 _WORDS: Final = ("source_words", "target_words")
 
 
@@ -86,13 +88,18 @@ def load_grammar(
         # Grammars of earlier versions have no alignments.
         besides = besides if reordering is not None or besides[0] in arrays else ()
         own = {name: arrays.pop(name) for name in besides}
-        _check(arrays, len(source_words), len(target_words))
-        kind = None
-        if reordering is not None:
-            kind = ReorderingType.parse(str(reordering))
-            _check_phrases(arrays, own)
-        elif own:
-            _check_alignments(arrays, own)
+        counted = {name: arrays.pop(name) for name in (_SENTENCES,) if name in arrays}
+        kind = None if reordering is None else ReorderingType.parse(str(reordering))
+        if not stored.trusted:
+            _check(arrays, len(source_words), len(target_words))
+            if kind is not None:
+                _check_phrases(arrays, own)
+            elif own:
+                _check_alignments(arrays, own)
+            if counted and not _equal(counted[_SENTENCES], count_sentences(arrays)):
+                raise ValueError
+        stored.accept()
+        own |= counted
     except (ValueError, KeyError, TypeError, IndexError):
         raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
     limit = limit if table_limit is None else table_limit
@@ -101,6 +108,10 @@ def load_grammar(
             source_words, target_words, arrays | own, reordering=kind, table_limit=limit
         )
     return ExtractedGrammar(source_words, target_words, arrays | own, table_limit=limit)
+
+
+def _equal(array: NDArray[Any], expected: NDArray[Any]) -> bool:
+    return array.dtype == expected.dtype and np.array_equal(array, expected)
 
 
 def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:

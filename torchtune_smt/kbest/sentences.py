@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from torchtune_smt.kbest.lists import Source
+
+ELSEWHERE: Final[list[list[str]]] = [[]]
+"""In the place of the references of a sentence that is not in a part of a set."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,13 @@ class Sentences:
         ``sources[i].index`` is i, but for a `part` of others.
     references : list of lists of word lists
         ``references[i]``: those of ``sources[i]``; none where lists come with BLEU's statistics.
+    whole : int, optional
+        Of how many sentences these are a `part`; None: they are all.
     """
 
     sources: list[Source]
     references: list[list[list[str]]]
+    whole: int | None = None
 
     @classmethod
     def of(
@@ -60,7 +67,21 @@ class Sentences:
     def part(self, chosen: Iterable[int]) -> Sentences:
         """Return some of the sentences, with their numbers; gains ask for them by these."""
         chosen = list(chosen)
-        return Sentences([self.sources[i] for i in chosen], [self.references[i] for i in chosen])
+        whole = len(self) if self.whole is None else self.whole
+        references = [self.references[i] for i in chosen]
+        return Sentences([self.sources[i] for i in chosen], references, whole)
+
+    def numbered_references(self) -> list[list[list[str]]]:
+        """Return the references of sentence n at place n, `ELSEWHERE` for those of other parts.
+
+        Empty if there are none at all.
+        """
+        if self.whole is None or not any(self.references):
+            return self.references
+        numbered = [ELSEWHERE] * self.whole
+        for source, references in zip(self.sources, self.references, strict=True):
+            numbered[source.index] = references
+        return numbered
 
     def subset(self, chosen: Sequence[int]) -> Sentences:
         """Return some of the sentences, numbered anew."""

@@ -12,6 +12,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
+from torchtune_smt.kbest.sentences import ELSEWHERE
 
 References = Sequence[Sequence[list[str]]]
 """``references[i]``: the references of sentence i, each a list of tokens."""
@@ -32,7 +33,11 @@ class Metric(Protocol):
     """A way to measure how good a hypothesis of one sentence is."""
 
     def bind(self, references: References, words: Vocabulary) -> BoundMetric:
-        """Prepare the references once, for hypotheses written in the ids of `words`."""
+        """Prepare the references once, for hypotheses written in the ids of `words`.
+
+        Nobody asks for the gains of sentences that are tuned on elsewhere, as those of other
+        shards: such have one reference without words here.
+        """
         ...
 
 
@@ -66,7 +71,7 @@ def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
 def check_references(references: References) -> None:
     """Raise InputError where a sentence has no references, or only empty ones."""
     for index, alternatives in enumerate(references):
-        if not any(alternatives):
+        if alternatives is not ELSEWHERE and not any(alternatives):
             raise InputError(
                 f"sentence {index} (counted from 0) has no reference that is not empty; "
                 "every sentence needs one"

@@ -52,6 +52,7 @@ class ExternalScores:
         self.path = path
         self.missing: Literal["error", "worst"] = missing
         self.scores = _read_scores(path)
+        self._bound: BoundExternalScores | None = None
 
     def bind(self, references: References, words: Vocabulary) -> BoundExternalScores:
         """Look the words up once; of the references only their number counts.
@@ -68,7 +69,10 @@ class ExternalScores:
                 "sentences; score the hypotheses of the set that is tuned on, and take all of it",
                 path=self.path,
             )
-        return BoundExternalScores(self, words)
+        # Once for all parts of a set.
+        if self._bound is None or self._bound.words is not words:
+            self._bound = BoundExternalScores(self, words)
+        return self._bound
 
 
 class BoundExternalScores:
@@ -76,13 +80,14 @@ class BoundExternalScores:
 
     Attributes
     ----------
+    words : Vocabulary
     missing : int
         How many hypotheses took their sentence's worst score so far.
     """
 
     def __init__(self, metric: ExternalScores, words: Vocabulary) -> None:
         self._metric = metric
-        self._words = words
+        self.words = words
         self._scores: dict[int, dict[bytes, float]] = {}
         for sentence, scores in metric.scores.items():
             split = [hypothesis.split(" ") if hypothesis else [] for hypothesis in scores]
@@ -111,7 +116,7 @@ class BoundExternalScores:
 
     def _replacement(self, kbest: KBest, h: int) -> float:
         """Return the gain of a hypothesis without a score."""
-        text = " ".join(self._words.names(kbest.hypothesis(h)))
+        text = " ".join(self.words.names(kbest.hypothesis(h)))
         if self._metric.missing == "error" or kbest.index not in self._worst:
             cure = "score it"
             if kbest.index in self._worst:

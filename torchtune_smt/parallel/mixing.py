@@ -72,7 +72,7 @@ class Mixing(Strategy):
         # The longest first: at the end of an epoch no worker waits long for another one.
         labels = sorted(found, key=lambda label: -int(words[found[label]].sum()))
         parts = [found[label] for label in labels]
-        return ShardTuner(work.weights, parts, self, work.engine, labels)
+        return ShardTuner(work.weights, work.sentences, parts, self, work.engine, labels)
 
 
 class Mix(Mixing):

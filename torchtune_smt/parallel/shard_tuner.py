@@ -13,6 +13,7 @@ from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.container import checksum
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.parallel.columns import Columns
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.parallel.shard_worker import (
@@ -33,6 +34,7 @@ class ShardTuner(Tuner):
     Parameters
     ----------
     weights : Weights
+    sentences : Sentences
     shards : sequence of int64 arrays
         The sentences of each.
     mixing : Mixing
@@ -50,12 +52,14 @@ class ShardTuner(Tuner):
     def __init__(
         self,
         weights: Weights,
+        sentences: Sentences,
         shards: Sequence[Int64],
         mixing: Any,
         engine: Engine,
         labels: Sequence[str],
     ) -> None:
         self.weights = weights
+        self.sentences = sentences
         self.shards = shards
         self.mixing = mixing
         self.engine = engine
@@ -130,7 +134,7 @@ class ShardTuner(Tuner):
     def _task(self, epoch: int, z: int) -> ShardTask:
         keeps = not self.mixing.resends
         state = packed(self._states[z]) if keeps and epoch > 1 else None
-        return ShardTask(epoch, self.shards[z], keeps, state)
+        return ShardTask(epoch, self.sentences.part(self.shards[z]), keeps, state)
 
     def _report(self, z: int, result: ShardResult) -> Report:
         size = int(self.shards[z].size)

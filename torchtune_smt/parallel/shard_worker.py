@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
@@ -38,8 +37,8 @@ class ShardTask:
     ----------
     epoch : int
         From 1.
-    sentences : int64 [n]
-        Those of the shard.
+    sentences : Sentences
+        Those of the shard, a part of all.
     keeps : bool
         Whether the shard's state is to be returned.
     state : optional
@@ -47,7 +46,7 @@ class ShardTask:
     """
 
     epoch: int
-    sentences: Int64
+    sentences: Sentences
     keeps: bool = False
     state: tuple[Any, dict[str, Any]] | None = None
 
@@ -130,19 +129,13 @@ class ShardWorker:
     make : callable
         Returns a tuner of some weights, on some sentences, with some decoder.
     decoder : Decoder
-    sentences : Sentences
-        Of all shards.
     """
 
     def __init__(
-        self,
-        make: Callable[[Weights, Sentences, Decoder], Tuner],
-        decoder: Decoder,
-        sentences: Sentences,
+        self, make: Callable[[Weights, Sentences, Decoder], Tuner], decoder: Decoder
     ) -> None:
         self._make = make
         self._decoder = decoder
-        self._sentences = sentences
 
     def __call__(self, common: FrozenWeights, task: ShardTask) -> ShardResult:
         """Go once through the sentences of a shard.
@@ -157,7 +150,7 @@ class ShardWorker:
         state = None if task.state is None else unpacked(*task.state)
         fill(weights, common if state is None else weights_of_state(state))
         decoder = OwnFeatures(self._decoder, weights)
-        tuner = self._make(weights, self._sentences.part(task.sentences), decoder)
+        tuner = self._make(weights, task.sentences, decoder)
         if state is not None:
             try:
                 tuner.load_state_dict(state["tuner"])
@@ -177,7 +170,7 @@ class ShardWorker:
         return ShardResult(
             active(weights),
             loss / max(pairs, 1),
-            gain / task.sentences.size,
+            gain / len(task.sentences),
             pairs,
             begin,
             time.perf_counter() - start,

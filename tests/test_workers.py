@@ -1,0 +1,92 @@
+"""What a worker opens: the model of the run, as far as it needs it, and no text."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from commands import MODEL, SMALL, Run
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, open_dict
+
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.task import Task, open_task
+from torchtune_smt.cli.tuning import Tuning
+from torchtune_smt.cli.workers import OpenWorker
+from torchtune_smt.core.container import read_container
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
+
+Opened = tuple[DictConfig, Tuning, Task]
+
+
+@pytest.fixture
+def opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """A run on the bitext, as its first process opens it."""
+    model = f"model.folder={run.place / 'outputs' / 'models' / 'example'}"
+    options = [*MODEL, *SMALL, model, "tuner.tune_on=train", "parallel=itermix"]
+    with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+        cfg = compose("train", overrides=options, return_hydra_config=True)
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", cfg)
+    cfg = cfg.copy()
+    with open_dict(cfg):
+        del cfg["hydra"]
+    parts = Parts(cfg)
+    tuning = Tuning(cfg, parts)
+    task = open_task(cfg, parts)
+    tuning.open(task, Path(), resumed=False)
+    return cfg, tuning, task
+
+
+def test_a_worker_reads_no_text(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And computes what one does that has read it all."""
+    cfg, tuning, task = opened
+    shard = ShardTask(1, task.tuning.part([1, 4, 5, 17, 29]))
+    expected = ShardWorker(tuning.make_tuner, task.decoder.fork())(active(task.weights), shard)
+
+    def read(*arguments: object, **options: object) -> NoReturn:
+        raise AssertionError("a text was read")
+
+    monkeypatch.setattr(Dataset, "read", read)
+    open_worker = pickle.loads(pickle.dumps(OpenWorker.of(cfg, task, None)))
+    found = open_worker()(active(task.weights), pickle.loads(pickle.dumps(shard)))
+    assert found.weights.features.to_arrays()["letters"].tobytes() == (
+        expected.weights.features.to_arrays()["letters"].tobytes()
+    )
+    assert found.weights.values.tolist() == expected.weights.values.tolist()
+    assert (found.loss, found.gain, found.pairs) == (expected.loss, expected.gain, expected.pairs)
+    assert len(found.weights) > 50
+
+
+def test_what_was_accepted_is_not_verified_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg, _, task = opened
+    trusted = {}
+
+    def reading(path: Path, *arguments: object, **options: object) -> object:
+        stored = read_container(path, *arguments, **options)  # type: ignore[arg-type]
+        trusted[Path(path).name] = stored.trusted
+        return stored
+
+    for module in ("grammar.store", "lm.cache"):
+        monkeypatch.setattr(f"torchtune_smt.{module}.read_container", reading)
+    open_worker = OpenWorker.of(cfg, task, None)
+    open_worker()
+    files = {"grammar", "lm.arpa.gz.cache", *(f"fold-{f}.arpa.gz.cache" for f in range(3))}
+    assert trusted == dict.fromkeys(files, True)
+    replace(open_worker, accepted=frozenset())()
+    assert trusted == dict.fromkeys(files, False)
+
+
+def test_another_model_is_refused(opened: Opened) -> None:
+    cfg, _, task = opened
+    open_worker = OpenWorker.of(cfg, task, None)
+    with pytest.raises(InputError, match="the model that is found by a worker is not that of the"):
+        replace(open_worker, model=["0" * 16, open_worker.model[1]])()
