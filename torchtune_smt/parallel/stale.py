@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
@@ -137,21 +138,32 @@ class BatchWeights:
         weights = self._learner.weights
         with self._lock:
             own = weights.own_ids(features, ids)
+            known = len(weights.features) if self._read_version is None else self._known
+        # Others may read and step meanwhile: sorting takes longer than the rest. -1 becomes 0.
+        distinct, place = numbered(own + 1)
+        distinct -= 1
+        new = distinct[(distinct >= 0) & (distinct < known) & ~self._has(distinct)]
+        with self._lock:
             if self._read_version is None:
-                self._read_version, self._known = weights.version, len(weights.features)
-            new = np.setdiff1d(own[(own >= 0) & (own < self._known)], self._ids)
-            if new.size:
-                values = self._learner.snapshot().read(None, new)
-                together = np.concatenate([self._ids, new])
-                order = np.argsort(together)
-                self._ids = together[order]
-                self._values = np.concatenate([self._values, values])[order]
-        result: Float64 = np.zeros(own.size)
-        if self._ids.size:
-            places = np.minimum(np.searchsorted(self._ids, own), self._ids.size - 1)
-            there = self._ids[places] == own
-            result[there] = self._values[places[there]]
-        return result
+                self._read_version, self._known = weights.version, known
+            values = self._learner.snapshot().read(None, new)
+        if new.size:
+            together = np.concatenate([self._ids, new])
+            order = np.argsort(together)
+            self._ids = together[order]
+            self._values = np.concatenate([self._values, values])[order]
+        found: Float64 = np.zeros(distinct.size)
+        there = self._has(distinct)
+        found[there] = self._values[np.searchsorted(self._ids, distinct[there])]
+        return found[place]
+
+    def _has(self, ids: Int64) -> Bool:
+        """Return which ids were read."""
+        if not self._ids.size:
+            return np.zeros(ids.size, np.bool_)
+        places = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
+        there: Bool = self._ids[places] == ids
+        return there
 
 
 class StaleTuner(Tuner):
