@@ -9,12 +9,12 @@ from itertools import combinations
 from string import ascii_uppercase
 from typing import IO, Final, NamedTuple
 
-import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.analyses import pictures
 from torchtune_smt.analyses.contributions import contributions
 from torchtune_smt.analyses.overlap import overlap as overlaps
+from torchtune_smt.analyses.progress import Progress, mean_progress
 from torchtune_smt.analyses.reordering import ORDERS, reference_order, segments
 from torchtune_smt.analyses.rivals import disagreements
 from torchtune_smt.cli.feature_sets import feature_sets, read_weight_set, single_outputs
@@ -27,8 +27,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.table import Cell, Table
 from torchtune_smt.kbest.lists import Source
-from torchtune_smt.runs.curves import METRICS, Run, read_metrics
-from torchtune_smt.runs.times import round_seconds
+from torchtune_smt.runs.curves import METRICS, read_metrics
 
 # Of a system's name, as the head of a column.
 LONGEST: Final = 20
@@ -158,38 +157,15 @@ def progress(cfg: DictConfig) -> Found:
         name: [read_metrics(output.folder or output.path) for output in outputs]
         for name, outputs in systems.items()
     }
-    head = ["system", "runs", "rounds", "dev before", "best dev", "of round", "last dev", "test"]
-    head += ["s a round", "s in all", "active"]
+    head = ["system", "runs", *Progress._fields]
     rows: list[list[Cell]] = [
-        [name, len(found), *(_mean(values) for values in zip(*map(_progress, found), strict=True))]
-        for name, found in runs.items()
+        [name, len(found), *mean_progress(found)] for name, found in runs.items()
     ]
-    notes = ["of several runs: means; times: without evaluation, but for batch tuners"]
+    notes = ["of several runs: means; times: without evaluation, except of batch tuners"]
+    head = [name.replace("_", " ") for name in head]
     return Found(
         Table(head, rows, notes), lambda file, form: pictures.draw_progress(runs, file, form)
     )
-
-
-def _progress(run: Run) -> list[float | None]:
-    """Return what the table of progress has of a run; None for what it has not recorded."""
-    dev = run["bleu/dev"].values if "bleu/dev" in run else []
-    test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
-    seconds = round_seconds(run)
-    best = int(np.argmax(dev)) if dev else 0
-    active = [series.values[-1] for name, series in run.items() if name.startswith("active/")]
-    return [
-        float(len(dev) - 1) if dev else None,
-        *((dev[0], dev[best], float(best), dev[-1]) if dev else [None] * 4),
-        test[-1] if test else None,
-        *((float(seconds.mean()), float(seconds.sum())) if seconds.size else (None, None)),
-        sum(active) if active else None,
-    ]
-
-
-def _mean(values: tuple[float | None, ...]) -> float | None:
-    """Return the mean of what there is of some runs."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def explain(cfg: DictConfig) -> Found:
