@@ -90,6 +90,12 @@ def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
             f"there is no tuner=stocastic; choose of {TUNERS}; did you mean stochastic?",
         ),
         ("train", "data=files", "data.name is missing; give it with data.name=VALUE"),
+        (
+            "train",
+            "data=files data.name=mine data.source_language=fr data.target_language=en "
+            "data.folders=[texts]",
+            "data.dev is missing; give it with data.dev=VALUE",
+        ),
         ("train", "optimizer.lr=abc", "optimizer.lr must be a number, not 'abc'"),
         ("train", "optimizer.lr=true", "optimizer.lr must be a number, not True"),
         ("train", "sampler.pairs=1.5", "sampler.pairs must be a whole number, not 1.5"),
@@ -99,7 +105,7 @@ def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_misspelt_options(command: str, option: str, message: str, tmp_path: Path) -> None:
-    given = [option]
+    given = option.split()
     if option == "data=files":
         given += ["data.source_language=de", "data.target_language=en"]
         given += ["data.train=[a,b]", "data.dev=[a,b]"]

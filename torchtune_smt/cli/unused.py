@@ -131,7 +131,10 @@ def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[
     if not read:
         options = ("lowercase", "normalize", "tokenize", "empty")
         unused |= dict.fromkeys((f"data.{option}" for option in options), "no data are read")
-    if not any(isinstance(OmegaConf.select(cfg.data, name), str) for name in read):
+    # What is missing may be given as a name.
+    if not any(
+        OmegaConf.is_missing(cfg.data, name) or isinstance(cfg.data.get(name), str) for name in read
+    ):
         unused["data.folders"] = "all data that are read are named by their files"
     if not takes_pairs:
         reason = "pairs are left out where a model is built from them"
