@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import domains
+import measured
 import simianer2012
 from runs import Log, Run
 from simianer2012 import ROWS, Result
@@ -93,7 +94,7 @@ def test_rows_are_done_once_and_missing_ones_said(
         return True
 
     monkeypatch.setattr(simianer2012, "complete", trained)
-    monkeypatch.setattr(simianer2012, "read_log", lambda folder: Log(2, 1, 31.0, 1000))
+    monkeypatch.setattr(measured, "read_log", lambda folder: Log(2, 1, 31.0, 1000))
     corpus, chosen = FakeCorpus(), options(tmp_path, "--train-sentences", "500", "--epochs", "2")
     keys = ["2_train_sparse", "3_train_sparse", "4_train_sparse", "1_dev_default"]
     for _ in range(2):

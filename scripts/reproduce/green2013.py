@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-import signal
 import statistics
 import subprocess
 import sys
@@ -23,17 +21,17 @@ from pathlib import Path
 from typing import Final
 
 import forecast
+from command_line import add_common, add_rows, ended
 from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, read_log
+from tables import Stored
 from tuned import SIGNIFICANCE
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.features.template import template_of
 from torchtune_smt.metrics.corpus import corpus_bleu
 
-RESULT: Final = "result.json"
 ANYWHERE: Final = "weights.test.txt"
 TEST: Final = "test.translations.txt"
 CORPUS: Final = "multi30k"
@@ -116,7 +114,7 @@ class Options:
 
 
 @dataclass
-class Result:
+class Result(Stored):
     """What came out of a run.
 
     Attributes
@@ -147,22 +145,6 @@ class Result:
     overrides: str
     p: float | None = None
     training_sentences: int = 0
-
-    @classmethod
-    def load(cls, folder: Path) -> Result | None:
-        """Return the result in a folder; None if there is none."""
-        path = folder / RESULT
-        if not path.is_file():
-            return None
-        try:
-            return cls(**json.loads(path.read_text("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"is no result of a row ({error}); remove it", path=path) from None
-
-    def save(self, folder: Path) -> None:
-        """Write the result to a folder."""
-        with atomic_writer(folder / RESULT) as file:
-            json.dump(asdict(self), file, indent=1)
 
 
 def place(options: Options, key: str, seed: int) -> Path:
@@ -327,21 +309,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what the command line says."""
     shared = REPOSITORY.parent / "shared"
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
+    add_rows(parser, list(ROWS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED")
-    parser.add_argument("--forecast", action="store_true", help="print CPU hours, and do nothing")
     parser.add_argument("--moses", type=Path, default=shared / "oracles" / "moses")
     model = shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"
     parser.add_argument("--language-model", type=Path, default=model)
     parser.add_argument("--data", type=Path, default=shared / "data" / "multi30k-de-en")
-    parser.add_argument("--set", nargs="+", default=[], metavar="OVERRIDE", help="for all runs")
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "green2013")
-    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the table there, too")
+    add_common(parser, "green2013")
     return parser.parse_args(arguments)
 
 
-def main() -> int:
-    given = parse(sys.argv[1:])
+def do_runs(given: argparse.Namespace) -> list[str]:
+    """Do runs and write the table; return which have failed."""
     options = Options(
         given.folder.resolve(),
         given.moses.resolve(),
@@ -349,39 +328,35 @@ def main() -> int:
         given.data.resolve(),
         tuple(given.set),
     )
-    # A run's process is then ended with this one, and its time is written down.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    keys = given.rows or list(ROWS)
     if given.forecast:
-        print_forecast(given.rows, given.seeds, options)
-        return 0
+        print_forecast(keys, given.seeds, options)
+        return []
     # The copy of the language model that loads at once lies beside it, where one can write.
     options.folder.mkdir(parents=True, exist_ok=True)
     link = options.folder / options.language_model.name
     if not link.exists():
         link.symlink_to(options.language_model)
     failed = []
-    try:
-        for seed in given.seeds:
-            for key in given.rows:
-                print(f"{key}, seed {seed}", flush=True)
-                result = do_run(key, seed, options)
-                if result is None:
-                    failed.append(f"{key}, seed {seed}")
-                    print(f"  failed; see {place(options, key, seed) / LOG}", flush=True)
-                    continue
-                print(f"  dev {result.dev:.2f}, test {result.test:.2f}, {result.active:,} active")
-                compare(seed, options)
-                write(results(options), options.folder)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    for seed in given.seeds:
+        for key in keys:
+            print(f"{key}, seed {seed}", flush=True)
+            result = do_run(key, seed, options)
+            if result is None:
+                failed.append(f"{key}, seed {seed}")
+                print(f"  failed; see {place(options, key, seed) / LOG}", flush=True)
+                continue
+            print(f"  dev {result.dev:.2f}, test {result.test:.2f}, {result.active:,} active")
+            compare(seed, options)
+            write(results(options), options.folder)
     if given.publish is not None:
         write(results(options), given.publish)
-    if failed:
-        print(f"error: runs that failed: {'; '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return failed
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    return ended(lambda: do_runs(given))
 
 
 if __name__ == "__main__":

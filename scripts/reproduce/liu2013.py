@@ -9,24 +9,30 @@ may share a --folder and run side by side.
 from __future__ import annotations
 
 import argparse
-import platform
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import forecast
 import tables
+from command_line import (
+    CORPORA,
+    add_common,
+    add_corpora,
+    add_rows,
+    chosen_corpora,
+    ended,
+    said,
+    stand_ins,
+)
+from measured import measured, training_sentences
 from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 
 BASELINE: Final = "pro_dev"
@@ -188,15 +194,6 @@ SYSTEM: Final = ("model=liu2013",)
 MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / "table.csv"
 SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872}
 
-CORPORA: Final = {
-    "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
-    "sentences), devtest (the test set of 2017, 1,000) and test (2016, 1,000) with one reference.",
-    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech: 18,872 training pairs; dev "
-    "(3,967 sentences), devtest (3,949) and test (3,629) with four references.",
-    "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
-    "sentences each) with two references. It has no devtest, and dev stands for it.",
-}
-
 
 @dataclass(frozen=True)
 class Options:
@@ -256,43 +253,25 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
         return before
-    devtest = corpus.score("devtest", run.overrides, run.folder)
-    test = folder / TEST
-    features = corpus.test(run.overrides, run.folder, test)
-    if run.folder != folder:
-        shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
-    sentences = 0
-    if "train" in row.tuning_set:
-        sentences = min(options.train_sentences or corpus.sizes["train"], corpus.sizes["train"])
-    begin, end = run.dates
-    log = read_log(run.folder)
-    result = Result(
+    result = measured(
+        Result,
+        run,
+        corpus,
+        folder,
         row=key,
         corpus=name,
         method=row.method,
         tuning_set=row.tuning_set,
         features=row.features,
         language_models=row.language_models,
-        training_sentences=sentences,
-        active=features.active,
-        reused=features.reused,
-        atomic=features.atomic,
-        iterations=log.iterations,
-        best=log.best,
-        dev=log.dev,
-        devtest=devtest,
-        test=corpus.bleu("test", test),
-        minutes=run.minutes,
-        cpu_minutes=run.cpu_minutes,
-        begin=begin,
-        end=end,
+        training_sentences=training_sentences(row.tuning_set, options.train_sentences, corpus),
         seed=options.seed,
         chosen=chosen,
         points=points,
         command=options.command,
-        overrides=list(run.overrides),
-        versions=versions(),
     )
+    if run.folder != folder:
+        shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
     result.save(folder)
     return result
 
@@ -387,44 +366,14 @@ def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) 
     print(f"{total:.1f} CPU hours at most, judged by {MEASURED.relative_to(REPOSITORY)}")
 
 
-def versions() -> dict[str, str]:
-    """Return what took part in a row, and its version."""
-    names = ("torch", "numpy", "numba", "sacrebleu")
-    return {
-        "torchtune_smt": _commit() or metadata.version("torchtune_smt"),
-        "Python": platform.python_version(),
-        **{name: metadata.version(name) for name in names},
-    }
-
-
-def _commit() -> str:
-    """Return the commit of this clone; empty where it is none, marked where files differ."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=10"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found.stdout.strip()
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(
         description="Runs the rows of Table 1 of Liu et al. (2013), and writes the table. Rows "
         "that are finished are not run again; the same command goes on after an interruption."
     )
-    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
-    parser.add_argument(
-        "--small",
-        action="store_true",
-        help="the bundled example, and little of it: a few minutes",
-    )
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), metavar="ROW", help="these alone")
+    add_corpora(parser)
+    add_rows(parser, list(ROWS))
     parser.add_argument(
         "--train-sentences",
         type=int,
@@ -449,22 +398,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
     parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.02, 0.1, 0.5])
-    parser.add_argument(
-        "--forecast",
-        action="store_true",
-        help="print how many CPU hours the rows that are not done may take at most, and do nothing",
-    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="OVERRIDE",
-        help="overrides of train.py for all rows, such as decoder.pop_limit=30",
-    )
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "liu2013")
-    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
+    add_common(parser, "liu2013")
     options = parser.parse_args(arguments)
     if options.small and options.corpora:
         parser.error("--small has a corpus of its own: leave --corpora out")
@@ -479,27 +415,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def as_command(given: argparse.Namespace) -> str:
     """Return the command that repeats the results, wherever they are written."""
     words = ["python scripts/reproduce/liu2013.py"]
-    if given.small:
-        words.append("--small")
-    if given.corpora:
-        words.append(f"--corpora {' '.join(given.corpora)}")
-    if given.train_sentences is not None:
-        words.append(f"--train-sentences {given.train_sentences}")
-    if given.iterations is not None:
-        words.append(f"--iterations {given.iterations}")
+    words += said(given, {"small": False, **dict.fromkeys(["corpora", "train_sentences"])})
+    words += said(given, {"iterations": None})
     if given.sweep:
-        words.append("--sweep")
-        if given.sweep_iterations is not None:
-            words.append(f"--sweep-iterations {given.sweep_iterations}")
-        for name in ("strengths", "lambda2s", "fractions"):
-            words.append(f"--{name} {' '.join(f'{v:g}' for v in getattr(given, name))}")
-    if given.seed != 1:
-        words.append(f"--seed {given.seed}")
-    if given.threads != 1:
-        words.append(f"--threads {given.threads}")
-    if given.set:
-        words.append(f"--set {' '.join(given.set)}")
-    return " ".join(words)
+        # Also where they are the default ones.
+        grids = dict.fromkeys(["strengths", "lambda2s", "fractions"])
+        words += said(given, {"sweep": False, "sweep_iterations": None, **grids})
+    return " ".join([*words, *said(given, {"seed": 1, "threads": 1, "set": []})])
 
 
 def as_options(given: argparse.Namespace) -> Options:
@@ -521,46 +443,40 @@ def as_options(given: argparse.Namespace) -> Options:
     )
 
 
-def main() -> int:
-    given = parse(sys.argv[1:])
+def do_rows(given: argparse.Namespace) -> list[str]:
+    """Do rows and write the tables; return which have failed."""
     options = as_options(given)
-    # A row's process is then ended with this one, and its time is written down.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
-    names = ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
+    names = chosen_corpora(given)
     if given.forecast:
         print_forecast(keys, names, options)
-        return 0
+        return []
     failed = []
-    try:
-        for name in names:
-            splits = {"devtest": "dev" if given.small else "devtest", "test": "test"}
-            corpus = Corpus(corpus_overrides(name, options), splits)
-            for key in keys:
-                print(f"{name}: {key}", flush=True)
-                result = do_row(key, corpus, name, options)
-                if result is None:
-                    failed.append(f"{name}/{key}")
-                    print(f"  failed; see {options.folder / name / key / LOG}", flush=True)
-                    continue
-                compare_rows(corpus, options.folder / name)
-                write_tables(options.folder, options.folder)
-                print(
-                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "
-                    f"active, {result.reused:,} reused, {result.minutes:.1f} minutes",
-                    flush=True,
-                )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    for name in names:
+        corpus = Corpus(corpus_overrides(name, options), stand_ins(given))
+        for key in keys:
+            print(f"{name}: {key}", flush=True)
+            result = do_row(key, corpus, name, options)
+            if result is None:
+                failed.append(f"{name}/{key}")
+                print(f"  failed; see {options.folder / name / key / LOG}", flush=True)
+                continue
+            compare_rows(corpus, options.folder / name)
+            write_tables(options.folder, options.folder)
+            print(
+                f"  devtest {result.devtest:.2f}, test {result.test:.2f}, {result.active:,} "
+                f"active, {result.reused:,} reused, {result.minutes:.1f} minutes",
+                flush=True,
+            )
     if given.publish is not None:
         write_tables(options.folder, given.publish)
     print(options.folder / "table.md")
-    if failed:
-        print(f"error: rows that failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return failed
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    return ended(lambda: do_rows(given))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +20,22 @@ from typing import Final, NamedTuple
 import domains
 import forecast
 import tables
+from command_line import (
+    CORPORA,
+    add_common,
+    add_corpora,
+    add_rows,
+    chosen_corpora,
+    ended,
+    said,
+    stand_ins,
+)
 from domains import OUT
-from liu2013 import CORPORA, versions
-from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, read_log
+from measured import measured, training_sentences
+from runs import LOG, REPOSITORY, WEIGHTS, Run, complete
 from tables import Section, tuning_set
-from tuned import TEST, Corpus
+from tuned import Corpus
 
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 
 EPOCHS: Final = 10
@@ -164,7 +172,7 @@ def data_folder(folder: Path, name: str) -> Path:
     return folder / name / "data"
 
 
-def _said(path: Path) -> str:
+def _path(path: Path) -> str:
     """Return a path as a run is told it: nothing of the machine, where that can be."""
     return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
 
@@ -175,8 +183,8 @@ def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
     extra = (o for o in options.extra if not o.startswith("parallel."))
     return (
         f"data={name}",
-        f"data.folders=[{_said(data_folder(options.folder, name))}]",
-        f"model.folder={_said(options.folder / name / 'model')}",
+        f"data.folders=[{_path(data_folder(options.folder, name))}]",
+        f"model.folder={_path(options.folder / name / 'model')}",
         "experiment=simianer2012",
         *extra,
     )
@@ -188,7 +196,7 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     overrides += [f"tuner.epochs={options.epochs}", *row.overrides]
     if row.start:
         start = place(options.folder, name, row.start, seed) / WEIGHTS
-        overrides += ["init=file", f"init.file={_said(start)}"]
+        overrides += ["init=file", f"init.file={_path(start)}"]
     if not row.on_train:
         return (*overrides, f"threads={options.workers}")
     if options.train_sentences:
@@ -197,7 +205,7 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     if row.by_domain:
         labels = data_folder(options.folder, name) / domains.LABELS
         shards = [o for o in shards if not o.startswith("parallel.shards=")]
-        shards.append(f"parallel.labels={_said(labels)}")
+        shards.append(f"parallel.labels={_path(labels)}")
     return (*overrides, *shards, f"engine.workers={options.workers}", "threads=1")
 
 
@@ -215,39 +223,21 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
     before = Result.load(folder)
     if before is not None and before.overrides == list(run.overrides):
         return before
-    devtest = corpus.score("devtest", run.overrides, folder)
-    out = corpus.score(OUT, run.overrides, folder)
-    features = corpus.test(run.overrides, folder, folder / TEST)
-    begin, end = run.dates
-    log = read_log(folder)
-    sentences = 0
-    if "train" in row.tuning_set:
-        sentences = min(options.train_sentences or corpus.sizes["train"], corpus.sizes["train"])
-    result = Result(
+    result = measured(
+        Result,
+        run,
+        corpus,
+        folder,
         row=key,
         corpus=name,
         method=row.algorithm,
         tuning_set=row.tuning_set,
         features=row.features,
         language_models="folds" if row.on_train else "",
-        training_sentences=sentences,
-        active=features.active,
-        reused=features.reused,
-        atomic=features.atomic,
-        iterations=log.iterations,
-        best=log.best,
-        dev=log.dev,
-        devtest=devtest,
-        test=corpus.bleu("test", folder / TEST),
-        out=out,
-        minutes=run.minutes,
-        cpu_minutes=run.cpu_minutes,
-        begin=begin,
-        end=end,
+        training_sentences=training_sentences(row.tuning_set, options.train_sentences, corpus),
+        out=corpus.score(OUT, run.overrides, folder),
         seed=seed,
         command=options.command,
-        overrides=list(run.overrides),
-        versions=versions(),
     )
     result.save(folder)
     return result
@@ -371,19 +361,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "other data, and writes the table. Rows that are finished are not run again; the same "
         "command goes on after an interruption."
     )
-    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
-    parser.add_argument(
-        "--small",
-        action="store_true",
-        help="the bundled example, and little of it: a few minutes",
-    )
-    parser.add_argument(
-        "--rows",
-        nargs="+",
-        choices=list(ROWS),
-        metavar="ROW",
-        help="these alone, and those whose weights they start from",
-    )
+    add_corpora(parser)
+    add_rows(parser, list(ROWS), ", and those whose weights they start from")
     parser.add_argument(
         "--train-sentences",
         type=int,
@@ -396,21 +375,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--workers", type=int, default=1, help="cores a run (default: 1)")
-    parser.add_argument(
-        "--forecast",
-        action="store_true",
-        help="print how many CPU hours the rows that are not done may take, and do nothing",
-    )
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="OVERRIDE",
-        help="overrides of train.py for all rows, such as decoder.pop_limit=30; those of "
-        "`parallel` for rows with shards",
-    )
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "simianer2012")
-    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
+    add_common(parser, "simianer2012", "; those of `parallel` for rows with shards")
     given = parser.parse_args(arguments)
     if given.small and given.corpora:
         parser.error("--small has a corpus of its own: leave --corpora out")
@@ -423,21 +388,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def as_command(given: argparse.Namespace) -> str:
     """Return the command that repeats the results, wherever they are written."""
-    words = ["python scripts/reproduce/simianer2012.py"]
-    if given.small:
-        words.append("--small")
-    if given.corpora:
-        words.append(f"--corpora {' '.join(given.corpora)}")
-    for name in ("train_sentences", "epochs"):
-        if getattr(given, name) is not None:
-            words.append(f"--{name.replace('_', '-')} {getattr(given, name)}")
-    if given.seeds != [1]:
-        words.append(f"--seeds {' '.join(map(str, given.seeds))}")
-    if given.workers != 1:
-        words.append(f"--workers {given.workers}")
-    if given.set:
-        words.append(f"--set {' '.join(given.set)}")
-    return " ".join(words)
+    optional = dict.fromkeys(["corpora", "train_sentences", "epochs"])
+    defaults = {"small": False, **optional, "seeds": [1], "workers": 1, "set": []}
+    return " ".join(["python scripts/reproduce/simianer2012.py", *said(given, defaults)])
 
 
 def as_options(given: argparse.Namespace) -> Options:
@@ -453,51 +406,45 @@ def as_options(given: argparse.Namespace) -> Options:
     )
 
 
-def main() -> int:
-    given = parse(sys.argv[1:])
+def do_rows(given: argparse.Namespace) -> list[str]:
+    """Do rows and write the tables; return which have failed."""
     options = as_options(given)
-    # A row's process is then ended with this one, and its time is written down.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     publish = None if given.publish is None else given.publish.resolve()
     # Paths below the repository are given to runs as seen from there.
     os.chdir(REPOSITORY)
     keys = with_starts(given.rows or list(ROWS))
-    names = ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
+    names = chosen_corpora(given)
     if given.forecast:
         print_forecast(keys, names, options)
-        return 0
+        return []
     failed = []
-    try:
-        for name in names:
-            domains.write_data(name, data_folder(options.folder, name))
-            splits = {"devtest": "dev" if given.small else "devtest", "test": "test", OUT: OUT}
-            corpus = Corpus(corpus_overrides(name, options), splits)
-            for key, seed in ((key, seed) for key in keys for seed in options.seeds):
-                print(f"{name}: {key}, seed {seed}", flush=True)
-                result = do_row(key, corpus, name, seed, options)
-                if result is None:
-                    failed.append(f"{name}/{key}")
-                    log = place(options.folder, name, key, seed) / LOG
-                    print(f"  failed; see {log}", flush=True)
-                    continue
-                compare_rows(corpus, options.folder, name)
-                write_tables(options.folder, options.folder)
-                print(
-                    f"  devtest {result.devtest:.2f}, test {result.test:.2f}, "
-                    f"out {result.out:.2f}, {result.active:,} active, {result.minutes:.1f} minutes",
-                    flush=True,
-                )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    for name in names:
+        domains.write_data(name, data_folder(options.folder, name))
+        corpus = Corpus(corpus_overrides(name, options), stand_ins(given) | {OUT: OUT})
+        for key, seed in ((key, seed) for key in keys for seed in options.seeds):
+            print(f"{name}: {key}, seed {seed}", flush=True)
+            result = do_row(key, corpus, name, seed, options)
+            if result is None:
+                failed.append(f"{name}/{key}, seed {seed}")
+                log = place(options.folder, name, key, seed) / LOG
+                print(f"  failed; see {log}", flush=True)
+                continue
+            compare_rows(corpus, options.folder, name)
+            write_tables(options.folder, options.folder)
+            print(
+                f"  devtest {result.devtest:.2f}, test {result.test:.2f}, out {result.out:.2f}, "
+                f"{result.active:,} active, {result.minutes:.1f} minutes",
+                flush=True,
+            )
     if publish is not None:
         write_tables(options.folder, publish)
     print(options.folder / "table.md")
-    if failed:
-        print(f"error: rows that failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return failed
+
+
+def main() -> int:
+    given = parse(sys.argv[1:])
+    return ended(lambda: do_rows(given))
 
 
 if __name__ == "__main__":

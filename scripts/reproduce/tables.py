@@ -17,7 +17,34 @@ SIGNIFICANT = 0.05
 
 
 @dataclass
-class Result:
+class Stored:
+    """What is kept in a row's folder."""
+
+    def save(self, folder: Path) -> None:
+        """Write the result to the row's folder."""
+        with atomic_writer(folder / RESULT) as file:
+            json.dump(asdict(self), file, indent=1)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self | None:
+        """Return the result in a row's folder; None if there is none.
+
+        Raises
+        ------
+        InputError
+            The file is damaged, or of another version.
+        """
+        path = folder / RESULT
+        if not path.is_file():
+            return None
+        try:
+            return cls(**json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"is no result of a row ({error}); remove it", path=path) from None
+
+
+@dataclass
+class Result(Stored):
     """What came out of a row on a corpus.
 
     Attributes
@@ -88,28 +115,6 @@ class Result:
     compared: list[float] = field(default_factory=list)
     chosen: str = ""
     points: list[dict[str, Any]] = field(default_factory=list)
-
-    def save(self, folder: Path) -> None:
-        """Write the result to the row's folder."""
-        with atomic_writer(folder / RESULT) as file:
-            json.dump(asdict(self), file, indent=1)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self | None:
-        """Return the result in a row's folder; None if there is none.
-
-        Raises
-        ------
-        InputError
-            The file is damaged, or of another version.
-        """
-        path = folder / RESULT
-        if not path.is_file():
-            return None
-        try:
-            return cls(**json.loads(path.read_text("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"is no result of a row ({error}); remove it", path=path) from None
 
 
 class Published(NamedTuple):

@@ -1,0 +1,101 @@
+"""What the scripts of all tables have in common: options, how they are said again, how they end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runs import REPOSITORY
+
+from torchtune_smt.core.errors import InputError
+
+CORPORA = {
+    "multi30k": "Multi30k, German-English, captions of images: 29,000 training pairs; dev (1,014 "
+    "sentences), devtest (the test set of 2017, 1,000) and test (2016, 1,000) with one reference.",
+    "fisher": "Fisher and CALLHOME, Spanish-English, telephone speech: 18,872 training pairs; dev "
+    "(3,967 sentences), devtest (3,949) and test (3,629) with four references.",
+    "example": "The bundled example, German-English: 1,200 training pairs; dev and test (100 "
+    "sentences each) with two references. It has no devtest, and dev stands for it.",
+}
+
+
+def add_corpora(parser: argparse.ArgumentParser) -> None:
+    """Add which corpora there are rows of."""
+    parser.add_argument("--corpora", nargs="+", choices=["multi30k", "fisher"], metavar="CORPUS")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="the bundled example, and little of it: a few minutes",
+    )
+
+
+def chosen_corpora(given: argparse.Namespace) -> list[str]:
+    """Return the corpora of `add_corpora`."""
+    return ["example"] if given.small else given.corpora or ["multi30k", "fisher"]
+
+
+def stand_ins(given: argparse.Namespace) -> dict[str, str]:
+    """Return which sets stand for devtest and test."""
+    return {"devtest": "dev" if given.small else "devtest", "test": "test"}
+
+
+def add_rows(parser: argparse.ArgumentParser, rows: Sequence[str], more: str = "") -> None:
+    """Add which rows of a table are done."""
+    parser.add_argument("--rows", nargs="+", choices=rows, metavar="ROW", help=f"these alone{more}")
+
+
+def add_common(parser: argparse.ArgumentParser, name: str, of_set: str = "") -> None:
+    """Add what is done with rows, and where; a table is called after its paper."""
+    parser.add_argument(
+        "--forecast",
+        action="store_true",
+        help="print how many CPU hours the rows that are not done may take, and do nothing",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="OVERRIDE",
+        help=f"overrides of train.py for all rows, such as decoder.pop_limit=30{of_set}",
+    )
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / name)
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
+
+
+def said(given: argparse.Namespace, defaults: Mapping[str, Any]) -> list[str]:
+    """Return options as they are given on a command line, but those that have their defaults."""
+    words = []
+    for name, default in defaults.items():
+        value = getattr(given, name)
+        if value == default:
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        for one in value if isinstance(value, list) else [] if value is True else [value]:
+            words.append(f"{one:g}" if isinstance(one, float) else str(one))
+    return words
+
+
+def ended(work: Callable[[], Sequence[str]]) -> int:
+    """Do what a script does; return its exit code.
+
+    Parameters
+    ----------
+    work : callable
+        Returns the rows that have failed.
+    """
+    # A row's process is then ended with this one, and its time is written down.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        failed = work()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if failed:
+        print(f"error: rows that failed: {'; '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
