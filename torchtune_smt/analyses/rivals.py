@@ -6,7 +6,7 @@ one source side: ``rule_id:programm~program`` and ``rule_id:programm~programme``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Weights = Mapping[str, float]
@@ -41,10 +41,10 @@ def left_part(name: str) -> str | None:
 
 
 def disagreements(first: Weights, second: Weights) -> list[Disagreement]:
-    """Return the rivals whose favourites differ, the surest first.
+    """Return the rivals that have no favourite in common, the surest first.
 
-    The favourite is the rival with the largest weight, of those that have one in either system (the
-    first by name of ties); a feature without a weight has 0.
+    Favourites have the largest weight of those rivals that have one in either system; a feature
+    without a weight has 0. Of several the first by name stands for all.
     """
     rivals: dict[str, list[str]] = {}
     for name in sorted(first.keys() | second.keys()):
@@ -53,13 +53,19 @@ def disagreements(first: Weights, second: Weights) -> list[Disagreement]:
             rivals.setdefault(left, []).append(name)
     found = []
     for left, names in rivals.items():
-        ours, theirs = (
-            max(names, key=lambda name: weights.get(name, 0.0)) for weights in (first, second)
-        )
+        liked = _favourites(names, first), _favourites(names, second)
+        if set(liked[0]) & set(liked[1]):
+            continue
+        ours, theirs = liked[0][0], liked[1][0]
         lead = min(
             first.get(ours, 0.0) - first.get(theirs, 0.0),
             second.get(theirs, 0.0) - second.get(ours, 0.0),
         )
-        if lead > 0:
-            found.append(Disagreement(left, ours, theirs, lead))
+        found.append(Disagreement(left, ours, theirs, lead))
     return sorted(found, key=lambda one: (-one.lead, one.left))
+
+
+def _favourites(names: Sequence[str], weights: Weights) -> list[str]:
+    """Return the features with the largest weight, in their order."""
+    largest = max(weights.get(name, 0.0) for name in names)
+    return [name for name in names if weights.get(name, 0.0) == largest]
