@@ -13,6 +13,7 @@ import sacrebleu
 import yaml
 from commands import Outcome, Run, run_command
 
+from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 
@@ -182,3 +183,10 @@ def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> 
     (tmp_path / "1" / "weights.txt.gz").unlink()
     outcome = compare(sweep.parent, tmp_path, FEW).check()
     assert f"warning: {tmp_path / '1'}: is not finished, and is left out" in outcome.err
+
+
+def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        shutil.copytree(sweep / name, tmp_path / "seeds" / name)
+    (name,) = find_systems(str(tmp_path / "seeds"))
+    assert name == str(tmp_path / "seeds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -143,8 +144,12 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
         name = str(group[0].path)
         if _recorded(group[0]):
             own = " ".join(override for override in key if override and override not in common)
-            # One system alone, or the one without overrides of its own.
-            name = own or (name if len(group) == 1 else " ".join(key) or "default")
+            if len(groups) == 1 and len(group) > 1:
+                # A sweep over seeds: all overrides are common.
+                name = os.path.commonpath([output.path for output in group])
+            # One run alone, or the system without overrides of its own.
+            name = own or (name if len(group) == 1 or len(groups) == 1 else " ".join(key))
+            name = name or "default"
             seeds = Counter(output.seed for output in group)
             if len(seeds) < len(group):
                 warn([f"{name}: two runs have the same seed, and count as two all the same"])
