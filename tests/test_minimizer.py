@@ -478,3 +478,17 @@ def test_values_out_of_range():
         path_scales(0.0, 0.0)
     with pytest.raises(ValueError):
         Penalty(1.0, 1.0, 5).times(0.0)
+
+
+def test_a_dense_weight_that_tells_some_pairs_does_not_grow_for_ever():
+    """Along a path it would, by half a step, and make a noise of all margins."""
+    x = problem(2, n=200)
+    x[:, 0] = 0.0
+    x[:4, 0] = 1.0
+    minimizer = Minimizer(rows_of(x), 3, SmoothedHinge())
+    penalty = minimizer.penalty(0.0, 1.0)
+    largest = minimizer.largest_scale(penalty)
+    minima = minimizer.path(penalty, path_scales(largest, 0.05 * largest, 15))
+    assert all(minimum.reached for minimum in minima)
+    assert np.abs(minima[-1].weights).max() < 1e9
+    assert "dense feature 0 tells 4 of 200 pairs" in minima[-1].messages[-1]

@@ -192,7 +192,7 @@ class Descent:
             elif loss.width > 0.0:
                 said.append(
                     f"{what} tells {told:,} of {len(self.pairs):,} pairs, and none wrongly: the "
-                    "hinge asks no more of its weight than to be large enough, and the smoothed "
-                    "one lets it grow for as long as more accuracy is asked for"
+                    "hinge asks no more of its weight than to be large enough, and how large it is "
+                    "says nothing"
                 )
         return said

@@ -10,6 +10,9 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.compiled import inner, kernel
 
 SMOOTHED_HINGE, SQUARED_HINGE, LOGISTIC = range(3)
+# A pull below this, beside those near 1, is rounding; taken as none, the weight of a dense feature
+# that tells some pairs without error stops growing, before it makes a noise of all it is added to.
+NO_PULL = 1e-16
 
 
 @inner
@@ -39,7 +42,8 @@ def pull(kind: int, mu: float, z: float) -> float:
     root = math.sqrt(short * short + mu * mu)
     if short > 0.0:
         return 0.5 * (1.0 + short / root)
-    return 0.5 * mu * mu / (root * (root - short))
+    found = 0.5 * mu * mu / (root * (root - short))
+    return found if found > NO_PULL else 0.0
 
 
 @inner
@@ -52,6 +56,8 @@ def curvature(kind: int, mu: float, z: float) -> float:
     if kind == SQUARED_HINGE:
         return 1.0 if short > 0.0 else 0.0
     square = short * short + mu * mu
+    if short < 0.0 and mu * mu <= 4.0 * NO_PULL * square:
+        return 0.0
     return 0.5 * mu * mu / (square * math.sqrt(square))
 
 

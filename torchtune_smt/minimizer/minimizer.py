@@ -19,6 +19,8 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 # Of the KKT residual, for the losses on the way to the last one.
 ROUGH = 0.1
+# λ_max is known to rounding, and nothing is to survive there.
+ROUNDED_UP = 1.0 + 1e-12
 
 
 class Minimizer:
@@ -108,7 +110,7 @@ class Minimizer:
         if (point.margins > 0.0).all():
             return 0.0
         _, pull = self.pairs.means(self.loss.pulls(point.margins))
-        return penalty.dual_norm(pull)
+        return penalty.dual_norm(pull) * ROUNDED_UP
 
     def minimize(
         self,
