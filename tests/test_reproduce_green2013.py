@@ -15,7 +15,7 @@ from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
-from forecast import read_measured
+from forecast import print_hours, read_measured
 from green2013 import ROWS, Options, Result
 from runs import Run, read_log
 from tuned import configuration
@@ -115,14 +115,15 @@ def test_forecast(
     RESULT.save(folder)
     green2013.write(green2013.results(options), options.folder)
     monkeypatch.setattr(green2013, "MEASURED", options.folder / "table.csv")
-    green2013.print_forecast(["mira_dense", "mert_dense"], [1, 2], options)
+    rows = green2013.forecasts(["mira_dense", "mert_dense"], [1, 2], options)
+    print_hours(rows, Path("table.csv"))
     out = capsys.readouterr().out.splitlines()
     assert out == [
         "mira_dense seed 1: done",
         "mira_dense seed 2: 0.08 CPU hours",
         "mert_dense seed 1: not known",
         "mert_dense seed 2: not known",
-        "0.08 CPU hours at most, and 2 runs of which nothing is known",
+        "0.08 CPU hours at most, judged by table.csv, and 2 runs of which nothing is known",
     ]
 
 

@@ -22,7 +22,7 @@ import liu2013
 import runs
 import tables
 import tuned
-from forecast import Measured, hours, read_measured
+from forecast import Measured, hours, print_hours, read_measured
 from runs import Run, complete, read_log, sweep
 from tables import Published, Result, Section
 
@@ -285,13 +285,14 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "multi30k" / "pro_dev").mkdir(parents=True)
     result("pro_dev").save(tmp_path / "multi30k" / "pro_dev")
     chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--train-sentences", "0")
-    liu2013.print_forecast(["pro_dev", "oscar", "oscar_minimum"], ["multi30k"], chosen)
+    rows = liu2013.forecasts(["pro_dev", "oscar", "oscar_minimum"], ["multi30k"], chosen)
+    print_hours(rows, Path("table.csv"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "multi30k/pro_dev: done"
     # As OSCAR's: 15 iterations, and two for each of three values.
     assert lines[1].partition(": ")[2] == lines[2].partition(": ")[2]
     minutes = read_measured(liu2013.MEASURED)["multi30k", "oscar"].cpu_minutes
-    assert f"{minutes * 21 * 29_000 / 2000 / 60:.1f} CPU hours" in lines[1]
+    assert f"{minutes * 21 * 29_000 / 2000 / 60:.2f} CPU hours" in lines[1]
     assert "CPU hours at most" in lines[3]
 
 

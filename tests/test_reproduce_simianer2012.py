@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reprod
 import domains
 import measured
 import simianer2012
+from forecast import print_hours
 from runs import Log, Run
 from simianer2012 import ROWS, Result
 from tuned import TEST, Features, configuration
@@ -132,18 +133,19 @@ def test_rows_are_done_once_and_missing_ones_said(
     assert json.loads(written[3]["differs"]) == result.differs
     # What is done takes no time; what was measured says how long others take.
     monkeypatch.setattr(simianer2012, "MEASURED", tmp_path / "out" / "table.csv")
-    monkeypatch.setattr(simianer2012, "REPOSITORY", tmp_path)
     more = options(tmp_path, "--epochs", "10", "--seeds", "1", "2")
-    simianer2012.print_forecast(["4_train_sparse"], ["multi30k", "fisher"], more)
+    rows = simianer2012.forecasts(["4_train_sparse"], ["multi30k", "fisher"], more)
+    print_hours(rows, Path("out/table.csv"))
     *kept, _ = domains.read_split(domains.FOLDER / "multi30k.txt")["train"]
-    expected = f"{10 * sum(lines.size for lines in kept) / 500 / 60:.1f}"
+    expected = f"{10 * sum(lines.size for lines in kept) / 500 / 60:.2f}"
     assert capsys.readouterr().out.splitlines() == [
         "multi30k/4_train_sparse, seed 1: done",
         # A minute an epoch of 500 sentences.
         f"multi30k/4_train_sparse, seed 2: {expected} CPU hours",
         "fisher/4_train_sparse, seed 1: not known",
         "fisher/4_train_sparse, seed 2: not known",
-        f"{expected} CPU hours, judged by out/table.csv",
+        f"{expected} CPU hours at most, judged by out/table.csv, and 2 runs of which nothing is "
+        "known",
     ]
     assert (simianer2012.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,3 +62,25 @@ def hours(
         return None
     share = training_sentences / known.training_sentences if known.training_sentences else 1.0
     return known.cpu_minutes * iterations * max(share, 1.0) / 60.0
+
+
+def print_hours(rows: Iterable[tuple[str, bool, float | None]], path: Path) -> None:
+    """Print the CPU hours of rows, and their sum.
+
+    Parameters
+    ----------
+    rows
+        What each is called, whether it is done, and otherwise its `hours`.
+    path : path
+        The table that they are judged by.
+    """
+    total, unknown = 0.0, 0
+    for said, done, found in rows:
+        if done:
+            print(f"{said}: done")
+            continue
+        print(f"{said}: " + ("not known" if found is None else f"{found:.2f} CPU hours"))
+        total += found or 0.0
+        unknown += found is None
+    more = f", and {unknown} runs of which nothing is known" if unknown else ""
+    print(f"{total:.2f} CPU hours at most, judged by {path}{more}")

@@ -15,7 +15,7 @@ import csv
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -285,24 +285,16 @@ def write(found: Mapping[str, Sequence[Result]], folder: Path) -> None:
                 writer.writerow(["" if values[c] is None else values[c] for c in columns])
 
 
-def print_forecast(keys: Sequence[str], seeds: Sequence[int], options: Options) -> None:
-    """Print the CPU hours that runs may take, judged by those that were measured."""
+def forecasts(
+    keys: Sequence[str], seeds: Sequence[int], options: Options
+) -> Iterator[tuple[str, bool, float | None]]:
+    """Yield what `forecast.print_hours` takes."""
     measured = forecast.read_measured(MEASURED) if MEASURED.is_file() else {}
-    total, unknown = 0.0, 0
     for key in keys:
+        iterations = 8 if "experiment=green2013" in ROWS[key].overrides else 15
+        hours = forecast.hours(measured, CORPUS, key, 0, iterations)
         for seed in seeds:
-            if Result.load(place(options, key, seed)) is not None:
-                print(f"{key} seed {seed}: done")
-                continue
-            iterations = 8 if "experiment=green2013" in ROWS[key].overrides else 15
-            hours = forecast.hours(measured, CORPUS, key, 0, iterations)
-            print(
-                f"{key} seed {seed}: "
-                + ("not known" if hours is None else f"{hours:.2f} CPU hours")
-            )
-            total += hours or 0.0
-            unknown += hours is None
-    print(f"{total:.2f} CPU hours at most, and {unknown} runs of which nothing is known")
+            yield f"{key} seed {seed}", Result.load(place(options, key, seed)) is not None, hours
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -330,7 +322,8 @@ def do_runs(given: argparse.Namespace) -> list[str]:
     )
     keys = given.rows or list(ROWS)
     if given.forecast:
-        print_forecast(keys, given.seeds, options)
+        rows = forecasts(keys, given.seeds, options)
+        forecast.print_hours(rows, MEASURED.relative_to(REPOSITORY))
         return []
     # The copy of the language model that loads at once lies beside it, where one can write.
     options.folder.mkdir(parents=True, exist_ok=True)

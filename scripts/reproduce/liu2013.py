@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -342,15 +342,13 @@ def write_tables(folder: Path, output: Path) -> None:
     tables.plot(output / "bleu-by-features.png", sections)
 
 
-def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) -> None:
-    """Print the CPU hours that rows may take at most; what is done takes none."""
+def forecasts(
+    keys: Sequence[str], names: Sequence[str], options: Options
+) -> Iterator[tuple[str, bool, float | None]]:
+    """Yield what `forecast.print_hours` takes."""
     measured = forecast.read_measured(MEASURED)
-    total = 0.0
     for name in names:
         for key in keys:
-            if Result.load(options.folder / name / key) is not None:
-                print(f"{name}/{key}: done")
-                continue
             row = ROWS[key]
             values = len(options.grids.get(row.swept, ())) if row.swept else 0
             swept = options.sweep_iterations or options.iterations
@@ -361,9 +359,7 @@ def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) 
             known = next((k for k in like if (name, k) in measured), "oscar")
             sentences = options.train_sentences or SENTENCES.get(name, 0)
             hours = forecast.hours(measured, name, known, sentences, iterations)
-            print(f"{name}/{key}: " + ("not known" if hours is None else f"{hours:.1f} CPU hours"))
-            total += hours or 0.0
-    print(f"{total:.1f} CPU hours at most, judged by {MEASURED.relative_to(REPOSITORY)}")
+            yield f"{name}/{key}", Result.load(options.folder / name / key) is not None, hours
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -449,7 +445,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
     names = chosen_corpora(given)
     if given.forecast:
-        print_forecast(keys, names, options)
+        rows = forecasts(keys, names, options)
+        forecast.print_hours(rows, MEASURED.relative_to(REPOSITORY))
         return []
     failed = []
     for name in names:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -333,25 +333,21 @@ def _training_sentences(name: str) -> int:
     return sum(lines.size for lines in split["train"][:-1])
 
 
-def print_forecast(keys: Sequence[str], names: Sequence[str], options: Options) -> None:
-    """Print the CPU hours that rows may take; what is done takes none."""
+def forecasts(
+    keys: Sequence[str], names: Sequence[str], options: Options
+) -> Iterator[tuple[str, bool, float | None]]:
+    """Yield what `forecast.print_hours` takes."""
     measured = forecast.read_measured(MEASURED) if MEASURED.is_file() else {}
-    total = 0.0
     for name in names:
         for key in keys:
+            # Other rows on the same set, and with more features, decode as much.
+            known = [key, *(k for k in ROWS if ROWS[k].on_train == ROWS[key].on_train)]
+            like = next((k for k in known if (name, k) in measured), key)
+            sentences = options.train_sentences or _training_sentences(name)
+            hours = forecast.hours(measured, name, like, sentences, options.epochs)
             for seed in options.seeds:
-                said = f"{name}/{key}, seed {seed}"
-                if Result.load(place(options.folder, name, key, seed)) is not None:
-                    print(f"{said}: done")
-                    continue
-                # Other rows on the same set, and with more features, decode as much.
-                known = [key, *(k for k in ROWS if ROWS[k].on_train == ROWS[key].on_train)]
-                like = next((k for k in known if (name, k) in measured), key)
-                sentences = options.train_sentences or _training_sentences(name)
-                hours = forecast.hours(measured, name, like, sentences, options.epochs)
-                print(f"{said}: " + ("not known" if hours is None else f"{hours:.1f} CPU hours"))
-                total += hours or 0.0
-    print(f"{total:.1f} CPU hours, judged by {MEASURED.relative_to(REPOSITORY)}")
+                done = Result.load(place(options.folder, name, key, seed)) is not None
+                yield f"{name}/{key}, seed {seed}", done, hours
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -415,7 +411,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     keys = with_starts(given.rows or list(ROWS))
     names = chosen_corpora(given)
     if given.forecast:
-        print_forecast(keys, names, options)
+        rows = forecasts(keys, names, options)
+        forecast.print_hours(rows, MEASURED.relative_to(REPOSITORY))
         return []
     failed = []
     for name in names:
