@@ -144,11 +144,13 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
         name = str(group[0].path)
         if _recorded(group[0]):
             own = " ".join(override for override in key if override and override not in common)
-            if len(groups) == 1 and len(group) > 1:
-                # A sweep over seeds: all overrides are common.
+            if own:
+                name = own
+            elif len(groups) == 1:
+                # One run, or a sweep over seeds: all overrides are common.
                 name = os.path.commonpath([output.path for output in group])
-            # One run alone, or the system without overrides of its own.
-            name = own or (name if len(group) == 1 or len(groups) == 1 else " ".join(key))
+            elif len(group) > 1:
+                name = " ".join(key)
             name = name or "default"
             seeds = Counter(output.seed for output in group)
             if len(seeds) < len(group):
