@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from optim_reference import prox
 
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.regularizers import L1, NoRegularizer, Oscar
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -132,6 +133,46 @@ def test_long_sparse_run_equals_eager():
     assert 0 < np.count_nonzero(eager.w) < 60
 
 
+@pytest.mark.parametrize(
+    "regularizer", [L1(0.4), L2(0.4), ElasticNet(0.3, 0.2)], ids=lambda r: type(r).__name__
+)
+def test_regularized_once_an_epoch(regularizer):
+    """Plain steps, and then as many proximal steps as there were, on each weight by itself."""
+    generator = np.random.default_rng(4)
+    w, squares = generator.normal(size=12), np.zeros(12)
+    w[:3] = 0
+    parameter = parameter_of(w)
+    optimizer = AdaGrad([parameter], 0.1, regularizer, unregularized=2, regularize_each="epoch")
+    assert not optimizer.compiled()
+    for epoch in range(5):
+        steps = (7, 1, 4, 0, 9)[epoch]
+        for number in range(steps):
+            if number == 3:
+                # In the midst of an epoch: nothing is due, and what counts is kept.
+                optimizer.flush()
+                state = optimizer.state_dict()
+                parameter = parameter_of([*parameter.tolist(), 0.0])
+                w, squares = np.append(w, 0), np.append(squares, 0)
+                made = {"unregularized": 2, "regularize_each": "epoch"}
+                optimizer = AdaGrad([parameter], 0.7, regularizer, **made)
+                optimizer.load_state_dict(state)
+            chosen = np.sort(generator.choice(w.size - 1, 4, replace=False)) + 1
+            entries = [(int(i), float(generator.normal())) for i in chosen]
+            set_gradient(parameter, entries)
+            optimizer.step()
+            for i, g in entries:
+                squares[i] += g * g
+                w[i] -= 0.1 * g / np.sqrt(squares[i])
+            optimizer.catch_up(torch.arange(w.size))
+            assert parameter.tolist() == pytest.approx(w, abs=1e-12)
+        optimizer.end_epoch()
+        for i in range(2, w.size):
+            for _ in range(steps if squares[i] > 0 else 0):
+                w[i] = prox(regularizer, w[i], 0.1 / np.sqrt(squares[i]))
+        assert parameter.tolist() == pytest.approx(w, abs=1e-12)
+    assert (w[1:] == 0).any() == isinstance(regularizer, L1 | ElasticNet)
+
+
 def test_without_regularizer_it_is_plain_adagrad():
     generator = np.random.default_rng(1)
     parameters = [parameter_of(np.zeros(10)) for _ in range(3)]
@@ -243,6 +284,7 @@ def test_closure_and_autograd():
         ({"lr": float("inf")}, "lr"),
         ({"unregularized": -1}, "unregularized"),
         ({"initial_accumulator": -1.0}, "initial_accumulator"),
+        ({"regularize_each": "round"}, "regularize_each must be step or epoch, not 'round'"),
     ],
 )
 def test_arguments_are_checked(arguments, message):

@@ -165,7 +165,8 @@ effect(part("regularizer"), "regularizer._target_ regularizer.strength regulariz
 effect(part("regularizer"), "regularizer.lambda2 regularizer.dimension")
 effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
 effect(part("optimizer"), "optimizer.initial_precision")
-effect(part("optimizer"), "optimizer.regularize_dense optimizer.schedule")
+effect(part("optimizer"), "optimizer.regularize_dense optimizer.regularize_each")
+effect(part("optimizer"), "optimizer.schedule")
 effect(lambda c: "optimizer" in c.parts and c.tuner != "grouping", "optimizer.average")
 effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
@@ -281,6 +282,10 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         (
             ["regularizer=none", "optimizer.regularize_dense=true"],
             "regularizer=none pulls at no weight, and optimizer.regularize_dense=true would",
+        ),
+        (
+            ["regularizer=none", "optimizer.regularize_each=epoch"],
+            "regularizer=none pulls at no weight, and optimizer.regularize_each=epoch would",
         ),
         (
             [*FILES, "data.dev=[a,b]", "data.test=[a,b]", "data.folders=x"],

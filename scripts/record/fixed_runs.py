@@ -50,6 +50,7 @@ _NO_PENALTY: Final = ("regularizer=none",)
 _ONLINE: Final = {
     "adagrad": (),
     "adagrad-l2": ("regularizer=l2",),
+    "adagrad-epoch": ("optimizer.regularize_each=epoch",),
     "adagrad-average": ("tuner.result=average",),
     "sgd": ("optimizer=sgd", *_NO_PENALTY),
     "sgd-average": (

@@ -134,6 +134,7 @@ RULES: Final = {
         (_one_of("derivation", "string"), "tuner.unique"),
         (_one_of("dev", "train"), "tuner.tune_on"),
         (_one_of("best", "last", "average"), "tuner.result"),
+        (_one_of("step", "epoch"), "optimizer.regularize_each"),
         (_one_of("bootstrap", "randomization"), "test"),
         (_one_of("text", "markdown", "latex", "csv"), "table"),
     )

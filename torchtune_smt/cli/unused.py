@@ -20,6 +20,8 @@ from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
 
 _SETS: Final = ("train", "dev", "test")
+# What an optimizer does with a regularizer.
+_OF_REGULARIZER: Final = ("optimizer.regularize_dense", "optimizer.regularize_each")
 # What a decoder may be given by the name of an argument, and the options that say what it is.
 _OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
 
@@ -163,11 +165,11 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
     pulls_at_none = behaves_as(parts.regularizer, NoRegularizer, "value", "prox")
     if not optimizer.regularizes:
         reason = f"{optimizer.name} takes no regularizer"
-        unused["optimizer.regularize_dense"] = reason
+        unused |= dict.fromkeys(_OF_REGULARIZER, reason)
         if not pulls_at_none:
             unused.setdefault("regularizer", reason)
     elif pulls_at_none:
-        unused["optimizer.regularize_dense"] = "regularizer=none pulls at no weight"
+        unused |= dict.fromkeys(_OF_REGULARIZER, "regularizer=none pulls at no weight")
     return unused
 
 

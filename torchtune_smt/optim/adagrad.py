@@ -12,13 +12,15 @@ from torch.optim.optimizer import ParamsT
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.optim.sparse import CHUNK, Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
     is_lazy,
     is_separable,
 )
+
+EACH = ("step", "epoch")
 
 
 class AdaGrad(SparseOptimizer):
@@ -32,7 +34,12 @@ class AdaGrad(SparseOptimizer):
     `ElasticNet`, have a closed form. It is taken, with the old G, before a coordinate is touched
     again or read; see `SparseOptimizer`.
 
-    State per coordinate: G (dtype of the parameter) and the last step that it has seen (int32).
+    With `regularize_each` "epoch", steps are plain AdaGrad, and `end_epoch` regularises: n times, n
+    the number of steps since the last time, with the G of then. That is as much as "step" does to a
+    coordinate that no step of the epoch touches.
+
+    State per coordinate: G (dtype of the parameter) and, with "step", the last step that it has
+    seen (int32).
 
     Parameters
     ----------
@@ -47,6 +54,8 @@ class AdaGrad(SparseOptimizer):
         This many first coordinates (the dense features) are exempt.
     initial_accumulator : float
         G at the start, 0 or more.
+    regularize_each : {"step", "epoch"}
+        When weights are regularised (Simianer et al. 2012 did it once an epoch).
 
     Raises
     ------
@@ -68,11 +77,21 @@ class AdaGrad(SparseOptimizer):
         *,
         unregularized: int = 0,
         initial_accumulator: float = 0.0,
+        regularize_each: str = "step",
     ) -> None:
-        given = {"regularizer": regularizer, "unregularized": unregularized}
-        super().__init__(params, {"lr": lr, **given, "initial_accumulator": initial_accumulator})
+        given = {
+            "regularizer": regularizer,
+            "unregularized": unregularized,
+            "initial_accumulator": initial_accumulator,
+            "regularize_each": regularize_each,
+        }
+        super().__init__(params, {"lr": lr, **given})
 
     def _check_group(self, group: Group) -> None:
+        if group["regularize_each"] not in EACH:
+            raise ValueError(
+                f"regularize_each must be {' or '.join(EACH)}, not {group['regularize_each']!r}"
+            )
         if not 0 <= group["initial_accumulator"] < float("inf"):
             raise ValueError(
                 f"initial_accumulator must be finite, 0 or more, not {group['initial_accumulator']}"
@@ -105,14 +124,36 @@ class AdaGrad(SparseOptimizer):
 
     def puts_off(self, group: Group) -> bool:
         """Say whether weights of a group can be out of date."""
-        return elastic_strengths(group["regularizer"]) != (0, 0)
+        return _each_step(group) and elastic_strengths(group["regularizer"]) != (0, 0)
+
+    def compiled(self, parameter: Tensor | None = None) -> bool:
+        """Say whether `step_rows` can work on a parameter; see `SparseOptimizer.compiled`."""
+        return _each_step(self._find(parameter)[0]) and super().compiled(parameter)
+
+    @torch.no_grad()
+    def end_epoch(self) -> None:
+        """Learn that an epoch is over: with `regularize_each` "epoch" it is time; O(D)."""
+        for group in self.param_groups:
+            for parameter in () if _each_step(group) else group["params"]:
+                if parameter in self.state:
+                    self._regularize(parameter, self._prepared(group, parameter))
+
+    def _regularize(self, parameter: Tensor, state: State) -> None:
+        """Regularise all coordinates for the steps since the last time."""
+        for begin in range(0, parameter.numel(), CHUNK):
+            indices = parameter[begin : begin + CHUNK].nonzero()[:, 0] + begin
+            weight = parameter.index_select(0, indices)
+            divisor = self._divisor(state["sum"].index_select(0, indices))
+            times = torch.full_like(indices, state["step"] - state["regularized"])
+            weight = _regularized(weight, divisor, times, indices, self._pending[parameter])
+            parameter.index_copy_(0, indices, weight)
+        state["regularized"] = state["step"]
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
-        return {
-            "step": 0,
-            "sum": parameter.new_empty(0),
-            "last": parameter.new_empty(0, dtype=torch.int32),
-        }
+        state = {"step": 0, "sum": parameter.new_empty(0)}
+        if _each_step(group):
+            return {**state, "last": parameter.new_empty(0, dtype=torch.int32)}
+        return {**state, "regularized": 0}
 
     def _fill(self, group: Group, state: State, name: str) -> float:
         value: float = state["step"] if name == "last" else group["initial_accumulator"]
@@ -124,20 +165,25 @@ class AdaGrad(SparseOptimizer):
         settings = self._pending[parameter]
         weight = parameter.index_select(0, indices)
         accumulated = state["sum"].index_select(0, indices)
-        late = state["step"] - state["last"].index_select(0, indices)
-        weight = _regularized(weight, self._divisor(accumulated), late, indices, settings)
+        if _each_step(group):
+            late = state["step"] - state["last"].index_select(0, indices)
+            weight = _regularized(weight, self._divisor(accumulated), late, indices, settings)
         accumulated.addcmul_(gradient, gradient)
         divisor = self._divisor(accumulated)
         # Where G = 0, g is 0 too (or its square is, in floating point).
         update = torch.where(divisor > 0, gradient / divisor, 0)
         weight.sub_(update, alpha=group["lr"])
-        weight = _regularized(weight, divisor, None, indices, settings)
         state["step"] += 1
+        if _each_step(group):
+            weight = _regularized(weight, divisor, None, indices, settings)
+            state["last"].index_fill_(0, indices, state["step"])
         parameter.index_copy_(0, indices, weight)
         state["sum"].index_copy_(0, indices, accumulated)
-        state["last"].index_fill_(0, indices, state["step"])
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        if "last" not in state:
+            # It waits for the end of the epoch.
+            return
         late = state["step"] - state["last"].index_select(0, indices)
         weight = parameter.index_select(0, indices)
         divisor = self._divisor(state["sum"].index_select(0, indices))
@@ -165,6 +211,12 @@ class AdaGrad(SparseOptimizer):
             first,
         )
         return int(done)
+
+
+def _each_step(group: Group) -> bool:
+    """Say whether a group is regularised after each step, and not at the end of an epoch."""
+    each: bool = group["regularize_each"] == "step"
+    return each
 
 
 def _regularized(
