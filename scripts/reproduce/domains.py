@@ -150,7 +150,7 @@ def _means(rows: Bags, words: int, label: Int64, before: Float64) -> Float64:
 def split_corpus(name: str, k: int, seed: int) -> Split:
     """Return the lines of each domain of a corpus."""
     dataset = Dataset(**configuration([f"data={name}"]).data)
-    corpora = {one: _read(dataset, one) for one in SETS[name]}
+    corpora = {one: read_set(dataset, one) for one in SETS[name]}
     lower = {
         one: [[word.lower() for word in sentence] for sentence in corpus.source]
         for one, corpus in corpora.items()
@@ -214,30 +214,31 @@ def write_data(name: str, folder: Path) -> None:
     with atomic_folder(folder) as beside:
         out = Corpus([], [], [])
         for one, domains in split.items():
-            corpus = _read(dataset, one)
+            corpus = read_set(dataset, one)
             domain = {int(line): d for d, lines in enumerate(domains, 1) for line in lines}
             if domain.keys() != set(corpus.lines):
                 raise InputError(f"has other lines than {one} of {name}", path=path)
             labels = [domain[line] for line in corpus.lines]
             last = len(domains)
             kept = [i for i, label in enumerate(labels) if label != last]
-            _write(beside, one, _chosen(corpus, kept), languages)
+            write_set(beside, one, chosen(corpus, kept), languages)
             if one == "train":
                 with atomic_writer(beside / LABELS) as file:
                     file.writelines(f"{labels[i]}\n" for i in kept)
             else:
                 apart = [i for i, label in enumerate(labels) if label == last]
-                out = out.followed_by(_chosen(corpus, apart))
-        _write(beside, OUT, out, languages)
+                out = out.followed_by(chosen(corpus, apart))
+        write_set(beside, OUT, out, languages)
         (beside / path.name).write_text(text, "utf-8")
 
 
-def _read(dataset: Dataset, name: str) -> Corpus:
+def read_set(dataset: Dataset, name: str) -> Corpus:
     """Return a set by its name, with pairs that are too long for training."""
     return replace(dataset, test=name).require("test")
 
 
-def _chosen(corpus: Corpus, numbers: Sequence[int]) -> Corpus:
+def chosen(corpus: Corpus, numbers: Sequence[int]) -> Corpus:
+    """Return some sentences of a set."""
     return Corpus(
         [corpus.source[i] for i in numbers],
         [corpus.references[i] for i in numbers],
@@ -245,11 +246,13 @@ def _chosen(corpus: Corpus, numbers: Sequence[int]) -> Corpus:
     )
 
 
-def _write(folder: Path, name: str, corpus: Corpus, languages: tuple[str, str]) -> None:
+def write_set(folder: Path, name: str, corpus: Corpus, languages: tuple[str, str]) -> list[Path]:
+    """Write a set to a folder; return its files, the source first."""
     source, target = (folder / f"{name}.{language}" for language in languages)
     n = len(corpus.references[0])
     targets = [target] if n == 1 else [Path(f"{target}.{i}") for i in range(n)]
     write_corpus(corpus, source, targets)
+    return [source, *targets]
 
 
 def main() -> int:

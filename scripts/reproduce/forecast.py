@@ -64,14 +64,14 @@ def hours(
     return known.cpu_minutes * iterations * max(share, 1.0) / 60.0
 
 
-def print_hours(rows: Iterable[tuple[str, bool, float | None]], path: Path) -> None:
+def print_hours(rows: Iterable[tuple[str, bool, float | None]], path: Path | str) -> None:
     """Print the CPU hours of rows, and their sum.
 
     Parameters
     ----------
     rows
         What each is called, whether it is done, and otherwise its `hours`.
-    path : path
+    path : path or str
         The table that they are judged by.
     """
     total, unknown = 0.0, 0

@@ -33,6 +33,11 @@ LOG = "train.log"
 SWEEP = "sweep"
 
 
+def said_path(path: Path) -> str:
+    """Return a path as a run is told it: nothing of the machine, where that can be."""
+    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
+
+
 class Process(Protocol):
     """What is needed of `subprocess.Popen`."""
 

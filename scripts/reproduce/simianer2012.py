@@ -32,7 +32,7 @@ from command_line import (
 )
 from domains import OUT
 from measured import measured, training_sentences
-from runs import LOG, REPOSITORY, WEIGHTS, Run, complete
+from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, said_path
 from tables import Section, tuning_set
 from tuned import Corpus
 
@@ -172,19 +172,14 @@ def data_folder(folder: Path, name: str) -> Path:
     return folder / name / "data"
 
 
-def _path(path: Path) -> str:
-    """Return a path as a run is told it: nothing of the machine, where that can be."""
-    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
-
-
 def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
     """Return the overrides that all rows of a corpus have."""
     # Those of shards have no effect without any.
     extra = (o for o in options.extra if not o.startswith("parallel."))
     return (
         f"data={name}",
-        f"data.folders=[{_path(data_folder(options.folder, name))}]",
-        f"model.folder={_path(options.folder / name / 'model')}",
+        f"data.folders=[{said_path(data_folder(options.folder, name))}]",
+        f"model.folder={said_path(options.folder / name / 'model')}",
         "experiment=simianer2012",
         *extra,
     )
@@ -196,7 +191,7 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     overrides += [f"tuner.epochs={options.epochs}", *row.overrides]
     if row.start:
         start = place(options.folder, name, row.start, seed) / WEIGHTS
-        overrides += ["init=file", f"init.file={_path(start)}"]
+        overrides += ["init=file", f"init.file={said_path(start)}"]
     if not row.on_train:
         return (*overrides, f"threads={options.workers}")
     if options.train_sentences:
@@ -205,7 +200,7 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     if row.by_domain:
         labels = data_folder(options.folder, name) / domains.LABELS
         shards = [o for o in shards if not o.startswith("parallel.shards=")]
-        shards.append(f"parallel.labels={_path(labels)}")
+        shards.append(f"parallel.labels={said_path(labels)}")
     return (*overrides, *shards, f"engine.workers={options.workers}", "threads=1")
 
 

@@ -218,9 +218,9 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
             active,
             f"{r.reused:,}",
             f"{r.devtest:.2f}",
-            _p_value(r.p_devtest, r, baseline),
+            p_cell(r.p_devtest, r, baseline),
             f"{r.test:.2f}",
-            _p_value(r.p_test, r, baseline),
+            p_cell(r.p_test, r, baseline),
             f"{r.best} of {r.iterations}",
             f"{r.minutes:.1f}",
             f"{r.cpu_minutes:.1f}",
@@ -237,7 +237,8 @@ def tuning_set(result: Result) -> str:
     return result.tuning_set.replace("train", f"train ({number} sentences)")
 
 
-def _p_value(p: float | None, result: Result, baseline: str) -> str:
+def p_cell(p: float | None, result: Result, baseline: str) -> str:
+    """Return a p-value as a cell of a table: bold where it is significant."""
     if p is None:
         return "baseline" if result.row == baseline else result.significance
     return f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}"

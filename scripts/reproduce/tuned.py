@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -18,7 +18,7 @@ from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.grammar_decoder import GrammarDecoder
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.sentences import Sentences
@@ -56,6 +56,8 @@ class Corpus:
         Of train.py; all runs have them.
     splits : dict of str to str
         The sets of the data that stand for ``devtest``, ``test`` and perhaps others.
+    reuse_k : int
+        Features that fire in so many best translations of a sentence of test are reused.
 
     Attributes
     ----------
@@ -65,7 +67,10 @@ class Corpus:
         The most that a sentence of test has.
     """
 
-    def __init__(self, overrides: Sequence[str], splits: dict[str, str]) -> None:
+    def __init__(
+        self, overrides: Sequence[str], splits: dict[str, str], reuse_k: int = REUSE_K
+    ) -> None:
+        self._reuse_k = reuse_k
         cfg = configuration(overrides)
         dataset = Dataset(**cfg.data)
         train = dataset.require("train", training=True)
@@ -91,8 +96,7 @@ class Corpus:
     def test(self, overrides: Sequence[str], folder: Path, output: Path) -> Features:
         """Translate test with a run's weights, and count the features.
 
-        Reused features are those that fire in the `REUSE_K` best translations of test. Where a run
-        has groups of features, they are counted.
+        Where a run has groups of features, they are counted.
 
         Parameters
         ----------
@@ -106,7 +110,7 @@ class Corpus:
         def lists() -> Iterator[KBest]:
             for begin in range(0, len(sources), BATCH):
                 batch = sources[begin : begin + BATCH]
-                for kbest in decoder.decode(batch, weights, k=REUSE_K):
+                for kbest in decoder.decode(batch, weights, k=self._reuse_k):
                     lines.append(kbest.text(0))
                     yield kbest
 
@@ -135,7 +139,9 @@ class Corpus:
     def _references(self, name: str) -> list[list[str]]:
         return [[" ".join(words) for words in row] for row in self._sets[name].references]
 
-    def _system(self, overrides: Sequence[str], folder: Path) -> tuple[HieroDecoder, Weights]:
+    def _system(
+        self, overrides: Sequence[str], folder: Path
+    ) -> tuple[GrammarDecoder[Any], Weights]:
         cfg = configuration(overrides)
         templates = [instantiate(template) for template in cfg.features.templates]
         decoder = instantiate(cfg.decoder, _partial_=True)(self._model, templates=templates)
