@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -359,6 +360,28 @@ def test_what_a_fork_meets_stays_with_it(toy, toy_sources):
     assert fork.features.names(range(len(names))) == names
     assert decoder.features.names(range(len(decoder.features))) == names
     assert as_lists(decoder.decode(toy_sources[3:], weights)) == as_lists(found)
+
+
+def test_siblings_decode_in_threads(toy, toy_sources):
+    """What one meets all know; the lists are those of a decoder that is alone."""
+    decoder, other = toy(), toy()
+    weights = toy_weights(decoder)
+    siblings = [decoder.sibling() for _ in range(3)]
+    batches = [[source] for source in toy_sources] * 2
+    with ThreadPoolExecutor(len(siblings)) as pool:
+        # Each has every third, and in the second round those of others.
+        parts = [(n, batches[n::3]) for n in range(len(siblings))]
+        found = list(pool.map(lambda p: [siblings[p[0]].decode(b, weights) for b in p[1]], parts))
+    for (_, part), lists in zip(parts, found, strict=True):
+        for sources, (a,) in zip(part, lists, strict=True):
+            (b,) = other.decode(sources, weights)
+            assert a.features is decoder.features
+            assert a.score.tolist() == pytest.approx(b.score.tolist(), abs=1e-12)
+            assert [a.text(h) for h in range(len(a))] == [b.text(h) for h in range(len(b))]
+            for h in range(len(a)):
+                assert features_of(a, h, a.features) == features_of(b, h, b.features)
+    names, expected = (d.features.names(range(len(d.features))) for d in (decoder, other))
+    assert sorted(names) == sorted(expected)
 
 
 def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -218,6 +222,88 @@ def test_the_kernel_spells_as_templates_do(given_rules, chosen, data):
         names = store.features.names(range(len(store.features)))
         found.append((names, of.begin.tolist(), of.id[of.feature].tolist()))
     assert found[0] == found[1]
+
+
+class Oriented:
+    """As many rows of each rule as there are orientations, which are written one by one."""
+
+    name = "oriented"
+
+    def features(self, source, target):
+        return [f"oriented:{len(source)}"]
+
+    def oriented_features(self, source, target, orientation, *, behind):
+        return [f"oriented:{orientation}{behind}:{'_'.join(source)}~{'_'.join(target)}"]
+
+
+THREADS = 4
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def in_threads(function):
+    """Return what a function of a thread's number returns in threads that begin together."""
+    together = Barrier(THREADS)
+
+    def begin(number):
+        together.wait()
+        return function(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(begin, range(THREADS)))
+
+
+@pytest.mark.parametrize("templates", [TEMPLATES, [SlowId(), SlowNgram()], [RuleId(), Oriented()]])
+@pytest.mark.usefixtures("restless")
+def test_threads_find_what_one_thread_finds(templates):
+    """Rules that all ask for at once, or each before the others; copied words, too."""
+    count, words = 400, [f"w{i}" for i in range(40)]
+    rules = [Rule((f"s{i}", f"s{i % 7}"), (f"t{i}",), (0.0, 0.0)) for i in range(count)]
+    orientations = ["monotone", "swap"] if isinstance(templates[-1], Oriented) else []
+    grammar = to_grammar(rules)
+    for seed in range(5):
+        shared = RuleFeatures(grammar, templates, Vocabulary(["dense"]), orientations)
+        alone = RuleFeatures(grammar, templates, Vocabulary(["dense"]), orientations)
+
+        def found(store, number, seed=seed):
+            """Return the names of each rule's rows, as asked for part by part."""
+            generator = np.random.default_rng((seed, number))
+            asked = np.arange(count) if number % 2 else generator.permutation(count)
+            names = {}
+            for part in np.array_split(asked, 20):
+                copied = generator.choice(words, 5).tolist()
+                of = store.of_sentence(part, copied)
+                assert (np.diff(of.id) > 0).all()
+                keys = [key for key in [*part.tolist(), *copied] for _ in range(of.rows)]
+                for row, key in enumerate(keys):
+                    ids = of.id[of.feature[of.begin[row] : of.begin[row + 1]]]
+                    names.setdefault((key, row % of.rows), store.features.names(ids))
+            return names
+
+        stores = [shared.sibling() for _ in range(THREADS)]
+        results = in_threads(lambda number, own=stores: found(own[number], number))
+        for number, result in enumerate(results):
+            assert result == found(alone, number)
+        assert len(shared.features) == len(alone.features)
+
+
+def test_a_rule_that_another_thread_has_begun_to_write_down():
+    rules = [Rule((f"s{i}",), (f"t{i}",), (0.0, 0.0)) for i in range(5)]
+    features = Vocabulary()
+    store = RuleFeatures(to_grammar(rules), [RuleId(), Oriented()], features, ["monotone", "swap"])
+    asked = np.arange(5)
+    whole = store.of_sentence(asked)
+    store._row_of[2:4, 1:] = 0
+    again = store.of_sentence(asked)
+    for found, expected in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_alignments_of_hierarchical_rules():

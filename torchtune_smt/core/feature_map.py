@@ -20,7 +20,7 @@ class FeatureMap:
     Parameters
     ----------
     source, target : Vocabulary
-        Not to be added to by another thread during a call.
+        Another thread may add to `source` during a call, and not to `target`.
     """
 
     def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
@@ -77,11 +77,14 @@ class FeatureMap:
         self._target_size = size
         if first == last:
             return
-        # The fewer names are looked up in the other vocabulary.
-        if size < last - first:
+        if size == self._same:
+            # All names of target are among the first of source, and no name is there twice.
+            found = np.full(last - first, -1, np.int32)
+        elif size < last - first:
+            # The fewer names are looked up in the other vocabulary.
             found = np.full(last - first, -1, np.int32)
             places, ids = self._in_source(0, size)
-            new = places >= first
+            new = (places >= first) & (places < last)
             found[places[new] - first] = ids[new]
         else:
             found = self.target.lookup_spans(*self.source.spans(np.arange(first, last)))

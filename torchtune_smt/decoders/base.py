@@ -217,3 +217,11 @@ class Decoder(ABC):
         other = copy(self)
         other.features = self.features.copy()
         return other
+
+    def sibling(self) -> Self:
+        """Return a decoder like this one, for another thread that decodes at the same time.
+
+        It may share the vocabulary of features, whose ids then depend on which thread is first; a
+        decoder that does not say how is forked.
+        """
+        return self.fork()

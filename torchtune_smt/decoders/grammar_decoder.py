@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
@@ -293,6 +294,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = super().fork()
         other._rule_features = self._new_rule_features(other.features)
+        return other
+
+    def sibling(self) -> Self:
+        """Return a decoder for another thread, with the same features: names are made once."""
+        other = copy(self)
+        other._rule_features = self._rule_features.sibling()
         return other
 
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:

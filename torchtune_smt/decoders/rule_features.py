@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from copy import copy
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -48,6 +49,10 @@ class SentenceFeatures(NamedTuple):
 
 class RuleFeatures:
     """The feature ids of each rule of a grammar, found when the rule is first asked for.
+
+    Of several threads each takes a `sibling`. They wait for nobody: a rule that two find at once
+    has the same names, so it gets the same ids, and the same row, from tables that do one call at
+    a time. Where a rule has its row, that row and its ids are in these tables already.
 
     Parameters
     ----------
@@ -114,17 +119,17 @@ class RuleFeatures:
         self._target_text: dict[int, str] = {}
 
     def of_sentence(self, rules: Int64, words: Sequence[str] = ()) -> SentenceFeatures:
-        """Return the features of rules, and behind them of those that copy source words.
-
-        Not to be called from two threads.
-        """
+        """Return the features of rules, and behind them of those that copy source words."""
         if not self.templates:
             begin = np.zeros(rules.size + len(words) + 1, np.int64)
             return SentenceFeatures(begin, np.empty(0, np.int32), 1, np.empty(0, np.int32))
-        missing = rules[self._row_of[rules, 0] == 0]
+        of_rules = self._row_of[rules]
+        # Another thread may have written down some of a rule's rows.
+        missing = rules[(of_rules == 0).any(axis=1)]
         if missing.size:
             self._find(missing)
-        rows = [self._row_of[rules].ravel(), *map(self._rows_of_word, words)]
+            of_rules = self._row_of[rules]
+        rows = [of_rules.ravel(), *map(self._rows_of_word, words)]
         if self._place.size < len(self.features):
             # A quarter more each time keeps the cost of growing constant per feature.
             self._place = np.zeros(max(len(self.features), self._place.size * 5 // 4), np.int32)
@@ -134,6 +139,12 @@ class RuleFeatures:
         ids.sort()
         number_rows(feature, ids, self._place)
         return SentenceFeatures(begin, feature, self.per_rule, ids)
+
+    def sibling(self) -> Self:
+        """Return one for another thread: what either finds, both know."""
+        other = copy(self)
+        other._place = np.zeros(0, np.int32)
+        return other
 
     def _rows_of_word(self, word: str) -> Int32:
         """Return the rows, plus one, of the rule that copies a source word."""

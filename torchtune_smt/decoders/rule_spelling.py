@@ -18,6 +18,8 @@ from torchtune_smt.grammar.base import Grammar
 class RuleSpelling:
     """Spells what the templates' `features` return, without a Python string for each name.
 
+    Several threads may ask at once.
+
     Parameters
     ----------
     grammar : Grammar

@@ -184,10 +184,9 @@ class StaleTuner(Tuner):
         self.online = online
         self.weights = online.weights
         self.strategy = strategy
-        # Decoders add the names that they meet to their vocabularies: each thread has its own.
         self._decoders = [online.decoder]
         if strategy.simulate is None:
-            self._decoders = [online.decoder.fork() for _ in range(strategy.workers)]
+            self._decoders = [online.decoder.sibling() for _ in range(strategy.workers)]
         # Those that are evaluated with read weights, too.
         self.weights.readers = len(self._decoders) + 2
         # Of the epoch under way: mini-batches that are done; with `simulate`, those that wait.
