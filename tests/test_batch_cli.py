@@ -21,6 +21,7 @@ from torchtune_smt.kbest.store import ListStore
 
 SHORT = ["tuner.iterations=2", "decoder.k=20", "decoder.pop_limit=10"]
 L1 = ["loss=hinge", "optimizer=cumulative_l1", "regularizer.strength=1e-5"]
+STARTED = "init.file=batch_l1/weights.txt.gz"
 TUNERS = {
     "pro": ["tuner=pro", "tuner.interpolation=1"],
     "pro_dense": ["tuner=pro", "features=dense"],
@@ -34,6 +35,7 @@ TUNERS = {
     "full": ["tuner=mira", "tuner.tune_on=train", "tuner.sentences=60", "lm=full"],
     "sample": ["tuner=pro", "tuner.sentences=30"],
     "one_thread": ["tuner=pro", "tuner.interpolation=1", "threads=1"],
+    "scale": ["tuner=mert", "tuner.sparse=scale", "tuner.result=last", "init=file", STARTED],
 }
 
 
@@ -55,6 +57,18 @@ def scores(out: str) -> dict[str, list[float]]:
     rows = [line.split() for line in out.splitlines()]
     found = [row for row in rows if len(row) == 4 and row[0] in ("dev", "test")]
     return {row[0]: [float(row[1]), float(row[2])] for row in found}
+
+
+def test_sparse_weights_keep_their_ratios(place, runs):
+    files = [place / f"batch_{name}/weights.txt.gz" for name in ("l1", "scale")]
+    values = [dict(zip(names, w.tolist(), strict=True)) for names, w in map(read_weights, files)]
+    sparse = [{n: w for n, w in found.items() if w != 0 and ":" in n} for found in values]
+    assert sparse[0].keys() == sparse[1].keys()
+    factors = [sparse[1][name] / sparse[0][name] for name in sparse[0]]
+    assert len(factors) > 50
+    np.testing.assert_allclose(factors, factors[0], rtol=1e-9)
+    assert factors[0] != pytest.approx(1.0)
+    assert values[0]["LanguageModel"] != values[1]["LanguageModel"]
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
@@ -158,6 +172,9 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
         (["tuner=pro", "tuner.epochs=2"], "there is no option tuner.epochs"),
         (["tuner=batch"], "tuner.solver._target_ is missing"),
         (["tuner=batch", "tuner.solver._target_=no.Such"], "no.Such: there is no such class"),
+        (["tuner=pro", "tuner.sparse=all"], "tuner.sparse must be each or scale, not 'all'"),
+        (["tuner.sparse=scale"], "there is no option tuner.sparse"),
+        (["tuner=mira", "tuner.sparse=scale"], "there are none to start from: name a weights file"),
         (["tuner=mert"], "up to 50 features, and there are templates .*: set features=dense"),
         (
             ["tuner=mert", "features=rule_id"],

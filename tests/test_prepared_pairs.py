@@ -208,5 +208,5 @@ def test_what_cannot_be():
     for factor, message in (([1.0, 2.0], "1 of those without any"), ([1.0], "for each feature")):
         with pytest.raises(ValueError, match=message):
             FeatureGroups(np.array([0, -1]), 1, np.array(factor))
-    with pytest.raises(ValueError, match="factors must be finite and above 0"):
+    with pytest.raises(ValueError, match="factors must be finite and not 0"):
         FeatureGroups(np.array([0, 1]), 1, np.array([1.0, 0.0]))

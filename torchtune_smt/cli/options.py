@@ -132,6 +132,7 @@ RULES: Final = {
         (_share().or_null(), "regularizer.fraction"),
         (_one_of("drop", "keep"), "tuner.zero_group"),
         (_one_of("derivation", "string"), "tuner.unique"),
+        (_one_of("each", "scale"), "tuner.sparse"),
         (_one_of("dev", "train"), "tuner.tune_on"),
         (_one_of("best", "last", "average"), "tuner.result"),
         (_one_of("step", "epoch"), "optimizer.regularize_each"),

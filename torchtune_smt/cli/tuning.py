@@ -40,12 +40,13 @@ from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.group_learner import GroupLearner
+from torchtune_smt.tuners.grouped_solver import ScaleSolver
 from torchtune_smt.tuners.sentences import evaluate
 
 # Options that are not the tuner's, but of how its rounds are run, and what it is given.
 _OF_RUN: Final = frozenset(
     "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
-    "solver dev passes learning minimizer clusters scaling merge_identical".split()
+    "sparse solver dev passes learning minimizer clusters scaling merge_identical".split()
 )
 
 
@@ -117,6 +118,7 @@ class Tuning:
 
         on_dev = task.tuning is task.sets["dev"]
         lists = None
+        scales = _scales(cfg)
         if "collector" in takes:
             if self._max_features and task.decoder.stored:
                 _check_list_features(task, self._max_features)
@@ -126,7 +128,7 @@ class Tuning:
         self.dimension.open(task, None if lists is None else lists.lists)
         others: dict[str, Callable[[], Any]] = {
             "collector": lambda: lists,
-            "solver": lambda: self._solver,
+            "solver": lambda: self._scaling(task, resumed) if scales else self._solver,
             "dimension": lambda: lambda: self.dimension.value,
             "learning": self._group_learning,
             "train": lambda: collector("learning", task.tuning),
@@ -248,6 +250,17 @@ class Tuning:
         fate = "they stay there" if kept else "removed at the end"
         return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
+    def _scaling(self, task: Task, resumed: bool) -> Solver:
+        """Return the solver, to which all sparse weights are one feature."""
+        weights = task.weights
+        if not resumed and not bool(weights.parameter[weights.n_dense :].any()):
+            raise InputError(
+                "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to "
+                "start from: name a weights file that has some (init=file init.file=), or leave "
+                "tuner.sparse out"
+            )
+        return ScaleSolver(self._solver, weights.n_dense)
+
     def _group_learning(self) -> GroupLearner:
         """Return how groups are learnt, with OSCAR's d unless lists tell it."""
         if self.dimension.source == "lists":
@@ -267,14 +280,22 @@ class Tuning:
         return Rounds(tuner, tuner.score, rounds=options.iterations, patience=options.patience)
 
 
+def _scales(cfg: DictConfig) -> bool:
+    """Return whether sparse weights keep their ratios, and have one factor."""
+    return bool(cfg.tuner.get("sparse") == "scale")
+
+
 def _max_features(cfg: DictConfig, parts: Parts, solver: Solver) -> int | None:
     """Return how many features a solver takes at most; MERT has a limit."""
+    if _scales(cfg):
+        return None
     most: int | None = getattr(solver, "max_features", None)
     if most and cfg.features.templates and not parts.decoder.stored:
         raise InputError(
             f"this tuner takes up to {most} features, and there are templates that make sparse "
             "ones without number: set features=dense, or take a tuner for many features, such as "
-            "tuner=mira or tuner=pro"
+            "tuner=mira or tuner=pro, or tune one factor of weights that they have "
+            "(tuner.sparse=scale)"
         )
     return most
 

@@ -40,7 +40,7 @@ class FeatureGroups:
     n_dense : int
         Ids below it are dense features.
     factor : float64 [D], optional
-        f_j, above 0; 1 of dense features, and of those in no group. Without it, all are 1.
+        f_j, not 0; 1 of dense features, and of those in no group. Without it, all are 1.
 
     Raises
     ------
@@ -59,8 +59,8 @@ class FeatureGroups:
             fixed = np.append(np.ones(self.n_dense, np.bool_), self.group[self.n_dense :] < 0)
             if factor.shape != self.group.shape or (factor[fixed[: factor.size]] != 1.0).any():
                 raise ValueError("there must be a factor for each feature, 1 of those without any")
-            if not ((factor > 0.0) & (factor < np.inf)).all():
-                raise ValueError("factors must be finite and above 0")
+            if not (np.isfinite(factor) & (factor != 0.0)).all():
+                raise ValueError("factors must be finite and not 0")
         sizes = self.sizes
         dense = np.arange(self.n_dense)
         if not np.array_equal(self.group[: self.n_dense], dense) or (sizes[dense] > 1).any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -13,15 +13,14 @@ import torch
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
-from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.batch import BatchTuner, PairSolver, Solution, Solver, wants_pairs
+from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
 from torchtune_smt.tuners.group_controls import check_control, controlled
 from torchtune_smt.tuners.group_learner import GroupLearner
+from torchtune_smt.tuners.grouped_solver import GroupedSolver
 from torchtune_smt.tuners.learn_groups import count_features
 
 if TYPE_CHECKING:
@@ -29,46 +28,6 @@ if TYPE_CHECKING:
 
 # Features that a message names, at most.
 SHOWN: Final = 5
-
-
-@dataclass(frozen=True)
-class GroupedSolver:
-    """Finds one weight for each group of features, with a solver that sees groups as features.
-
-    Parameters
-    ----------
-    solver : Solver
-    groups : FeatureGroups
-        Features in none of them get weight 0.
-    """
-
-    solver: Solver
-    groups: FeatureGroups
-
-    @property
-    def takes_pairs(self) -> bool:
-        """Whether the solver needs no more than pairs."""
-        return wants_pairs(self.solver)
-
-    @property
-    def sampler(self) -> PairSampler:
-        """What chooses the pairs of such a solver."""
-        return cast(PairSolver, self.solver).sampler
-
-    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `Solver.solve`."""
-        groups = self.groups
-        rows = groups.project(lists.rows, start.size)
-        projected = replace(lists, rows=rows, features=None)
-        solution = self.solver.solve(projected, groups.mean(start), seed)
-        return Solution(groups.unpack(solution.weights, start.size), solution.report)
-
-    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `PairSolver.solve_pairs`."""
-        groups = self.groups
-        projected = groups.project(pairs, start.size)
-        solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
-        return Solution(groups.unpack(solution.weights, start.size), solution.report)
 
 
 @dataclass(eq=False, repr=False)
