@@ -29,11 +29,18 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
     row = ROWS[key]
     chosen = options(tmp_path, "--small", "--workers", "2", "--set", "decoder.max_span=9")
     cfg = configuration(simianer2012.row_overrides("fisher", row, 3, chosen))
-    assert (cfg.data.name, cfg.seed, cfg.tuner.epochs) == ("fisher", 3, 2)
-    assert (cfg.decoder.k, cfg.decoder.max_span) == (50, 9)
+    assert (cfg.data.name, cfg.seed, cfg.decoder.max_span) == ("fisher", 3, 9)
     assert cfg.data.folders == [str(tmp_path / "fisher" / "data")]
     assert cfg.tuner.tune_on == row.tuning_set.split()[-1]
     assert len(cfg.features.templates) == (0 if row.features == "default" else 3)
+    start = str(tmp_path / "fisher" / f"{row.start}-seed3" / "weights.txt.gz")
+    assert cfg.init.file == (start if row.start else None)
+    assert configuration(simianer2012.corpus_overrides("fisher", chosen)).decoder.max_span == 9
+    if row.algorithm == "4+m":
+        assert (cfg.tuner.solver.C, cfg.tuner.sparse) == (0.01, "scale")
+        return
+    assert (cfg.decoder.k, cfg.tuner.epochs) == (50, 2)
+    assert cfg.loss.reduction == ("each" if row.algorithm == "1p" else "sum")
     algorithm = row.algorithm[-1] if "+" in row.algorithm else row.algorithm[0]
     strategy = {"1": "Serial", "2": "Mix", "3": "IterMix", "4": "IterSel"}[algorithm]
     assert cfg.parallel._target_.endswith(f".{strategy}")
@@ -43,9 +50,6 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
         labels = str(tmp_path / "fisher" / "data" / "train.domains")
         shards = (None, labels) if row.by_domain else (2, None)
         assert (cfg.parallel.shards, cfg.parallel.labels) == shards
-    start = str(tmp_path / "fisher" / f"{row.start}-seed3" / "weights.txt.gz")
-    assert cfg.init.file == (start if row.start else None)
-    assert configuration(simianer2012.corpus_overrides("fisher", chosen)).decoder.max_span == 9
 
 
 def test_rows_come_behind_those_that_they_start_from() -> None:
@@ -107,18 +111,20 @@ def test_rows_are_done_once_and_missing_ones_said(
     simianer2012.write_tables(chosen.folder, tmp_path / "out")
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if line.startswith(("| 1", "| 2", "| 3", "| 4"))]
-    assert len(rows) == len(ROWS) == 10
-    first = "| 1 | dev | default | 1 | 1,000 | 20.00 | 1.00 | 10.00 | 2.00 | 1.00 | 12 | 28.00 |"
+    assert len(rows) == len(ROWS) == 12
+    first = (
+        "| 1 | dev | default | 1 | 2 | 1,000 | 20.00 | 1.00 | 10.00 | 2.00 | 1.00 | 12 | 28.00 |"
+    )
     assert " | ".join(rows[0]) == first
-    assert rows[1][3] == rows[2][3] == "not run"
-    last = "| 4+1 | train, then dev | +id,ng,shape | not run | - | - | - | - | - | - | - | - |"
+    assert rows[1][3] == rows[2][3] == rows[3][3] == "not run"
+    last = "| 4+m | train, then dev | +id,ng,shape | not run" + 9 * " | -" + " |"
     assert " | ".join(rows[-1]) == last
     assert any(line.startswith("Multi30k, German-English") for line in lines)
     assert "Kept apart, as sentences of domain 4: " in "".join(lines)
     # p is 0.05 for neighbours, and 0.1 for 2 and 4: none is below 0.05.
-    assert rows[3][:2] == ["| 2", "train (500 sentences)"]
+    assert rows[4][:2] == ["| 2", "train (500 sentences)"]
     # Out of the domain it is 0.02 and 0.04.
-    assert rows[3][6:8] == ["0.25", "10.00<sup>3,4</sup>"]
+    assert rows[4][7:9] == ["0.25", "10.00<sup>3,4</sup>"]
     result = Result.load(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
     assert result is not None
     assert result.differs == pytest.approx({"2_train_sparse": 0.1, "3_train_sparse": 0.05})

@@ -52,9 +52,7 @@ def test_the_start_is_found_again():
     """Where weights are the minimum already, the factor is 1."""
     rng = np.random.default_rng(6)
     matrix = rng.normal(size=(200, 6))
-    best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(
-        pairs_of(matrix), np.zeros(6), ()
-    )
+    best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(pairs_of(matrix), np.zeros(6), ())
     solver = ScaleSolver(Pro(AllPairs(), sigma=1e4, tolerance=1e-9), DENSE)
     found = solver.solve_pairs(pairs_of(matrix), best.weights, ())
     np.testing.assert_allclose(found.weights, best.weights, rtol=1e-3, atol=1e-5)

@@ -38,7 +38,8 @@ from tuned import Corpus
 
 from torchtune_smt.core.textio import atomic_writer
 
-EPOCHS: Final = 10
+# The bitext has some 28 times as many sentences as dev.
+EPOCHS: Final = {"dev": 10, "train": 3}
 SMALL: Final = ("decoder.pop_limit=20", "decoder.k=50", "parallel.shards=2")
 SMALL_SENTENCES: Final = 60
 TITLE: Final = "Simianer et al. (2012): the results on News Commentary, with other data"
@@ -48,9 +49,13 @@ NOTES: Final = (
     f"< {tables.SIGNIFICANT}, approximate randomisation, 10,000 trials), as in the paper. Active: "
     "weights that are not 0, dense ones among them. Algorithm 1 and 2 return the average over "
     "epochs, Algorithms 3 and 4 the last epoch's weights.",
+    "A step is taken after each sentence, for all of its pairs in the wrong order, as the authors' "
+    "dtrain does; 1p is as their slides have it, with a step after each pair.",
     "Not in the paper: 4d has a shard for each domain of the training data; 4s starts from the "
     "dense weights that Algorithm 1 has tuned on dev; 4+1 is Algorithm 1 on dev, from the weights "
-    "of Algorithm 4 on. Times are those of a row alone, without that of the one it starts from.",
+    "of Algorithm 4 on; 4+m keeps these weights' sparse part but for one factor, which k-best MIRA "
+    "tunes on dev beside the dense weights. Times are those of a row alone, without that of the "
+    "one it starts from.",
     "Out: the test set out of the domain. Domains are clusters of source sentences (k-means of "
     "tf-idf vectors); the last one was left out of all that models are built from and tuned on, of "
     "devtest and of test, and its sentences of dev, devtest and test are the other test set.",
@@ -119,17 +124,24 @@ class Result(tables.Result):
     differs_out: dict[str, float] = field(default_factory=dict)
 
 
-DENSE: Final = ("features=dense",)
-SPARSE: Final = ("features=sparse",)
+EXPERIMENT: Final = "experiment=simianer2012"
+# A step after each sentence, for all of its pairs in the wrong order, as dtrain takes them.
+ALGORITHM: Final = (EXPERIMENT, "loss.reduction=sum")
+DENSE: Final = (*ALGORITHM, "features=dense")
+SPARSE: Final = (*ALGORITHM, "features=sparse")
 ON_TRAIN: Final = ("tuner.tune_on=train", "lm=folds")
 MIX: Final = (*ON_TRAIN, "parallel=mix", "tuner.result=average")
 ITERMIX: Final = (*ON_TRAIN, "parallel=itermix", "tuner.result=last")
 ITERSEL: Final = (*ON_TRAIN, "parallel=itersel", "tuner.result=last")
+# Dense weights, and one factor of all sparse ones.
+SCALE: Final = ("features=sparse", "tuner=mira", "tuner.sparse=scale", "decoder.k=100")
 MORE: Final = "+id,ng,shape"
 
 # In the order of the paper.
 ROWS: Final = {
     "1_dev_default": Row("1", "dev", "default", DENSE, Published("12", 28.0)),
+    # As the slides have it: a step after each pair.
+    "1_dev_default_each": Row("1p", "dev", "default", (EXPERIMENT, "features=dense")),
     "1_dev_sparse": Row("1", "dev", MORE, SPARSE, Published("180k", 28.15)),
     "2_train_default": Row("2", "train", "default", (*DENSE, *MIX), Published("12", 27.86)),
     "2_train_sparse": Row("2", "train", MORE, (*SPARSE, *MIX), Published("4.7M", 27.86)),
@@ -140,6 +152,7 @@ ROWS: Final = {
     "4_domains_sparse": Row("4d", "train", MORE, (*SPARSE, *ITERSEL), by_domain=True),
     "4_started_sparse": Row("4s", "train", MORE, (*SPARSE, *ITERSEL), start="1_dev_default"),
     "4_then_dev_sparse": Row("4+1", "train, then dev", MORE, SPARSE, start="4_train_sparse"),
+    "4_then_scale_sparse": Row("4+m", "train, then dev", MORE, SCALE, start="4_train_sparse"),
 }
 
 # What rows took that were done before.
@@ -153,10 +166,16 @@ class Options:
     folder: Path
     command: str
     train_sentences: int
+    # 0: as many as `EPOCHS` has.
     epochs: int
     seeds: tuple[int, ...]
     workers: int
     extra: tuple[str, ...]
+
+
+def epochs(row: Row, options: Options) -> int:
+    """Return how many epochs a row has."""
+    return options.epochs or EPOCHS["train" if row.on_train else "dev"]
 
 
 def with_starts(keys: Sequence[str]) -> list[str]:
@@ -180,7 +199,6 @@ def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
         f"data={name}",
         f"data.folders=[{said_path(data_folder(options.folder, name))}]",
         f"model.folder={said_path(options.folder / name / 'model')}",
-        "experiment=simianer2012",
         *extra,
     )
 
@@ -188,7 +206,9 @@ def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
 def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str, ...]:
     """Return the overrides of train.py for a row."""
     overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
-    overrides += [f"tuner.epochs={options.epochs}", *row.overrides]
+    overrides += row.overrides
+    if EXPERIMENT in row.overrides:
+        overrides.append(f"tuner.epochs={epochs(row, options)}")
     if row.start:
         start = place(options.folder, name, row.start, seed) / WEIGHTS
         overrides += ["init=file", f"init.file={said_path(start)}"]
@@ -295,9 +315,9 @@ def _apart(name: str) -> str:
 
 def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
     lines = [
-        "| algorithm | tuning set | features | seed | active | BLEU devtest | BLEU test | BLEU out "
-        "| minutes an epoch | CPU minutes an epoch | paper: features | paper: test-nc |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| algorithm | tuning set | features | seed | epochs | active | BLEU devtest | BLEU test "
+        "| BLEU out | minutes an epoch | CPU minutes an epoch | paper: features | paper: test-nc |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, row in ROWS.items():
         done = [result for (other, _), result in results.items() if other == key]
@@ -306,13 +326,13 @@ def _table(results: Mapping[tuple[str, int], Result]) -> list[str]:
             paper = [row.published.features, f"{row.published.test:.2f}"]
         for r in done:
             epochs = max(r.iterations, 1)
-            cells = [r.method, tuning_set(r), r.features, str(r.seed), f"{r.active:,}"]
-            cells += [f"{r.devtest:.2f}", f"{r.test:.2f}{_raised(r.differs)}"]
+            cells = [r.method, tuning_set(r), r.features, str(r.seed), str(r.iterations)]
+            cells += [f"{r.active:,}", f"{r.devtest:.2f}", f"{r.test:.2f}{_raised(r.differs)}"]
             cells += [f"{r.out:.2f}{_raised(r.differs_out)}"]
             cells += [f"{r.minutes / epochs:.2f}", f"{r.cpu_minutes / epochs:.2f}"]
             lines.append(f"| {' | '.join([*cells, *paper])} |")
         if not done:
-            cells = [row.algorithm, row.tuning_set, row.features, MISSING, *["-"] * 6]
+            cells = [row.algorithm, row.tuning_set, row.features, MISSING, *["-"] * 7]
             lines.append(f"| {' | '.join([*cells, *paper])} |")
     return lines
 
@@ -339,7 +359,7 @@ def forecasts(
             known = [key, *(k for k in ROWS if ROWS[k].on_train == ROWS[key].on_train)]
             like = next((k for k in known if (name, k) in measured), key)
             sentences = options.train_sentences or _training_sentences(name)
-            hours = forecast.hours(measured, name, like, sentences, options.epochs)
+            hours = forecast.hours(measured, name, like, sentences, epochs(ROWS[key], options))
             for seed in options.seeds:
                 done = Result.load(place(options.folder, name, key, seed)) is not None
                 yield f"{name}/{key}, seed {seed}", done, hours
@@ -362,7 +382,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         f"{SMALL_SENTENCES})",
     )
     parser.add_argument(
-        "--epochs", type=int, metavar="T", help=f"(default: {EPOCHS}; with --small: 2)"
+        "--epochs",
+        type=int,
+        metavar="T",
+        help=f"(default: {EPOCHS['dev']} on dev, {EPOCHS['train']} on training data; with --small: "
+        "2)",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--workers", type=int, default=1, help="cores a run (default: 1)")
@@ -390,7 +414,7 @@ def as_options(given: argparse.Namespace) -> Options:
         folder=given.folder.resolve(),
         command=as_command(given),
         train_sentences=given.train_sentences or (SMALL_SENTENCES if given.small else 0),
-        epochs=given.epochs or (2 if given.small else EPOCHS),
+        epochs=given.epochs or (2 if given.small else 0),
         seeds=tuple(given.seeds),
         workers=given.workers,
         extra=(*(SMALL if given.small else ()), *given.set),
