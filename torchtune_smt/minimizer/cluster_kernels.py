@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
-from torchtune_smt.regularizers.sort_kernels import ascending
+from torchtune_smt.regularizers.sort_kernels import sort_by_size
 
 
 @kernel
@@ -50,9 +50,8 @@ def sweep(
                 reached[row[q]] += value[q] * v[j]
             for c in range(width):
                 low[c] += solved[j, c] * v[j]
-    size = np.abs(v)
-    order = np.empty(m, np.int64)
-    ascending(size, order)
+    order, size = np.empty(m, np.int64), np.empty(m)
+    sort_by_size(v, order, size)
     # Blocks in descending order, and the members of each, as linked lists; -1 ends them.
     level, count = np.empty(m + 1), np.zeros(m + 1, np.int64)
     head, tail = np.empty(m + 1, np.int64), np.empty(m + 1, np.int64)
@@ -60,13 +59,13 @@ def sweep(
     follower = np.full(m, -1, np.int64)
     n = 0
     for k in range(m):
-        j = order[m - 1 - k]
-        if size[j] == 0.0:
+        j = order[k]
+        if size[k] == 0.0:
             break
-        if n > 0 and level[n - 1] == size[j]:
+        if n > 0 and level[n - 1] == size[k]:
             follower[tail[n - 1]] = j
         else:
-            level[n], head[n] = size[j], j
+            level[n], head[n] = size[k], j
             upper[n], lower[n] = n - 1, n + 1
             n += 1
         tail[n - 1] = j

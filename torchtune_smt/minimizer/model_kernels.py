@@ -11,7 +11,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.compiled import kernel
 from torchtune_smt.regularizers.oscar_kernels import pool
-from torchtune_smt.regularizers.sort_kernels import ascending, sort_again
+from torchtune_smt.regularizers.sort_kernels import sort_again, sort_by_size
 
 
 @kernel
@@ -118,11 +118,9 @@ def accelerated(
     before[:] = now
     previous = v.copy()
     y, s_y, point, new, s_new = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    size = np.abs(v)
-    order = np.empty(m, np.int64)
-    ascending(size, order)
-    first = np.empty(m + 1, np.int64)
-    total, level = np.empty(m), np.empty(m)
+    order, size = np.empty(m, np.int64), np.empty(m)
+    sort_by_size(v, order, size)
+    first, level = np.empty(m + 1, np.int64), np.empty(m)
     momentum = 1.0
     n = 0
     for _ in range(steps):
@@ -134,13 +132,12 @@ def accelerated(
         while True:
             for j in range(m):
                 point[j] = y[j] - (s_y[j] + linear[j]) / bound
-                size[j] = abs(point[j])
-            if not sort_again(order, size, 2 * m):
-                ascending(size, order)
-            n = pool(point, order, lambda1 / bound, lambda2 / bound, dimension, first, total, level)
+            if not sort_again(point, order, size, 2 * m):
+                sort_by_size(point, order, size)
+            n = pool(size, lambda1 / bound, lambda2 / bound, dimension, first, level)
             for b in range(n):
                 for rank in range(first[b], first[b + 1]):
-                    j = order[m - 1 - rank]
+                    j = order[rank]
                     new[j] = np.copysign(level[b], point[j]) if level[b] > 0.0 else 0.0
                     block[j] = b if level[b] > 0.0 else -1
             apply(begin, feature, value, scale, cross, solved, ridge, new, s_new)

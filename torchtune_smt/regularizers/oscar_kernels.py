@@ -10,13 +10,11 @@ from torchtune_smt.core.compiled import kernel
 
 @kernel
 def pool(
-    weights: Float64,
-    order: Int64,
+    size: Float64,
     lambda1: float,
     lambda2: float,
     dimension: int,
     begin: Int64,
-    total: Float64,
     value: Float64,
 ) -> int:
     """Pool adjacent violators; return the number of blocks.
@@ -27,25 +25,26 @@ def pool(
 
     Parameters
     ----------
-    weights : float64 [n]
-    order : int64 [u]
-        Places of the weights that are not 0, ascending in |w|; at least one.
+    size : float64 [u]
+        |w|, descending; at least one. Overwritten: the sum of each block but the last.
     lambda1, lambda2, dimension
         Strengths times the step; d.
     begin : int64 [u + 1]
         Written: the first rank of each block, and u.
-    total, value : float64 [u]
-        Written: the sum of |w| in each block but the last, and the value of each.
+    value : float64 [u]
+        Written: the value of each block.
     """
-    u = order.size
+    u = size.size
     highest = lambda1 + lambda2 * (dimension - 1)
+    # There are never more blocks than ranks that were looked at.
+    total = size
     n = 0
     # The last block stays in registers.
     first = 0
-    previous = sum_ = abs(weights[order[u - 1]])
+    previous = sum_ = size[0]
     z = sum_ - highest
     for rank in range(1, u):
-        magnitude = abs(weights[order[u - 1 - rank]])
+        magnitude = size[rank]
         alone = magnitude - (highest - lambda2 * rank)
         if magnitude == previous or alone >= z:
             # |w| is summed apart from the penalties, so that tiny ones are not lost in it.
@@ -69,11 +68,10 @@ def pool(
 @kernel
 def write(order: Int64, begin: Int64, value: Float64, result: Float64, block: Int64) -> None:
     """Give each weight of `result` the value of its block, clipped at 0, with its own sign."""
-    u = order.size
     for b in range(begin.size - 1):
         alive = value[b] > 0.0
         for rank in range(begin[b], begin[b + 1]):
-            place = order[u - 1 - rank]
+            place = order[rank]
             result[place] = np.copysign(value[b], result[place]) if alive else 0.0
             if alive and block.size > 0:
                 block[place] = b

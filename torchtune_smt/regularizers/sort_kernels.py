@@ -7,30 +7,48 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.compiled import kernel
 
-# Bits of a digit, and how many digits tell almost all numbers apart.
-DIGIT, DIGITS = 11, 3
-# Neighbours that are exchanged, for each number, before a sort is begun anew with more digits.
+# Bits of a digit: its counts stay in a fast cache. Two of them tell almost all numbers apart, and
+# fit into a word with the place that a number has come from.
+DIGIT = 12
+PLACE = 64 - 2 * DIGIT
+# Neighbours that are exchanged, for each number, before all digits are taken.
 MOVES = 8
+# All bits of a float64 but its sign: as whole numbers they ascend as absolute values do.
+SIZE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @kernel
-def sort_again(order: Int64, size: Float64, most: int) -> bool:
-    """Sort places by ascending size, in place; fast where they almost are.
+def sort_again(value: Float64, order: Int64, size: Float64, most: int) -> bool:
+    """Sort places by descending |value|, in place; fast where they almost are.
+
+    Parameters
+    ----------
+    value : float64 [n]
+    order : int64 [n]
+    size : float64 [n]
+        Written: |value| of the places in `order`.
+    most : int
 
     Returns
     -------
     bool
         False if it took more than `most` exchanges, and is not done.
     """
+    # NaN compare as whole numbers do.
+    bits, ranked = value.view(np.int64), size.view(np.int64)
     left = most
-    for i in range(1, order.size):
-        j = order[i]
-        own = size[j]
+    before = SIZE
+    for i in range(order.size):
+        place = order[i]
+        own = bits[place] & SIZE
+        if own <= before:
+            ranked[i] = before = own
+            continue
         k = i
-        while k > 0 and size[order[k - 1]] > own:
-            order[k] = order[k - 1]
+        while k > 0 and ranked[k - 1] < own:
+            ranked[k], order[k] = ranked[k - 1], order[k - 1]
             k -= 1
-        order[k] = j
+        ranked[k], order[k] = own, place
         left -= i - k
         if left < 0:
             return False
@@ -38,58 +56,74 @@ def sort_again(order: Int64, size: Float64, most: int) -> bool:
 
 
 @kernel
-def by_digits(size: Float64, lowest: int, digits: int, order: Int64) -> None:
-    """Write the places of numbers that are 0 or more, ascending in some bits of theirs.
+def by_digits(value: Float64, most: int, lowest: int, order: Int64) -> None:
+    """Sort places by two digits of how far |value| is below the largest one, ascending.
 
-    A radix sort from the lowest digit on; numbers whose digits are the same keep their order.
+    A radix sort: places whose digits are the same keep their order.
 
     Parameters
     ----------
-    lowest, digits : int
-        The first bit, and how many digits there are from it on; all bits above are the same.
+    most : int
+        The bits of the largest |value|.
+    lowest : int
+        The first bit of the digits.
     """
-    n = size.size
-    bits = size.view(np.int64)
+    bits = value.view(np.int64)
     mask = (1 << DIGIT) - 1
-    count = np.zeros((digits, 1 << DIGIT), np.int64)
-    for i in range(n):
-        for digit in range(digits):
-            count[digit, (bits[i] >> (lowest + DIGIT * digit)) & mask] += 1
-    key, place = bits, np.arange(n)
-    for digit in range(digits):
-        at = count[digit]
-        shift = lowest + DIGIT * digit
+    count = np.zeros((2, 1 << DIGIT), np.int64)
+    for i in range(bits.size):
+        key = (most - (bits[i] & SIZE)) >> lowest
+        count[0, key & mask] += 1
+        count[1, (key >> DIGIT) & mask] += 1
+    for digit in range(2):
         total = 0
-        for value in range(at.size):
-            own = at[value]
-            at[value] = total
+        for k in range(1 << DIGIT):
+            own = count[digit, k]
+            count[digit, k] = total
             total += own
-        last = digit == digits - 1
-        new_key = np.empty(0 if last else n, np.int64)
-        new_place = order if last else np.empty(n, np.int64)
-        for i in range(n):
-            value = (key[i] >> shift) & mask
-            to = at[value]
-            at[value] = to + 1
-            new_place[to] = place[i]
-            if not last:
-                new_key[to] = key[i]
-        key, place = new_key, new_place
+    # The second digit goes with the place.
+    words = np.empty(bits.size, np.int64)
+    at = count[0]
+    for i in range(bits.size):
+        place = order[i]
+        key = (most - (bits[place] & SIZE)) >> lowest
+        to = at[key & mask]
+        at[key & mask] = to + 1
+        words[to] = (((key >> DIGIT) & mask) << PLACE) | place
+    at = count[1]
+    for i in range(bits.size):
+        key = (words[i] >> PLACE) & mask
+        to = at[key]
+        at[key] = to + 1
+        order[to] = words[i] & ((1 << PLACE) - 1)
 
 
 @kernel
-def ascending(size: Float64, order: Int64) -> None:
-    """Write the places of numbers (float64 [n], 0 or more) in ascending order; NaN are the last."""
-    n = size.size
-    if n == 0:
-        return
-    bits = size.view(np.int64)
-    least, most = bits[0], bits[0]
+def sort_by_size(value: Float64, order: Int64, size: Float64) -> None:
+    """Write the places of numbers in descending order of |value|, and these; NaN are the first.
+
+    Parameters
+    ----------
+    value : float64 [n]
+    order : int64 [n]
+        Written. Those of equal |value| ascend.
+    size : float64 [n]
+        Written: |value| of the places in `order`.
+    """
+    n = value.size
+    bits = value.view(np.int64)
+    least, most = SIZE, np.int64(0)
     for i in range(n):
-        least, most = min(least, bits[i]), max(most, bits[i])
+        order[i] = i
+        own = bits[i] & SIZE
+        least, most = min(least, own), max(most, own)
     width = 0
-    while (least ^ most) >> width:
+    while n and (most - least) >> width:
         width += 1
-    by_digits(size, max(width - DIGIT * DIGITS, 0), DIGITS, order)
-    if not sort_again(order, size, MOVES * n):
-        by_digits(size, 0, (width + DIGIT - 1) // DIGIT, order)
+    by_digits(value, int(most), max(width - 2 * DIGIT, 0), order)
+    if not sort_again(value, order, size, MOVES * n):
+        for i in range(n):
+            order[i] = i
+        for lowest in range(0, width, 2 * DIGIT):
+            by_digits(value, int(most), lowest, order)
+        sort_again(value, order, size, 0)
