@@ -61,6 +61,9 @@ def _adagrad(*overrides: str) -> tuple[str, ...]:
     return ("experiment=green2013", "model=moses", *overrides)
 
 
+NAKOV: Final = "metric=nakov"
+
+
 def _templates(*names: str) -> str:
     classes = ",".join(f"{{_target_:torchtune_smt.features.{name}}}" for name in names)
     return f"features.templates=[{classes}]"
@@ -81,6 +84,18 @@ ROWS: Final = {
     ),
     "adagrad_pt_al_lo": Row(
         "AdaGrad, L1", "+PT+AL+LO", _adagrad(), "41.05 (k-best MIRA, 15,884 weights)"
+    ),
+    # A metric whose brevity penalty is smoothed, too: BLEU+1 makes translations short.
+    "adagrad_dense_nakov": Row(
+        "AdaGrad, BLEU+1 of Nakov et al.", "dense", _adagrad("features=dense", NAKOV)
+    ),
+    "adagrad_al_lo_nakov": Row(
+        "AdaGrad, L1, BLEU+1 of Nakov et al.",
+        "+AL+LO",
+        _adagrad(_templates("WordAlignment", "LexReordering"), NAKOV),
+    ),
+    "adagrad_pt_al_lo_nakov": Row(
+        "AdaGrad, L1, BLEU+1 of Nakov et al.", "+PT+AL+LO", _adagrad(NAKOV)
     ),
     "arow_pt_al_lo": Row("AROW, L1", "+PT+AL+LO", _adagrad("optimizer=arow")),
 }
