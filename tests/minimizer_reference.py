@@ -83,3 +83,33 @@ def residual(w, pull, penalty):
         worst = max(worst, excess.max(), abs(excess[-1]) if size else 0.0)
         rank += block.size
     return worst
+
+
+def boundary(penalty, w, pull, curvature, tolerance):
+    """Places of the features that `torchtune_smt.minimizer.boundary.at_boundary` returns."""
+    levels = sorted({abs(value) for value in w}, reverse=True)
+    blocks = [[j for j in range(w.size) if abs(w[j]) == level] for level in levels]
+    away = [abs(pull[j]) if w[j] == 0 else pull[j] * np.sign(w[j]) for j in range(w.size)]
+    p = penalties(penalty, w.size)
+    reach = []
+    for level, block in zip(levels, blocks, strict=True):
+        bend = curvature[block].sum()
+        reach.append(0.0 if level == 0 else tolerance / bend if bend > 0 else np.inf)
+    found = set()
+    rank = 0
+    for b, (level, block) in enumerate(zip(levels, blocks, strict=True)):
+        block = sorted(block, key=lambda j: -away[j])
+        left = np.cumsum([p[rank + k] - away[j] for k, j in enumerate(block)])
+        tight = [k for k in range(len(block)) if left[k] <= tolerance]
+        if level == 0 and tight:
+            found |= {j for j in block if away[j] >= away[block[tight[-1]]] - tolerance}
+        if level > 0 and any(k < len(block) - 1 for k in tight):
+            found |= set(block)
+        if b + 1 < len(levels) and level - levels[b + 1] <= reach[b] + reach[b + 1]:
+            found |= set(block)
+            if levels[b + 1] > 0:
+                found |= set(blocks[b + 1])
+        rank += len(block)
+    if levels[-1] > 0 and levels[-1] <= reach[-1]:
+        found |= set(blocks[-1])
+    return found

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from minimizer_reference import fista, hinge_minimum, objective, penalties, residual, rows_of
+from minimizer_reference import (
+    boundary,
+    fista,
+    hinge_minimum,
+    objective,
+    penalties,
+    residual,
+    rows_of,
+)
 from optim_reference import oscar_prox
 
 from torchtune_smt.core.errors import DivergenceError, InputError
@@ -22,6 +30,8 @@ from torchtune_smt.minimizer import (
     descent,
     path_scales,
 )
+from torchtune_smt.minimizer.boundary import at_boundary
+from torchtune_smt.minimizer.penalty import by_size
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
 
@@ -87,6 +97,24 @@ def test_the_residual_of_a_proximal_point_is_0(a, lambda1, lambda2):
     # Blocks of the reference may differ by rounding.
     w = np.round(w, 12)
     assert Penalty(lambda1, lambda2, a.size).residual(w, a - w) <= 1e-10
+
+
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 12),
+    lambda1=strengths,
+    lambda2=strengths,
+    tolerance=st.sampled_from([1e-9, 0.1, 1.0]),
+)
+def test_what_is_left_open_equals_its_definition(seed, size, lambda1, lambda2, tolerance):
+    draw = np.random.default_rng(seed)
+    w = np.sort(draw.integers(-3, 4, size) * draw.choice([1.0, 0.3], size))
+    pull = draw.normal(size=size) * draw.choice([0.1, 1.0, 3.0])
+    curvature = draw.choice([0.0, 0.2, 2.0], size)
+    penalty = Penalty(lambda1, lambda2, size)
+    found = at_boundary(penalty, w, pull, by_size(pull), curvature, tolerance)
+    expected = boundary(penalty, w, pull, curvature, tolerance)
+    assert np.flatnonzero(found).tolist() == sorted(expected)
 
 
 @given(pull=vectors, lambda1=strengths, lambda2=strengths, more=st.integers(0, 3))
@@ -223,7 +251,9 @@ def test_the_minimum_where_all_features_survive(loss, monkeypatch):
 @given(pull=vectors, rank=st.integers(0, 3), lambda1=strengths, lambda2=strengths)
 def test_what_is_torn_away_has_the_largest_excess(pull, rank, lambda1, lambda2):
     penalty = Penalty(lambda1, lambda2, pull.size + rank)
-    torn = penalty.torn(pull, rank)
+    pull, weights = np.append(pull, np.full(rank, 7.0)), np.append(0.0 * pull, np.ones(rank))
+    torn = penalty.torn(weights, pull, by_size(pull))
+    pull = pull[: pull.size - rank]
     p = penalties(penalty, pull.size + rank)[rank:]
     excess = np.cumsum(np.sort(np.abs(pull))[::-1] - p)
     most = max(excess.max(), 0.0)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Bool, Float64
+from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.minimizer import sorted_kernels as kernels
 from torchtune_smt.minimizer.penalty import Penalty
 
 
 def at_boundary(
-    penalty: Penalty, weights: Float64, pull: Float64, curvature: Float64, tolerance: float
+    penalty: Penalty,
+    weights: Float64,
+    pull: Float64,
+    strongest: Int64,
+    curvature: Float64,
+    tolerance: float,
 ) -> Bool:
     """Return which features might be 0, or not, or be in another group, at the minimum itself.
 
@@ -23,6 +29,8 @@ def at_boundary(
     ----------
     weights, pull : float64 [u]
         Of the sparse features: weights, and the negative mean gradient.
+    strongest : int64 [u]
+        `by_size` of the pulls.
     curvature : float64 [u]
         Second derivatives of the mean loss.
     tolerance : float
@@ -34,32 +42,21 @@ def at_boundary(
     """
     if weights.size == 0:
         return np.zeros(0, np.bool_)
-    size = np.abs(weights)
     away = np.where(weights == 0.0, np.abs(pull), pull * np.sign(weights))
-    order = np.lexsort((-away, -size))
-    levels, first = np.unique(-size[order], return_index=True)
-    last = np.append(first[1:], order.size)
-    slack = penalty.by_rank(order.size) - away[order]
-    found = np.zeros(order.size, np.bool_)
-    bend = np.array([curvature[order[a:b]].sum() for a, b in zip(first, last, strict=True)])
+    alive = np.flatnonzero(weights)
+    alive = alive[np.lexsort((-away[alive], -np.abs(weights[alive])))]
+    order = np.concatenate([alive, strongest[weights[strongest] == 0.0]])
+    # Descending; the zeros are the last one, if there are any.
+    level = np.abs(weights[order])
+    first = np.flatnonzero(np.diff(level, prepend=np.inf))
+    bend = np.add.reduceat(curvature[order], first)
+    level = level[first]
     # How far a block may move.
     reach = np.divide(tolerance, bend, out=np.full(bend.size, np.inf), where=bend > 0.0)
-    reach[levels == 0.0] = 0.0
-    for b in range(levels.size):
-        inside = order[first[b] : last[b]]
-        left = np.cumsum(slack[first[b] : last[b]])
-        if levels[b] == 0.0:
-            tight = np.flatnonzero(left <= tolerance)
-            if tight.size:
-                # And those that pull as hard as the last of them.
-                found[inside[away[inside] >= away[inside[tight[-1]]] - tolerance]] = True
-        elif (left[:-1] <= tolerance).any():
-            found[inside] = True
-        if b + 1 < levels.size and levels[b + 1] - levels[b] <= reach[b] + reach[b + 1]:
-            found[inside] = True
-            if levels[b + 1] < 0.0:
-                found[order[first[b + 1] : last[b + 1]]] = True
-    # The smallest weights may be 0 where nothing else is.
-    if levels[-1] < 0.0 and -levels[-1] <= reach[-1]:
-        found[order[first[-1] : last[-1]]] = True
+    reach[level == 0.0] = 0.0
+    slack = penalty.by_rank(order.size) - away[order]
+    found = np.zeros(order.size, np.bool_)
+    found[order] = kernels.left_open(
+        np.append(first, order.size), level, reach, slack, away[order], tolerance
+    )
     return found

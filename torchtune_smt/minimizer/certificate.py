@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.penalty import Penalty
@@ -70,7 +70,13 @@ class Certificate:
         )
 
 
-def residual(penalty: Penalty, dense: Float64, weights: Float64, pull: Float64) -> Residual:
+def residual(
+    penalty: Penalty,
+    dense: Float64,
+    weights: Float64,
+    pull: Float64,
+    strongest: Int64 | None = None,
+) -> Residual:
     """Return the KKT residual of weights.
 
     Parameters
@@ -79,10 +85,13 @@ def residual(penalty: Penalty, dense: Float64, weights: Float64, pull: Float64) 
         Mean gradient of the dense features, or its negative.
     weights, pull : float64 [u]
         Of the sparse features: weights, and the negative mean gradient.
+    strongest : int64 [u], optional
+        `by_size` of the pulls, where it is known.
     """
     unit = penalty.largest
     return Residual(
-        float(np.abs(dense).max(initial=0.0)) / unit, penalty.residual(weights, pull) / unit
+        float(np.abs(dense).max(initial=0.0)) / unit,
+        penalty.residual(weights, pull, strongest) / unit,
     )
 
 

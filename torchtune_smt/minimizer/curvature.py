@@ -6,6 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.minimizer import model_kernels as kernels
+from torchtune_smt.minimizer import passes_kernels as passes
 
 # Directions of the dense features whose curvature is less than this part of the largest one are
 # taken to be without: a feature that never differs, or two that always do alike.
@@ -18,14 +19,16 @@ class Curvature:
     """H of m sparse and k dense features, and S = H_ss - H_sd H_dd⁻¹ H_ds.
 
     S is the curvature of the mean loss if dense features always follow to their optimum. It is
-    never written down: H_ss is sparse, and k is small.
+    never written down as a whole: H_ss is sparse, and k is small.
 
     Parameters
     ----------
-    sparse : (int64 array, int32 array, float64 array, float64 array)
-        H_ss, written down or as rows; see `model_kernels.apply`.
-    columns : (int64 [m + 1], int32 array, float64 array, float64 array)
-        X by columns, and the scale of its rows: H_ss = Xᵀ diag(scale) X.
+    rows : (int64 [rows + 1], int32 array, float64 array)
+        X of the sparse features.
+    columns : (int64 [m + 1], int32 array, float64 array)
+        The same by columns.
+    scale : float64 [rows]
+        H_ss = Xᵀ diag(scale) X.
     cross : float64 [m, k]
         H_sd.
     dense : float64 [k, k]
@@ -43,18 +46,19 @@ class Curvature:
 
     def __init__(
         self,
-        sparse: tuple[Int64, Int32, Float64, Float64],
-        columns: tuple[Int64, Int32, Float64, Float64],
+        rows: tuple[Int64, Int32, Float64],
+        columns: tuple[Int64, Int32, Float64],
+        scale: Float64,
         cross: Float64,
         dense: Float64,
     ) -> None:
         self.inverse = inverse(dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
-        own = kernels.diagonal(*sparse, cross.shape[0])
+        own = kernels.diagonal(*rows, scale, cross.shape[0])
         self.ridge = RIDGE * float(own.max(initial=0.0)) + 1e-300
-        self.operator = (*sparse, cross, self.solved, self.ridge)
-        self.by_column = (*columns, cross, self.solved, self.ridge)
+        self.operator = (*rows, scale, cross, self.solved, self.ridge)
+        self.by_column = (*columns, scale, cross, self.solved, self.ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + self.ridge
         self.diagonal = left
 
@@ -63,6 +67,15 @@ class Curvature:
         out = np.empty(x.size)
         kernels.apply(*self.operator, x, out)
         return out
+
+    def write_down(self) -> None:
+        """Write H_ss down, where products then take no longer: for many of them."""
+        begin, feature, value, scale = self.operator[:4]
+        if scale.size:
+            # A product with XᵀX takes as long as it has non-zeros; or twice as long as X has.
+            gram = passes.gram(begin, feature, value, scale, *self.by_column[:3], 2 * value.size)
+            if gram[0].size:
+                self.operator = (*gram, np.empty(0), *self.operator[4:])
 
     def follow(self, dense_pull: Float64, moved: Float64) -> Float64:
         """Return how dense weights change to their optimum.

@@ -17,7 +17,7 @@ from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.minimum import Accuracy
 from torchtune_smt.minimizer.oscar_model import OscarModel
-from torchtune_smt.minimizer.penalty import Penalty
+from torchtune_smt.minimizer.penalty import Penalty, by_size
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 # The KKT residual of the inner problem, in parts of that before the step.
@@ -62,7 +62,11 @@ class Descent:
         self.begun = time.monotonic()
         # Of the curvature, from one model to the next.
         self._bound = 1e-3
-        self._pull = np.empty(0)
+        # Where it stands: the loss, the residual, negative gradients, and places of the sparse
+        # ones by size. None where the point has moved.
+        self._seen: tuple[MarginLoss, Residual] | None = None
+        self._dense_pull = self._pull = np.empty(0)
+        self._strongest = np.empty(0, np.int64)
 
     @property
     def seconds(self) -> float:
@@ -93,30 +97,30 @@ class Descent:
         """Take steps until the KKT residual is small enough; say whether they ended before."""
         stalled = 0
         for _ in range(self.accuracy.steps):
-            dense, pull = self.pairs.means(loss.pulls(point.margins))
-            self.passes += 1
-            found = residual(self.penalty, dense, point.sparse, pull)
-            self._pull = pull
-            self.on_step(self.steps, found, int(np.count_nonzero(point.sparse)))
+            found = self._look(point, loss)
             if found.largest <= goal:
                 return found, False
             if not self.in_time() or stalled == STALLED:
                 return found, True
-            stalled = 0 if self._step(point, loss, dense, pull, found, goal) else stalled + 1
-        return found, True
+            stalled = 0 if self._step(point, loss, found, goal) else stalled + 1
+        return self._look(point, loss), True
 
-    def _step(
-        self,
-        point: Point,
-        loss: MarginLoss,
-        dense_pull: Float64,
-        pull: Float64,
-        found: Residual,
-        goal: float,
-    ) -> bool:
-        """Take one step, and say whether the objective fell."""
-        penalty = self.penalty
-        chosen = np.flatnonzero(self._working_set(point.sparse, pull))
+    def _look(self, point: Point, loss: MarginLoss) -> Residual:
+        """Return the KKT residual; one pass over all pairs, unless the last one was here."""
+        if self._seen is not None and self._seen[0] == loss:
+            return self._seen[1]
+        self._dense_pull, self._pull = self.pairs.means(loss.pulls(point.margins))
+        self._strongest = by_size(self._pull)
+        self.passes += 1
+        found = residual(self.penalty, self._dense_pull, point.sparse, self._pull, self._strongest)
+        self._seen = loss, found
+        self.on_step(self.steps, found, int(np.count_nonzero(point.sparse)))
+        return found
+
+    def _step(self, point: Point, loss: MarginLoss, found: Residual, goal: float) -> bool:
+        """Take one step from where `_look` was, and say whether the objective fell."""
+        penalty, dense_pull, pull = self.penalty, self._dense_pull, self._pull
+        chosen = np.flatnonzero(self._working_set(point.sparse))
         before = point.sparse[chosen]
         curvature = self.pairs.curvature(loss.curvatures(point.margins), chosen)
         model = OscarModel(curvature, curvature.reduced(dense_pull, pull[chosen]), before, penalty)
@@ -141,20 +145,19 @@ class Descent:
         self.steps += 1
         if step == 0.0:
             return False
+        self._seen = None
         self._exact = step == 1.0
         point.dense = point.dense + step * point.direction
         point.sparse[chosen] = after if self._exact else before + step * moved
         point.margins = self.pairs.margins(point.dense, point.sparse)
         return -slope > NOTHING * abs(value)
 
-    def _working_set(self, weights: Float64, pull: Float64) -> Bool:
+    def _working_set(self, weights: Float64) -> Bool:
         inside: Bool = weights != 0.0
         most = max(GROWTH * int(np.count_nonzero(inside)), FEW)
-        inside[self.penalty.candidates(pull, SLACK)[:most]] = True
+        inside[self.penalty.candidates(self._pull, self._strongest, SLACK)[:most]] = True
         # A part of what is torn away together might stay where it is.
-        zeros = np.flatnonzero(weights == 0.0)
-        torn = self.penalty.torn(pull[zeros], weights.size - zeros.size)
-        inside[zeros[torn]] = True
+        inside[self.penalty.torn(weights, self._pull, self._strongest)] = True
         return inside
 
     def boundary(self, point: Point, loss: MarginLoss, found: Residual) -> Bool:
@@ -162,7 +165,9 @@ class Descent:
         # Each of two results may be off by the residual.
         tolerance = 2.0 * max(self.accuracy.residual, found.sparse) * self.penalty.largest
         curvature = self.pairs.second_derivatives(loss.curvatures(point.margins))
-        return at_boundary(self.penalty, point.sparse, self._pull, curvature, tolerance)
+        return at_boundary(
+            self.penalty, point.sparse, self._pull, self._strongest, curvature, tolerance
+        )
 
     def messages(
         self, point: Point, loss: MarginLoss, certificate: Certificate, reached: bool

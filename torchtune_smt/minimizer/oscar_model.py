@@ -63,11 +63,12 @@ class OscarModel:
         """
         v = self.weights.copy()
         block = np.empty(v.size, np.int64)
-        operator = self.curvature.operator
         for number in range(ROUNDS if v.size else 0):
+            if number == LATE:
+                self.curvature.write_down()
             clusters.sweep(*self.curvature.by_column, self.linear, v, *self.norm, SWEEPS)
             bound, blocks = kernels.accelerated(
-                *operator, self.linear, v, *self.norm, bound, STEPS, block
+                *self.curvature.operator, self.linear, v, *self.norm, bound, STEPS, block
             )
             pull = -self.curvature.apply(v) - self.linear
             if self.penalty.residual(v, pull) <= tolerance or not in_time():

@@ -46,53 +46,60 @@ class Penalty:
 
     def value(self, weights: Float64) -> float:
         """Return Ω(w)."""
-        return float(kernels.norm(weights, self.lambda1, self.lambda2, self.dimension))
+        return float(kernels.norm(weights, *self._numbers))
 
     def along(self, weights: Float64, direction: Float64, step: float) -> tuple[float, float]:
         """Return Ω(w + step · direction), and its derivative by the step (to the right)."""
-        return kernels.norm_along(
-            weights, direction, step, self.lambda1, self.lambda2, self.dimension
-        )
+        return kernels.norm_along(weights, direction, step, *self._numbers)
 
     def dual_norm(self, pull: Float64) -> float:
         """Return the least c with pullᵀw ≤ c Ω(w) for all w."""
-        return float(kernels.dual_norm(pull, self.lambda1, self.lambda2, self.dimension))
+        return float(kernels.dual_norm(pull, *self._numbers))
 
-    def residual(self, weights: Float64, pull: Float64) -> float:
+    def residual(self, weights: Float64, pull: Float64, strongest: Int64 | None = None) -> float:
         """Return how far the negative gradient `pull` is from being one of Ω at w.
 
         The largest of, for each block of equal |w| that are not 0, the difference of the sum of
         its pulls (away from 0) and that of its penalties, and the excess of the partial sums of
         its pulls, descending, over those of its penalties; and, for the zeros, of this excess.
-        """
-        return float(kernels.residual(weights, pull, self.lambda1, self.lambda2, self.dimension))
 
-    def candidates(self, pull: Float64, slack: float) -> Int64:
+        Parameters
+        ----------
+        strongest : int64 [u], optional
+            `by_size` of the pulls, where it is known.
+        """
+        if strongest is None:
+            strongest = by_size(pull)
+        return float(kernels.residual(weights, pull, strongest, *self._numbers))
+
+    def candidates(self, pull: Float64, strongest: Int64, slack: float) -> Int64:
         """Return the coordinates that may not be 0 if each |pull| may still grow, largest first.
 
         Algorithm 1 of Larsson, Bogdan and Wallin (2020), with penalties times `slack`. With
         slack = 2 - λ'/λ for pulls at the solution for λ' it is their strong rule for λ.
-        """
-        size = np.abs(pull)
-        order = np.argsort(-size, kind="stable")
-        return order[: kernels.leading(size, order, slack * self.by_rank(pull.size))]
 
-    def torn(self, pull: Float64, rank: int) -> Int64:
+        Parameters
+        ----------
+        strongest : int64 [u]
+            `by_size` of the pulls.
+        """
+        return strongest[: kernels.leading(pull, strongest, slack, *self._numbers)]
+
+    def torn(self, weights: Float64, pull: Float64, strongest: Int64) -> Int64:
         """Return the zeros that are torn away together: where the excess of partial sums is most.
 
         Parameters
         ----------
-        pull : float64 [z]
-            Of all weights that are 0.
-        rank : int
-            How many weights are not 0.
+        strongest : int64 [u]
+            `by_size` of the pulls.
         """
-        size = np.abs(pull)
-        # Whatever pulls less than the last penalty adds to no excess.
-        last = self.lambda1 + self.lambda2 * (self.dimension - rank - size.size)
-        able = np.flatnonzero(size >= last)
-        able = able[np.argsort(-size[able], kind="stable")]
-        excess = np.cumsum(size[able] - self.by_rank(rank + able.size)[rank:])
-        if excess.max(initial=0.0) <= 0.0:
-            return able[:0]
-        return able[: int(np.argmax(excess)) + 1]
+        return kernels.torn(weights, pull, strongest, *self._numbers)
+
+    @property
+    def _numbers(self) -> tuple[float, float, int]:
+        return self.lambda1, self.lambda2, self.dimension
+
+
+def by_size(pull: Float64) -> Int64:
+    """Return the places (int64 [u]) of pulls in descending order of their sizes."""
+    return kernels.by_size(pull)

@@ -102,11 +102,10 @@ class StoredPairs:
         scale = curvatures[row] / len(self)
         columns = kernels.by_column(begin, feature, value, m)
         dense = self.dense[row]
-        # A product with XᵀX takes as long as it has non-zeros; or twice as long as X has.
-        gram = kernels.gram(begin, feature, value, scale, *columns, 2 * value.size)
         return Curvature(
-            (*gram, np.empty(0)) if gram[0].size else (begin, feature, value, scale),
-            (*columns, scale),
+            (begin, feature, value),
+            columns,
+            scale,
             kernels.dense_products(begin, feature, value, scale, dense, m),
             (dense.T * scale) @ dense,
         )
