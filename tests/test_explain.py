@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
-from torchtune_smt.analyses.contributions import contributions
+from torchtune_smt.analyses.contributions import contributions, parts_of_scores
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
@@ -57,6 +57,35 @@ def test_the_feature_that_differs_is_first() -> None:
         ("LM", -1, -1, -1),
         ("r:a~c", -1, 0, -0.25),
     ]
+
+
+@given(VALUES, VALUES, VALUES, VALUES)
+def test_parts_of_scores(
+    ours: dict[str, float],
+    theirs: dict[str, float],
+    first: dict[str, float],
+    second: dict[str, float],
+) -> None:
+    """Each system's score is that of its own translation."""
+    found = parts_of_scores((ours, theirs), (first, second))
+    scores = sum(one.first for one in found), sum(one.second for one in found)
+    expected = [
+        sum(value * weights.get(name, 0.0) for name, value in row.items())
+        for row, weights in ((ours, first), (theirs, second))
+    ]
+    assert scores == pytest.approx(expected)
+    for one in found:
+        assert (one.first_value, one.second_value) == (
+            ours.get(one.name, 0.0),
+            theirs.get(one.name, 0.0),
+        )
+        assert one.first == pytest.approx(one.first_value * first.get(one.name, 0.0))
+        assert one.second == pytest.approx(one.second_value * second.get(one.name, 0.0))
+        assert one.first or one.second
+    columns = [one.first for one in found], [one.second for one in found]
+    totals = [sum(map(abs, column)) or 1.0 for column in columns]
+    differ = [abs(one.first / totals[0] - one.second / totals[1]) for one in found]
+    assert differ == sorted(differ, reverse=True)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +158,7 @@ def test_two_systems(
     assert (run.place / "explain.svg").read_bytes().startswith(b"<?xml")
     text = analyse(run.place, *given, "table=text", "rows=1").check().out
     assert f"source: {sources[number - 1]}\n" in text
-    assert f"\nall: {first}\n  " in text and f"\ndense: {second}\n  " in text
+    assert f"\nall: {first}\n  1" in text and f"\ndense: {second}\n  1" in text
     lead = sum(one.first for one in expected)
     assert f"\nin all, all scores its own translation {lead:+.4g} above that of dense\n" in text
 
@@ -172,7 +201,7 @@ def test_bad_input(run: Run, dense: Path) -> None:
         ([run.folder, "words", "sentence=1"], "words: lies in no run's folder, and decodes"),
         (
             [run.folder, "moved/weights.txt", "sentence=1"],
-            "moved/weights.txt: belongs to the grammar ",
+            "moved/weights.txt: lies in no run's folder, which would say how to open its model",
         ),
         ([run.folder, "sentence=1"], "explain compares two systems, and there are 1"),
     ):

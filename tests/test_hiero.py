@@ -477,6 +477,9 @@ def test_derivations_are_those_of_the_best_translations(toy, toy_sources):
         sides = [[w for p in whole.parts for w in yields(p, s)] for s in ("source", "target")]
         assert sides == [source.words, words_of(kbest, decoder)]
         rules = [rule for part in whole.parts for rule in used(part)]
+        for rule in [whole, *rules]:
+            covered = source.words[rule.begin : rule.end]
+            assert covered == (yields(rule, "source") if rule is not whole else source.words)
         names = Counter(
             name for r in rules for name in RuleId().features(r.source.split(), r.target.split())
         )

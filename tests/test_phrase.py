@@ -288,6 +288,11 @@ def test_derivations_are_those_of_the_best_translations():
             assert [w for p in whole.parts for w in p.target.split()] == words_of(kbest)
             covered = [w for p in whole.parts for w in p.source.split()]
             assert sorted(covered) == sorted(source.words)
+            assert all(source.words[p.begin : p.end] == p.source.split() for p in whole.parts)
+            spans = sorted((p.begin, p.end) for p in whole.parts)
+            assert [end for _, end in spans] == [b for b, _ in spans[1:]] + [len(source.words)] * (
+                len(spans) > 0
+            )
             jumps += covered != source.words
             named = Counter(f"{'_'.join(p.source.split())}~{'_'.join(p.target.split())}"
                             for p in whole.parts if p.source != "x")  # fmt: skip

@@ -129,8 +129,8 @@ def test_what_the_page_shows(reported: Path) -> None:
 
 def test_all_text_is_escaped() -> None:
     h = HOSTILE
-    part = Derivation(h, h, (Derivation(h, h),))
-    side = Side(h, 1.0, [Contribution(h, 1.0, 1.0)], 1.0, Derivation("", "", (part,)))
+    part = Derivation(h, h, 0, 1, (Derivation(h, h, 0, 1),))
+    side = Side(h, 1.0, [Contribution(h, 1.0, 1.0)], 1.0, Derivation("", "", 0, 1, (part,)))
     example = Example(1, h, [h], align([h], [h, h]), [side, side])
     report = Report(
         title=h,

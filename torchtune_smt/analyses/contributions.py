@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isclose
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 Values = Mapping[str, float]
 
@@ -25,6 +25,28 @@ class Contribution(NamedTuple):
     difference: float
     first: float
     second: float
+
+
+class Part(NamedTuple):
+    """What a feature adds to the scores that two systems give their own translations.
+
+    Attributes
+    ----------
+    name : str
+    first_value, second_value : float
+        Its value in the derivation of either system.
+    first, second : float
+        The value times the weight there.
+    """
+
+    name: str
+    first_value: float
+    second_value: float
+    first: float
+    second: float
+
+
+Added = TypeVar("Added", Contribution, Part)
 
 
 def contributions(
@@ -58,9 +80,41 @@ def contributions(
         first, second = (0.0 + difference * side.get(name, 0.0) for side in weights)
         if first or second:
             found.append(Contribution(name, difference, first, second))
-    ours_in_all = sum(abs(one.first) for one in found) or 1.0
-    theirs_in_all = sum(abs(one.second) for one in found) or 1.0
+    return _by_difference(found)
+
+
+def parts_of_scores(rows: tuple[Values, Values], weights: tuple[Values, Values]) -> list[Part]:
+    """Return what features add to scores, those first in which the systems differ the most.
+
+    For systems of different models, such as one with rules and one with phrases: neither can score
+    what the other has chosen. Features are the same where their names are. What is added is
+    compared as in `contributions`.
+
+    Parameters
+    ----------
+    rows : (mapping, mapping)
+        The features of either system's own derivation.
+    weights : (mapping, mapping)
+        Of the two systems.
+    """
+    found = []
+    for name in sorted(rows[0].keys() | rows[1].keys()):
+        first, second = (row.get(name, 0.0) for row in rows)
+        # 0.0 + -0.0 is 0.0.
+        adds = [
+            0.0 + value * side.get(name, 0.0)
+            for value, side in zip((first, second), weights, strict=True)
+        ]
+        if any(adds):
+            found.append(Part(name, first, second, *adds))
+    return _by_difference(found)
+
+
+def _by_difference(found: list[Added]) -> list[Added]:
+    """Return features by the difference of the shares that they have of all that is added."""
+    first_in_all = sum(abs(one.first) for one in found) or 1.0
+    second_in_all = sum(abs(one.second) for one in found) or 1.0
     return sorted(
         found,
-        key=lambda one: (-abs(one.first / ours_in_all - one.second / theirs_in_all), one.name),
+        key=lambda one: (-abs(one.first / first_in_all - one.second / second_in_all), one.name),
     )

@@ -8,8 +8,9 @@ from typing import IO
 
 import numpy as np
 
-from torchtune_smt.analyses.contributions import Contribution
+from torchtune_smt.analyses.contributions import Contribution, Part
 from torchtune_smt.analyses.overlap import DENSE, Overlap, by_template
+from torchtune_smt.analyses.spellings import Spelling
 from torchtune_smt.core.pictures import picture
 from torchtune_smt.runs.curves import Run
 from torchtune_smt.runs.times import round_seconds
@@ -85,6 +86,20 @@ def draw_weights(
             figure.legend(loc="outside upper center", ncols=4, fontsize="small")
 
 
+def draw_spellings(systems: Mapping[str, Sequence[Spelling]], output: IO[bytes], form: str) -> None:
+    """Draw how often words occur in the references, and in the features, of each system."""
+    with picture(output, form, 1, 2, figsize=(10, 4)) as (figure, axes):
+        for axis, what in zip(axes, ("tokens", "features"), strict=True):
+            width = 0.8 / len(systems)
+            for n, (name, found) in enumerate(systems.items()):
+                places = np.arange(len(found)) + (n - (len(systems) - 1) / 2) * width
+                heights = [getattr(one, what) for one in found]
+                axis.bar(places, heights, width, label=None if axis is axes[0] else name)
+            axis.set_xticks(range(len(found)), [one.word for one in found])
+            axis.set_ylabel("in references" if what == "tokens" else what)
+        figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+
+
 def draw_orders(sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str) -> None:
     """Draw how many segments of each size have whose order in a reference.
 
@@ -129,16 +144,25 @@ def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form:
 
 
 def draw_contributions(
-    found: Sequence[Contribution], systems: tuple[str, str], output: IO[bytes], form: str
+    found: Sequence[Contribution] | Sequence[Part],
+    systems: tuple[str, str],
+    output: IO[bytes],
+    form: str,
 ) -> None:
-    """Draw what features add to the lead of the first system's translation, in either model."""
+    """Draw what features add in two systems: to the lead of the first one's translation in either.
+
+    Of systems with different models, which score their own translations alone, to the score.
+    """
     with picture(output, form, figsize=(8, 1.5 + 0.35 * len(found))) as (_, axis):
         places = np.arange(len(found))
         for n, name in enumerate(systems):
-            adds = [one[2 + n] for one in found]
+            adds = [(one.first, one.second)[n] for one in found]
             axis.barh(places + 0.4 * n - 0.2, adds, 0.4, label=f"in {name}")
         axis.set_yticks(places, [one.name for one in found])
         axis.invert_yaxis()
         axis.axvline(0, color="grey", linewidth=0.5)
-        axis.set_xlabel(f"for the translation of {systems[0]} (right), of {systems[1]} (left)")
+        if all(isinstance(one, Contribution) for one in found):
+            axis.set_xlabel(f"for the translation of {systems[0]} (right), of {systems[1]} (left)")
+        else:
+            axis.set_xlabel("added to the score of its own translation")
         axis.legend(fontsize="small")

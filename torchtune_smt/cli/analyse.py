@@ -39,6 +39,7 @@ _COMMON: Final = {"analysis", "systems", "table", "output", "plot", "hydra"}
 ANALYSES: Final = {
     "overlap": _Analysis(analyses.overlap, frozenset({"data", "of", "n_best"})),
     "adaptation": _Analysis(analyses.adaptation, frozenset({"rivals", "match", "rows"})),
+    "spellings": _Analysis(analyses.spellings, frozenset({"words", "match"})),
     "reordering": _Analysis(
         analyses.reordering, frozenset({"data", "split", "references", "match", "rows"})
     ),

@@ -12,12 +12,18 @@ from typing import IO, Final, NamedTuple
 from omegaconf import DictConfig
 
 from torchtune_smt.analyses import pictures
-from torchtune_smt.analyses.contributions import contributions
+from torchtune_smt.analyses.contributions import contributions, parts_of_scores
 from torchtune_smt.analyses.overlap import overlap as overlaps
 from torchtune_smt.analyses.progress import Progress, mean_progress
 from torchtune_smt.analyses.reordering import ORDERS, reference_order, segments
 from torchtune_smt.analyses.rivals import disagreements
-from torchtune_smt.cli.feature_sets import feature_sets, read_weight_set, single_outputs
+from torchtune_smt.analyses.spellings import spellings as count_spellings
+from torchtune_smt.cli.feature_sets import (
+    feature_sets,
+    read_weight_set,
+    single_outputs,
+    tuning_set,
+)
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data, read_outputs
 from torchtune_smt.cli.systems import Output, find_systems
@@ -112,6 +118,34 @@ def adaptation(cfg: DictConfig) -> Found:
     )
 
 
+def spellings(cfg: DictConfig) -> Found:
+    """Count words where systems were tuned, and the features that translate by them."""
+    systems = single_outputs(cfg)
+    if cfg.words is None:
+        raise InputError("words is missing; give them with words=[WORD,WORD,...]")
+    pattern = _pattern(cfg)
+    labels, notes = _labels(systems)
+    found = []
+    for label, (name, output) in zip(labels, systems.items(), strict=True):
+        weights = read_weight_set(name, output)
+        names = [n for n in weights.values if n not in weights.dense and pattern.search(n)]
+        tuned_on, references = tuning_set(output)
+        found.append(count_spellings(cfg.words, references, names))
+        notes.append(f"{label}: tuned on {tuned_on}, {len(references):,} sentences")
+        notes[-1] += f"; sparse features with a weight: {len(names):,}"
+    head = ["word"]
+    for what in ("references", "features"):
+        head += [f"{what} of {label}" for label in labels]
+    rows: list[list[Cell]] = [
+        [word, *(one[n].tokens for one in found), *(one[n].features for one in found)]
+        for n, word in enumerate(cfg.words)
+    ]
+    named = dict(zip(labels, found, strict=True))
+    return Found(
+        Table(head, rows, notes), lambda file, form: pictures.draw_spellings(named, file, form)
+    )
+
+
 def reordering(cfg: DictConfig) -> Found:
     """Find the same words in another order, and whose order a reference has."""
     systems = _two(cfg)
@@ -171,7 +205,7 @@ def progress(cfg: DictConfig) -> Found:
 def explain(cfg: DictConfig) -> Found:
     """Show two translations of a sentence, their derivations, and the features that differ."""
     # Only this needs a decoder.
-    from torchtune_smt.cli.decoding import templates_of_others, tuned_of
+    from torchtune_smt.cli.decoding import other_model, templates_of_others, tuned_of
 
     systems = _two(cfg)
     if cfg.sentence is None:
@@ -199,7 +233,9 @@ def explain(cfg: DictConfig) -> Found:
     rows: list[Mapping[str, float]] = []
     weights: list[Mapping[str, float]] = []
     (a, b), notes = _labels(systems)
-    for name, path, more in zip((a, b), paths, templates_of_others(paths), strict=True):
+    comparable = other_model(paths) is None
+    lacking = templates_of_others(paths) if comparable else [[], []]
+    for name, path, more in zip((a, b), paths, lacking, strict=True):
         decoder, own = tuned_of(path, more)
         (best,) = decoder.decode([source], own, k=1)
         ids, values = best.row(0)
@@ -211,24 +247,36 @@ def explain(cfg: DictConfig) -> Found:
         derivation = decoder.derivation(source, own)
         if derivation is not None:
             lines += [line for part in derivation.parts for line in _tree(part, 1)]
-    found = contributions((rows[0], rows[1]), (weights[0], weights[1]))
-    leads = sum(one.first for one in found), -sum(one.second for one in found)
-    notes += [
-        f"in all, {mine} scores its own translation {lead:+.4g} above that of {other}"
-        + ("" if lead >= 0 else ", which its search has not found")
-        for mine, other, lead in ((a, b, leads[0]), (b, a, leads[1]))
-    ]
-    head = ["feature", f"value {a} - value {b}", f"adds in {a}", f"adds in {b}"]
+    both = (rows[0], rows[1]), (weights[0], weights[1])
+    found = contributions(*both) if comparable else parts_of_scores(*both)
+    head = ["feature", f"value in {a}", f"value in {b}", f"adds in {a}", f"adds in {b}"]
+    if comparable:
+        head[1:3] = [f"value {a} - value {b}"]
+        leads = sum(one.first for one in found), -sum(one.second for one in found)
+        notes += [
+            f"in all, {mine} scores its own translation {lead:+.4g} above that of {other}"
+            + ("" if lead >= 0 else ", which its search has not found")
+            for mine, other, lead in ((a, b, leads[0]), (b, a, leads[1]))
+        ]
+    else:
+        notes.append(
+            f"{a} and {b} have different models, and neither scores what the other has chosen: "
+            "what a feature adds is that to the score of either system's own translation"
+        )
     table = Table(head, [list(one) for one in found], notes, before="\n".join(lines))
+    shown = found[: cfg.rows]
     return Found(
         table.shortened(cfg.rows),
-        lambda file, form: pictures.draw_contributions(found[: cfg.rows], (a, b), file, form),
+        lambda file, form: pictures.draw_contributions(shown, (a, b), file, form),
     )
 
 
 def _tree(derivation: Derivation, depth: int) -> Iterator[str]:
     """Yield the lines of a derivation, each rule a step further to the right than its parent."""
-    yield f"{'  ' * depth}{derivation.source} → {derivation.target}"
+    span = f"{derivation.begin + 1}-{derivation.end}"
+    if derivation.end == derivation.begin + 1:
+        span = str(derivation.end)
+    yield f"{'  ' * depth}{span}: {derivation.source} → {derivation.target}"
     for part in derivation.parts:
         yield from _tree(part, depth + 1)
 

@@ -110,6 +110,26 @@ def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:
     return open_tuned(*_taken_up(weights), more)
 
 
+def other_model(paths: Sequence[Path]) -> InputError | None:
+    """Return why derivations of some runs, given by their weights, cannot be compared by features.
+
+    They have different models; None if they have one, as far as anybody can say.
+    """
+    first, *others = paths
+    origins = {path: read_origin(path) for path in paths}
+    for path in others:
+        for kind in ("grammar", "language model"):
+            pair = origins[first], origins[path]
+            parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
+            if len({part.digest for part in parts}) > 1:
+                return InputError(
+                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only "
+                    "derivations of one model have features in common",
+                    path=path,
+                )
+    return None
+
+
 def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
     """Return for each run, given by its weights, the templates of the others that it lacks itself.
 
@@ -121,18 +141,9 @@ def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
     InputError
         The weights belong to different models, or templates of one name have other options.
     """
-    first, *others = paths
-    origins = {path: read_origin(path) for path in paths}
-    for path in others:
-        for kind in ("grammar", "language model"):
-            pair = origins[first], origins[path]
-            parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
-            if len({part.digest for part in parts}) > 1:
-                raise InputError(
-                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only "
-                    "derivations of one model have features in common",
-                    path=path,
-                )
+    error = other_model(paths)
+    if error is not None:
+        raise error
     every: dict[str, tuple[Any, Any]] = {}
     own: list[set[str]] = []
     for path in paths:

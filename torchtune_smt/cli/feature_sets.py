@@ -10,12 +10,14 @@ from omegaconf import DictConfig
 from torchtune_smt.analyses.overlap import FeatureSet, dense_features
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data
+from torchtune_smt.cli.run_folder import recorded_tuning
 from torchtune_smt.cli.systems import Output, find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.weight_files import read_any_weights
 
 WEIGHTS = "weights"
@@ -52,6 +54,27 @@ def read_weight_set(name: str, output: Output) -> FeatureSet:
     moses = path.suffix == ".ini" or (origin is not None and not origin.is_model)
     dense = dense_features(weights, moses=moses)
     return FeatureSet(name, {n: w for n, w in weights.items() if w}, dense, are_weights=True)
+
+
+def tuning_set(output: Output) -> tuple[str, list[list[list[str]]]]:
+    """Return what a run was tuned on, in words, and the references of these sentences.
+
+    Raises
+    ------
+    InputError
+        The run, or its data, are not known.
+    """
+    folder = output.folder
+    recorded = None if folder is None else recorded_tuning(folder)
+    if folder is None or recorded is None:
+        raise InputError("does not say what it was tuned on; give a run", path=output.path)
+    with option_errors("data", recorded.data):
+        dataset = Dataset(**recorded.data)
+    name = recorded.tune_on
+    corpus = dataset.require(name, training=name == "train")
+    sentences = Sentences.of(corpus.source, corpus.references)
+    drawn = sentences.drawn(recorded.sentences, recorded.seed)
+    return name, [sentences.references[i] for i in drawn]
 
 
 def feature_sets(cfg: DictConfig) -> list[FeatureSet]:

@@ -85,6 +85,14 @@ _SETS: Final = Rule(
         and len(set(value)) == len(value) > 0
     ),
 )
+_WORDS: Final = Rule(
+    "a list of words, none twice, as in [programme,program]",
+    lambda value: (
+        _LIST.accepts(value)
+        and all(isinstance(word, str) and word.split() == [word] for word in value)
+        and len(set(value)) == len(value) > 0
+    ),
+)
 _NUMBERS: Final = Rule(
     "names with finite numbers",
     lambda value: OmegaConf.is_dict(value) and all(map(_is_number, value.values())),
@@ -113,6 +121,7 @@ RULES: Final = {
         (_CLASSES, "callbacks"),
         (_SYSTEMS, "systems"),
         (_SETS, "of"),
+        (_WORDS.or_null(), "words"),
         (_NUMBERS, "init.values"),
         (_KEPT, "decoder.features"),
         (_DIMENSION, "regularizer.dimension"),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -169,10 +169,62 @@ def recorded_data(folder: Path) -> dict[str, Any] | None:
     InputError
         The record is damaged, or has a value that is not taken from a folder.
     """
-    path = folder / "config.yaml"
-    if not os.path.lexists(path):
+    found = _configuration(folder)
+    return None if found is None else _data(found, folder / "config.yaml")
+
+
+class Tuning(NamedTuple):
+    """What a run was tuned on.
+
+    Attributes
+    ----------
+    data : dict of str to Any
+        The options of the group ``data``.
+    tune_on : {"dev", "train"}
+    sentences : int, optional
+        So many of them, drawn with the seed.
+    seed : int
+    """
+
+    data: dict[str, Any]
+    tune_on: str
+    sentences: int | None
+    seed: int
+
+
+def recorded_tuning(folder: Path) -> Tuning | None:
+    """Return what a finished run was tuned on; None if it did not record it.
+
+    Raises
+    ------
+    InputError
+        As for `recorded_data`.
+    """
+    found = _configuration(folder)
+    if found is None:
         return None
-    data = _read_yaml(path, dict, "configuration").get("data")
+    path = folder / "config.yaml"
+    tuner, seed = found.get("tuner"), found.get("seed")
+    tuner = tuner if isinstance(tuner, dict) else {}
+    tune_on, size = str(tuner.get("tune_on")), tuner.get("sentences")
+    sound = tune_on in ("dev", "train") and (size is None or (type(size) is int and size > 0))
+    if not sound or type(seed) is not int or seed < 0:
+        raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
+    return Tuning(_data(found, path), tune_on, size, seed)
+
+
+def _configuration(folder: Path) -> dict[str, Any] | None:
+    """Return the resolved configuration of a finished run; None if it recorded none."""
+    path = folder / "config.yaml"
+    found: dict[str, Any] | None = None
+    if os.path.lexists(path):
+        found = _read_yaml(path, dict, "configuration")
+    return found
+
+
+def _data(configuration: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the options of the group ``data`` of a configuration."""
+    data = configuration.get("data")
     names = {entry.name for entry in fields(Dataset)}
     if (
         not isinstance(data, dict)

@@ -13,10 +13,15 @@ class Derivation:
     ----------
     source, target : str
         The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order.
+    begin, end : int
+        The source words that it covers, gaps among them: from `begin`, counted from 0, to before
+        `end`.
     parts : tuple of Derivation
         Of its gaps, in source order; of the whole sentence all that was glued together.
     """
 
     source: str
     target: str
+    begin: int
+    end: int
     parts: tuple[Derivation, ...] = ()

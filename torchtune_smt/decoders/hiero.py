@@ -156,25 +156,35 @@ class HieroDecoder(GrammarDecoder[Targets]):
             item = chart.edge[found.derivation[d, 0], CHILD1 + number]
             return int(found.pool[found.item[item, 0] + found.derivation[d, RANK1 + number]])
 
-        def tree(d: int) -> Derivation:
+        def tree(d: int, begin: int) -> Derivation:
+            """Return a derivation whose source side begins at a word."""
             rule = int(chart.edge[found.derivation[d, 0], RULE])
-            if rule < rules.grammar.rule.size:
-                number = int(rules.grammar.rule[rule])
-                left, right = map(" ".join, self.grammar.rule_text(number))
-                gaps = sum(symbol < 0 for symbol in self.grammar.sides(number)[0])
-                return Derivation(left, right, tuple(tree(child(d, g)) for g in range(gaps)))
-            word = source.words[rule - rules.grammar.rule.size]
-            return Derivation(word, word)
+            if rule >= rules.grammar.rule.size:
+                word = source.words[rule - rules.grammar.rule.size]
+                return Derivation(word, word, begin, begin + 1)
+            number = int(rules.grammar.rule[rule])
+            left, right = map(" ".join, self.grammar.rule_text(number))
+            end, parts = begin, list[Derivation]()
+            for symbol in self.grammar.sides(number)[0]:
+                if symbol < 0:
+                    parts.append(tree(child(d, len(parts)), end))
+                    end = parts[-1].end
+                else:
+                    end += 1
+            return Derivation(left, right, begin, end, tuple(parts))
 
         d = child(int(found.pool[found.item[chart.goal, 0]]), 0)
         glued = []
         while chart.edge[found.derivation[d, 0], RULE] == GLUE_NEXT:
-            glued.append(tree(child(d, 1)))
+            glued.append(child(d, 1))
             d = child(d, 0)
         # A sentence without words has no part.
         if chart.edge[found.derivation[d, 0], RULE] == GLUE_FIRST:
-            glued.append(tree(child(d, 0)))
-        return Derivation("", "", tuple(reversed(glued)))
+            glued.append(child(d, 0))
+        parts = list[Derivation]()
+        for one in reversed(glued):
+            parts.append(tree(one, parts[-1].end if parts else 0))
+        return Derivation("", "", 0, len(source.words), tuple(parts))
 
     def _search(
         self,

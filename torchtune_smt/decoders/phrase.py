@@ -216,7 +216,9 @@ class PhraseDecoder(GrammarDecoder[Options]):
         """Return the phrases of the best translation, in the order of the target side."""
         rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
         with deadline(None) as never:
-            chart, _, found = self._search(rules, prepared, sparse_weight, dense_weight, 1, never)
+            chart, span, found = self._search(
+                rules, prepared, sparse_weight, dense_weight, 1, never
+            )
         phrases = []
         d = int(found.pool[found.item[chart.goal, 0]])
         while chart.edge[found.derivation[d, 0], CHILD1] >= 0:
@@ -230,9 +232,10 @@ class PhraseDecoder(GrammarDecoder[Options]):
                 else:
                     left = source.words[copied]
                     right = left if rules.copies[copied] >= 0 else ""
-                phrases.append(Derivation(left, right))
+                first, last = span[found.derivation[d, 0], :2].tolist()
+                phrases.append(Derivation(left, right, first, last + 1))
             d = int(found.pool[found.item[edge[CHILD1], 0] + rank])
-        return Derivation("", "", tuple(reversed(phrases)))
+        return Derivation("", "", 0, len(source.words), tuple(reversed(phrases)))
 
     def _search(
         self,
