@@ -122,6 +122,15 @@ def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
     assert run.dates[0] <= run.dates[1]
 
 
+def test_classes_are_named_again_when_a_run_is_taken_up(run: Run) -> None:
+    named = "features.templates=[{_target_:torchtune_smt.features.RuleId}]"
+    run = replace(run, overrides=("data=example", named))
+    train = FakeTrain(dies=["row"])
+    assert not complete(run, start=train)
+    assert complete(run, start=train)
+    assert train.commands[1][1:] == ["train.py", f"resume={run.folder}", named]
+
+
 def test_without_a_checkpoint_it_starts_anew(run: Run) -> None:
     train = FakeTrain(dies=["row"], keeps=False)
     assert not complete(run, start=train)

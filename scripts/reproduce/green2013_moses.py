@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import forecast
-from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, read_log
+from runs import LOG, REPOSITORY, WEIGHTS, Run, classes, complete, read_log
 from tables import Stored
 from tuned import SIGNIFICANCE
 
@@ -192,9 +192,8 @@ def do_run(key: str, seed: int, options: Options) -> Result | None:
             lines = read_lines(folder / WEIGHTS)
             file.writelines(f"{line}\n" for line in lines if not line.startswith("#"))
         command = [sys.executable, "scripts/translate.py", f"weights={folder / ANYWHERE}"]
-        # Classes are not taken from the folder of a run.
-        classes = [o for o in run.overrides if o.startswith("features.templates=")]
-        command += [f"input={options.data / 'test.de'}", f"output={output}", *classes]
+        command += [f"input={options.data / 'test.de'}", f"output={output}"]
+        command += classes(run.overrides)
         command += tables(options, "test")
         with (folder / LOG).open("ab") as log:
             done = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)

@@ -140,10 +140,15 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def classes(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that name classes: those are not taken from the folder of a run."""
+    return [override for override in overrides if "_target_" in override]
+
+
 def command(run: Run) -> list[str]:
     """Return the command that does a run, or the rest of it."""
     if run.stopped:
-        return [sys.executable, "train.py", f"resume={run.folder}"]
+        return [sys.executable, "train.py", f"resume={run.folder}", *classes(run.overrides)]
     return [sys.executable, "train.py", *run.overrides, f"hydra.run.dir={run.folder}"]
 
 
