@@ -10,8 +10,9 @@ import pytest
 from commands import Outcome, run_command
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.parallel.jobs import Job, utilisation_numbers
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
-from torchtune_smt.runs.timeline import utilisation
+from torchtune_smt.runs.timeline import draw_timeline, utilisation
 
 
 def write_run(folder: Path, seed: int, loss: str, test: float) -> Path:
@@ -94,18 +95,20 @@ def test_pictures_of_one_run_and_of_none() -> None:
         assert file.getvalue().startswith(b"\x89PNG")
 
 
-def test_a_timeline_of_shards(sweep: Path, tmp_path: Path) -> None:
-    shards = [(1, 100.0, 4.0), (2, 101.0, 5.0), (1, 104.5, 5.5)]
-    entries = [
-        {"step": 10 * i, "parallel/worker": worker, "parallel/begin": begin, "parallel/seconds": s}
-        for i, (worker, begin, s) in enumerate(shards)
-    ]
+def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
+    jobs = [Job(1, 100.0, 4.0, 1.0), Job(2, 101.0, 5.0, 0.5), Job(1, 104.5, 5.5, 2.0)]
+    entries = [{"step": 10 * i, **job.numbers()} for i, job in enumerate(jobs)]
     lines = [{"step": 0, "bleu/dev": 30.0}, *entries]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     # Two workers for ten seconds.
     assert utilisation(read_metrics(tmp_path)) == 14.5 / 20
+    assert utilisation_numbers(jobs) == {"parallel/utilisation": 14.5 / 20}
+    assert utilisation_numbers([]) == {}
     assert plot(tmp_path, tmp_path, "--timeline", "--output", "a.png").check().out == "a.png\n"
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match="0: has no shards, of which there could be a timeline"):
+    picture = io.BytesIO()
+    draw_timeline(read_metrics(tmp_path), picture, "svg")
+    assert b"decoding" in picture.getvalue() and b"learning" in picture.getvalue()
+    with pytest.raises(InputError, match="0: has no workers, of which there could be a timeline"):
         plot(tmp_path, sweep / "0", "--timeline")
     assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err

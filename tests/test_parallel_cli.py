@@ -40,6 +40,11 @@ def one_worker(place: Path) -> list[bytes]:
     run = train(place, "one_worker", *ITERSEL, *options)
     for tag in ("train/loss", "train/gain", "parallel/shard_features", "parallel/begin"):
         assert sum(tag in line for line in run.metrics()) == 6
+    parts = [line for line in run.metrics() if "parallel/seconds" in line]
+    assert all(0 < line["parallel/seconds_learning"] < line["parallel/seconds"] for line in parts)
+    tag = "parallel/utilisation"
+    shares = [line[tag] for line in run.metrics() if tag in line]
+    assert len(shares) == 2 and all(0 < share <= 1 for share in shares)
     assert "  shard 3: 10 sentences, gain 0." in run.outcome.out
     return [(run.folder / name).read_bytes() for name in NAMES]
 

@@ -137,7 +137,13 @@ def test_each_mini_batch_once_and_none_too_old(bound: int | None) -> None:
         ages = [report.numbers["train/staleness"] for report in reports]
         assert bound is None or max(ages) <= bound
         assert max(ages) > 0
+        for report in reports:
+            job = [
+                report.numbers[f"parallel/{n}"] for n in ("worker", "seconds_learning", "seconds")
+            ]
+            assert 1 <= job[0] <= 4 and 0 < job[1] < job[2]
         summary = tuner.summary(True)
+        assert 0 < summary.numbers["parallel/utilisation"] <= 1
         assert sum(n for tag, n in summary.numbers.items() if tag[:10] == "staleness/") == len(ages)
         assert "steps by staleness 0: " in summary.text
     read = tuner.online.decoder.batches  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from torchtune_smt.cli.systems import systems_in
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
-from torchtune_smt.runs.timeline import draw_timeline, has_shards
+from torchtune_smt.runs.timeline import draw_timeline, has_jobs
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument(
         "--timeline",
         action="store_true",
-        help="of one run with shards: which worker computed which shard when",
+        help="of one run with shards or stale gradients: which worker computed what when",
     )
     options = parser.parse_args()
     if options.output.suffix not in (".png", ".svg", ".pdf"):
@@ -73,10 +73,10 @@ def main() -> int:
 def _timeline(folder: Path, output: Path) -> int:
     """Draw the timeline of a run, and return the exit code."""
     run = read_metrics(folder)
-    if not has_shards(run):
+    if not has_jobs(run):
         raise InputError(
-            "has no shards, of which there could be a timeline; give a run with parallel=mix, "
-            "itermix or itersel",
+            "has no workers, of which there could be a timeline; give a run with parallel=stale, "
+            "mix, itermix or itersel",
             path=folder,
         )
     with atomic_path(output) as beside, beside.open("wb") as file:

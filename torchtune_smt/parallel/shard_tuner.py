@@ -16,6 +16,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.parallel.columns import Columns
 from torchtune_smt.parallel.engine import Engine
+from torchtune_smt.parallel.jobs import Job, utilisation_numbers
 from torchtune_smt.parallel.shard_worker import (
     ShardResult,
     ShardTask,
@@ -67,8 +68,9 @@ class ShardTuner(Tuner):
         # Of the epoch under way; and what the shards go on from, where they do.
         self._columns: Columns | None = None
         self._states: list[State] = []
-        # Workers, numbered as their first results come.
+        # Workers, numbered as their first results come; what they did in this epoch, as seen here.
         self._workers: dict[str, int] = {}
+        self._jobs: list[Job] = []
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Compute an epoch on each shard, yielding after each, in their order, and mix.
@@ -82,6 +84,7 @@ class ShardTuner(Tuner):
         columns = self._columns
         if columns is None:
             columns = self._columns = Columns(weights.features, weights.n_dense, len(self.shards))
+        self._jobs.clear()
         left = range(done, len(self.shards))
         found = 0
         results = self.engine.map(active(weights), (self._task(number, z) for z in left))
@@ -103,7 +106,7 @@ class ShardTuner(Tuner):
     def summary(self, kept: bool) -> Report:
         """Return how many features have a weight."""
         count = int(self.weights.parameter.count_nonzero())
-        return Report("round", text=f"{count:,} active features")
+        return Report("round", utilisation_numbers(self._jobs), f"{count:,} active features")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the shards of the epoch under way have added up to."""
@@ -138,14 +141,15 @@ class ShardTuner(Tuner):
 
     def _report(self, z: int, result: ShardResult) -> Report:
         size = int(self.shards[z].size)
+        worker = self._workers.setdefault(result.worker, len(self._workers) + 1)
+        job = Job(worker, result.begin, result.seconds, result.learning)
+        self._jobs.append(job)
         numbers = {
             "train/loss": result.loss,
             "train/gain": result.gain,
             "train/pairs": result.pairs,
             "parallel/shard_features": len(result.weights),
-            "parallel/worker": self._workers.setdefault(result.worker, len(self._workers) + 1),
-            "parallel/begin": result.begin,
-            "parallel/seconds": result.seconds,
+            **job.numbers(),
             "speed/shard_sentences_per_second": size / result.seconds,
         }
         text = (

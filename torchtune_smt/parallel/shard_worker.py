@@ -24,6 +24,7 @@ from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.gradient import NoPairsError
+from torchtune_smt.tuners.online import OUTSIDE_DECODING
 
 State = dict[str, Any]
 """What a shard goes on from: names, weights and the state of its tuner, as tensors and numbers."""
@@ -66,6 +67,8 @@ class ShardResult:
     begin, seconds : float
         When it began, by the clock of the worker's machine (seconds since 1970), and how long it
         took.
+    learning : float
+        Seconds of these that were not decoding, as far as the tuner says.
     worker : str
         Machine and process.
     state : optional
@@ -78,6 +81,7 @@ class ShardResult:
     pairs: int
     begin: float
     seconds: float
+    learning: float
     worker: str
     state: tuple[Any, dict[str, Any]] | None
 
@@ -156,13 +160,14 @@ class ShardWorker:
                 tuner.load_state_dict(state["tuner"])
             except ValueError as error:
                 raise InputError(f"the state of a shard: {error}; start the run anew") from None
-        loss = gain = 0.0
+        loss = gain = outside = 0.0
         pairs = 0
         try:
             for report in tuner.round(task.epoch):
                 count = int(report.numbers.get("train/pairs", 0))
                 loss += report.numbers.get("train/loss", 0.0) * count
                 gain += report.numbers.get("train/gain", 0.0) * report.sentences
+                outside += report.numbers.get(OUTSIDE_DECODING, 0.0) * report.sentences
                 pairs += count
         except NoPairsError:
             # Others may have some; without pairs no step was taken.
@@ -174,6 +179,7 @@ class ShardWorker:
             pairs,
             begin,
             time.perf_counter() - start,
+            outside / 1000,
             f"{platform.node()}:{os.getpid()}",
             packed(_state(weights, tuner)) if task.keeps else None,
         )

@@ -21,9 +21,9 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
+from torchtune_smt.parallel.jobs import Job, utilisation_numbers
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import Gradient, check_pairs, gradient
 from torchtune_smt.tuners.learner import Learner
@@ -94,11 +94,15 @@ class Stale(Strategy):
 
 @dataclass(frozen=True)
 class Arrived:
-    """The gradient of a mini-batch, by its number in the epoch, and the mean gain of its lists."""
+    """The gradient of a mini-batch, by its number in the epoch, and the mean gain of its lists.
+
+    Who computed it when is not known of one that comes from a checkpoint.
+    """
 
     batch: int
     gradient: Gradient
     gain: float
+    job: Job | None = None
 
 
 class BatchWeights:
@@ -193,6 +197,8 @@ class StaleTuner(Tuner):
         self._done: list[int] = []
         self._waiting: deque[Arrived] = deque()
         self._staleness: Counter[int] = Counter()
+        # What threads did in this epoch, as far as it was not stopped.
+        self._jobs: list[Job] = []
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each step.
@@ -209,6 +215,7 @@ class StaleTuner(Tuner):
         known = {*self._done, *(arrived.batch for arrived in self._waiting)}
         left = [b for b in range(len(batches)) if b not in known]
         arrivals = self._threads if self.strategy.simulate is None else self._simulated
+        self._jobs.clear()
         found = 0
         begin = time.perf_counter()
         for arrived in arrivals(left, number, batches):
@@ -224,6 +231,9 @@ class StaleTuner(Tuner):
                 "train/staleness": staleness,
                 "speed/sentences_per_second": size / (now - begin),
             }
+            if arrived.job is not None:
+                self._jobs.append(arrived.job)
+                numbers |= arrived.job.numbers()
             begin = now
             yield Report("step", numbers, f"gain {arrived.gain:.4f}", size)
         if number == 1 and not done:
@@ -237,6 +247,7 @@ class StaleTuner(Tuner):
         counts = sorted(self._staleness.items())
         text = ", ".join(f"{age}: {count:,}" for age, count in counts)
         numbers = {f"staleness/{age}": float(count) for age, count in counts}
+        numbers |= utilisation_numbers(self._jobs)
         said = self.online.summary(kept).text
         return Report("round", numbers, f"{said}, steps by staleness {text or 'none'}")
 
@@ -295,15 +306,19 @@ class StaleTuner(Tuner):
         return Arrived(whole(saved["batch"], 0), found, real(saved["gain"]))
 
     def _compute(
-        self, decoder: Decoder, weights: BatchWeights, lock: Any, chosen: Int64, number: int
-    ) -> tuple[Gradient, float]:
-        """Return the gradient of a mini-batch, and the mean gain of its lists."""
+        self, worker: int, weights: BatchWeights, lock: Any, chosen: Int64, number: int
+    ) -> tuple[Gradient, float, Job]:
+        """Return the gradient of a mini-batch, the mean gain of its lists, and what it took."""
         online = self.online
-        lists = with_gains(online.metric, decoder.decode(online.sources(chosen), weights))
+        begin, start = time.time(), time.perf_counter()
+        lists = self._decoders[worker].decode(online.sources(chosen), weights)
+        decoded = time.perf_counter()
+        lists = with_gains(online.metric, lists)
         with lock:
             lists = online.learner.take(lists)
         found = gradient(lists, weights, online.loss, online.sampler, (online.seed, number))
-        return found, mean_gain(lists)
+        end = time.perf_counter()
+        return found, mean_gain(lists), Job(worker + 1, begin, end - start, end - decoded)
 
     def _simulated(
         self, left: Sequence[int], number: int, batches: Sequence[Int64]
@@ -313,7 +328,7 @@ class StaleTuner(Tuner):
         assert self.strategy.simulate is not None
         for b in left:
             weights = BatchWeights(self.online.learner, lock)
-            found = self._compute(self._decoders[0], weights, lock, batches[b], number)
+            found = self._compute(0, weights, lock, batches[b], number)
             self._waiting.append(Arrived(b, *found))
             if len(self._waiting) > self.strategy.simulate:
                 yield self._waiting.popleft()
@@ -331,10 +346,10 @@ class StaleTuner(Tuner):
         # One more for each thread, that it need not wait for its next.
         most = 2 * len(self._decoders) if bound is None else bound + 1
         queue, reading, arrived = deque(left), dict[int, BatchWeights](), list[Arrived]()
-        with _Pool(self._decoders[:most]) as pool:
+        with _Pool(min(len(self._decoders), most)) as pool:
 
-            def job(b: int, decoder: Decoder) -> Arrived:
-                found = self._compute(decoder, reading[b], pool.lock, batches[b], number)
+            def job(b: int, worker: int) -> Arrived:
+                found = self._compute(worker, reading[b], pool.lock, batches[b], number)
                 return Arrived(b, *found)
 
             while queue or reading:
@@ -364,17 +379,18 @@ class StaleTuner(Tuner):
 
 
 class _Pool:
-    """Threads with a decoder each, and the lock of the weights.
+    """Threads, which are numbered, and the lock of the weights.
 
     Who made it holds the lock, but while he waits.
     """
 
-    def __init__(self, decoders: Sequence[Decoder]) -> None:
+    def __init__(self, workers: int) -> None:
         self.lock = threading.RLock()
-        self.jobs: SimpleQueue[tuple[int, Callable[[int, Decoder], Arrived]] | None] = SimpleQueue()
+        self.jobs: SimpleQueue[tuple[int, Callable[[int, int], Arrived]] | None] = SimpleQueue()
         self._results: SimpleQueue[Arrived | BaseException] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._run, args=(decoder,), daemon=True) for decoder in decoders
+            threading.Thread(target=self._run, args=(worker,), daemon=True)
+            for worker in range(workers)
         ]
         self._stopped = False
 
@@ -409,11 +425,11 @@ class _Pool:
         finally:
             self.lock.acquire()
 
-    def _run(self, decoder: Decoder) -> None:
+    def _run(self, worker: int) -> None:
         while (job := self.jobs.get()) is not None:
             if self._stopped:
                 continue
             try:
-                self._results.put(job[1](job[0], decoder))
+                self._results.put(job[1](job[0], worker))
             except BaseException as error:
                 self._results.put(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.learner import Learner
+
+OUTSIDE_DECODING: Final = "speed/milliseconds_outside_decoding"
+"""In the log: for each sentence of a mini-batch, gains, pairs, gradient and step."""
 
 
 @dataclass(eq=False, repr=False)
@@ -95,7 +98,7 @@ class OnlineTuner(Tuner):
             numbers = {
                 **self.numbers(loss, gain, pairs),
                 "speed/sentences_per_second": chosen.size / (end - start),
-                "speed/milliseconds_outside_decoding": 1e3 * (end - decoded) / chosen.size,
+                OUTSIDE_DECODING: 1e3 * (end - decoded) / chosen.size,
             }
             yield Report("step", numbers, f"gain {gain:.4f}", chosen.size)
         # What there was of an epoch before it was taken up again is not known.
