@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import product
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.grammar import Grammar, extract_grammar
+from torchtune_smt.grammar import Grammar, extract_grammar, extraction
 from torchtune_smt.grammar.extraction_kernels import UNIT, exact_count
 
 Rule = tuple[tuple[str, ...], tuple[str, ...]]
@@ -410,6 +411,49 @@ def test_a_sentence_of_one_word_many_times():
     bitext = ([words], [words], [[(i, i) for i in range(2700)]])
     with pytest.raises(InputError, match="sentence pair 1 has one rule 32,768 times"):
         extracted(bitext, share=False)
+
+
+class Done:
+    """A future, computed at once."""
+
+    def __init__(self, function, *arguments):
+        self._result = function(*arguments)
+
+    def result(self):
+        return self._result
+
+
+class Awaited:
+    """A future, computed when it is asked for."""
+
+    def __init__(self, *call):
+        self._call = call
+
+    def result(self):
+        return self._call[0](*self._call[1:])
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Whichever is first: what another thread does, or what goes on meanwhile."""
+    random = np.random.default_rng(0)
+    sentences = [random.choice(list("abcdef"), size) for size in random.integers(1, 8, 1200)]
+    links = [[(i, int(random.integers(s.size))) for i in range(s.size)] for s in sentences]
+    results = []
+    for future in (None, Done, Awaited):
+        if future is not None:
+
+            class Pool(nullcontext):
+                def __init__(self, threads):
+                    super().__init__(self)
+
+                submit = staticmethod(future)
+
+            monkeypatch.setattr(extraction, "ThreadPoolExecutor", Pool)
+        results.append(extract_grammar(sentences, sentences, links).arrays)
+    for other in results[1:]:
+        assert list(other) == list(results[0])
+        for name, array in other.items():
+            assert array.tobytes() == results[0][name].tobytes(), name
 
 
 def test_progress_counts_every_sentence():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -221,48 +222,60 @@ def count_rules(
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts, sum_parts, first_parts = [], [], [], [], []
     sentences = bitext.source_begin.size - 1
-    for first in range(0, sentences, _BLOCK):
-        last = min(first + _BLOCK, sentences)
-        sentence, low, side_begin, side, target_side_begin, target_side = (
-            extraction_kernels.extract(
-                bitext.source_begin,
-                bitext.source,
-                bitext.target_begin,
-                bitext.target,
-                bitext.link_begin,
-                bitext.links,
-                first,
-                last,
-                max_phrase_length,
-                max_symbols,
-                max_gaps,
-                unaligned_edges,
-                tight_gaps,
-                share,
+    # Sides and what is attached go into tables of their own, and kernels let other threads run.
+    with ThreadPoolExecutor(2) as pool:
+        for first in range(0, sentences, _BLOCK):
+            last = min(first + _BLOCK, sentences)
+            sentence, low, side_begin, side, target_side_begin, target_side = (
+                extraction_kernels.extract(
+                    bitext.source_begin,
+                    bitext.source,
+                    bitext.target_begin,
+                    bitext.target,
+                    bitext.link_begin,
+                    bitext.links,
+                    first,
+                    last,
+                    max_phrase_length,
+                    max_symbols,
+                    max_gaps,
+                    unaligned_edges,
+                    tight_gaps,
+                    share,
+                )
             )
-        )
-        key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
-        key |= target_sides.intern_spans(target_side, target_side_begin[:-1], target_side_begin[1:])
-        if attached is not None and key.size:
-            added, one = attached(first, last)
-            order = sorting_kernels.ascending(key)
-            order = order[sorting_kernels.ascending(sentence[order].astype(np.int64))]
-            begins = np.flatnonzero(
-                (np.diff(sentence[order], prepend=-1) != 0) | (np.diff(key[order], prepend=-1) != 0)
+            target_number = pool.submit(
+                target_sides.intern_spans,
+                target_side,
+                target_side_begin[:-1],
+                target_side_begin[1:],
             )
-            sum_parts.append(np.add.reduceat(added[order], begins, axis=0))
-            first_parts.append(one[order][begins])
-        kept = extraction_kernels.merge_equal(sentence, key, low)
-        if kept < 0:
-            raise InputError(
-                f"sentence pair {-kept} has one rule 32,768 times; it is very long, or all of one "
-                "word: remove it"
-            )
-        sentence_parts.append(sentence[:kept].copy())
-        key_parts.append(key[:kept].copy())
-        low_parts.append(low[:kept].copy())
-        if progress is not None:
-            progress(last - first)
+            attachment = None
+            if attached is not None and sentence.size:
+                attachment = pool.submit(attached, first, last)
+            key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
+            key |= target_number.result()
+            if attachment is not None:
+                added, one = attachment.result()
+                order = sorting_kernels.ascending(key)
+                order = order[sorting_kernels.ascending(sentence[order].astype(np.int64))]
+                begins = np.flatnonzero(
+                    (np.diff(sentence[order], prepend=-1) != 0)
+                    | (np.diff(key[order], prepend=-1) != 0)
+                )
+                sum_parts.append(np.add.reduceat(added[order], begins, axis=0))
+                first_parts.append(one[order][begins])
+            kept = extraction_kernels.merge_equal(sentence, key, low)
+            if kept < 0:
+                raise InputError(
+                    f"sentence pair {-kept} has one rule 32,768 times; it is very long, or all of "
+                    "one word: remove it"
+                )
+            sentence_parts.append(sentence[:kept].copy())
+            key_parts.append(key[:kept].copy())
+            low_parts.append(low[:kept].copy())
+            if progress is not None:
+                progress(last - first)
 
     arrays = _count_rules(
         sides,
@@ -356,9 +369,11 @@ def _count_rules(
         Counts in units of ``1 / UNIT``.
     """
     # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
-    trie, node_source, number, by_node = ordered_trie(sides)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ordered_trie, target_sides)
+        trie, node_source, number, by_node = ordered_trie(sides)
+        _, _, target_number, by_target_node = other.result()
     source_begin, source_symbols = gather(sides.begin, sides.symbols, by_node)
-    _, _, target_number, by_target_node = ordered_trie(target_sides)
     key = number[key >> 32].astype(np.int64) << 32 | target_number[key & 0xFFFFFFFF]
     rule_key, rule_of_occurrence = sorting_kernels.number(key)
     if rule_key.size >= 1 << 31:
