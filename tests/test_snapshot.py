@@ -110,6 +110,18 @@ def test_names_are_looked_at_once():
     assert sum(looked_up) == 1
 
 
+def test_arrays_of_a_vocabulary_stay_as_they_are():
+    names = [f"f{i}" for i in range(2000)]
+    grown = Vocabulary()
+    taken = []
+    for name in names:
+        taken.append(grown.to_arrays())
+        grown.intern([name])
+    for size in range(0, len(names), 100):
+        found = Vocabulary.from_arrays(taken[size])
+        assert found.names(range(len(found))) == names[:size]
+
+
 def test_a_copy_of_a_vocabulary_grows_on_its_own():
     first = Vocabulary([f"f{i}" for i in range(50)])
     second = first.copy()

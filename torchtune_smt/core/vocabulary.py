@@ -70,8 +70,11 @@ class Vocabulary(SequenceTable[np.uint8]):
         return result
 
     def to_arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
-        """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer)."""
-        return {f"{prefix}letters": self.symbols.copy(), f"{prefix}begin": self.begin.copy()}
+        """Return the names as arrays: ``letters`` (uint8) and ``begin`` (int64, one longer).
+
+        They share memory, and stay as they are when names are added. Nobody may change them.
+        """
+        return {f"{prefix}letters": self.symbols, f"{prefix}begin": self.begin}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Vocabulary:
