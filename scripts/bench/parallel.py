@@ -2,12 +2,15 @@
 
 Tunes on training sentences of a corpus with train.py, each strategy in turn, and takes the time of
 the epochs after the first, without the evaluation of dev. The share of the master is the processor
-time of the thread that steps or mixes. What travels is weighed with weights of real feature names.
+time of the thread that steps or mixes. Milliseconds of processors, of all threads and workers, say
+what a strategy computes more than another one, also where others use the machine. What travels is
+weighed with weights of real feature names.
 
 The limit is what as many runs of one worker each, started together, get done: cores share caches
 and the way to memory.
 
-    python scripts/bench/parallel.py [--data example] [--sentences 1200] [--workers 2] [--epochs 3]
+    python scripts/bench/parallel.py [OVERRIDE ...] [--data example] [--sentences 1200]
+        [--workers 2] [--epochs 3] [--only serial stale]
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from shards import cpu_of_workers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARDS_A_WORKER = 2
@@ -44,16 +48,25 @@ def clock(path: str) -> Any:
             self.write(report.kind, report.sentences)
 
         def write(self, kind: str, sentences: int) -> None:
-            line = [kind, sentences, time.perf_counter(), time.thread_time()]
+            every = time.process_time() + sum(cpu_of_workers())
+            line = [kind, sentences, time.perf_counter(), time.thread_time(), every]
             with open(path, "a") as file:
                 file.write(json.dumps(line) + "\n")
 
     return Clock()
 
 
-def measured(lines: list[Any]) -> tuple[float, float]:
-    """Return sentences a second, and the share of the master, of all epochs but the first."""
-    sentences, wall, master = 0, 0.0, 0.0
+class Measured(NamedTuple):
+    """Sentences a second, the master's share, and milliseconds of processors a sentence."""
+
+    speed: float
+    master: float
+    each: float
+
+
+def measured(lines: list[Any]) -> Measured:
+    """Return what all epochs but the first took."""
+    sentences, wall, master, every = 0, 0.0, 0.0, 0.0
     epoch, begin, last = 0, lines[0], lines[0]
     count = 0
     for line in lines[1:]:
@@ -65,11 +78,12 @@ def measured(lines: list[Any]) -> tuple[float, float]:
             sentences += count
             wall += last[2] - begin[2]
             master += last[3] - begin[3]
+            every += last[4] - begin[4]
         begin, count = line, 0
-    return sentences / wall, master / wall
+    return Measured(sentences / wall, master / wall, 1000 * every / sentences)
 
 
-def run(folder: Path, name: str, options: list[str]) -> tuple[float, float]:
+def run(folder: Path, name: str, options: list[str]) -> Measured:
     """Tune as options say, and return what was `measured`."""
     path = folder / f"{name}.jsonl"
     command = [
@@ -85,11 +99,12 @@ def run(folder: Path, name: str, options: list[str]) -> tuple[float, float]:
     return measured([json.loads(line) for line in path.read_text().splitlines()])
 
 
-def together(folder: Path, runs: int, options: list[str]) -> tuple[float, float]:
+def together(folder: Path, runs: int, options: list[str]) -> Measured:
     """Return the throughput of several runs at a time, which have nothing to do with each other."""
     with ThreadPoolExecutor(runs) as pool:
         done = list(pool.map(lambda number: run(folder, f"limit{number}", options), range(runs)))
-    return sum(speed for speed, _ in done), max(master for _, master in done)
+    each = sum(one.each for one in done) / runs
+    return Measured(sum(one.speed for one in done), max(one.master for one in done), each)
 
 
 def weigh() -> None:
@@ -116,9 +131,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--engine", default="local")
-    given = parser.parse_args()
+    parser.add_argument("--only", nargs="*", default=[""], help="rows whose names begin so")
+    given, overrides = parser.parse_known_args()
     workers = given.workers
-    common = [f"data={given.data}", f"tuner.sentences={given.sentences}"]
+    common = [f"data={given.data}", f"tuner.sentences={given.sentences}", *overrides]
     common += [f"tuner.epochs={given.epochs}", "decoder.pop_limit=200", "tuner.batch_size=10"]
     shards = [f"parallel.shards={workers * SHARDS_A_WORKER}", f"engine={given.engine}"]
     shards += [f"engine.workers={workers}", "threads=1"]
@@ -133,15 +149,25 @@ def main() -> None:
         f"itersel, {workers} workers": ["parallel=itersel", *shards],
     }
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {' '.join(common)}")
-    print(f"{'':24}{'sentences/s':>12}{'ratio':>8}{'master':>8}")
+    print(f"{'':24}{'sentences/s':>12}{'ratio':>8}{'master':>8}{'CPU ms':>8}{'ratio':>8}")
+    base: Measured | None = None
+
+    def show(row: str, found: Measured) -> None:
+        nonlocal base
+        base = base or found
+        print(
+            f"{row:24}{found.speed:12.1f}{found.speed / base.speed:8.2f}{found.master:8.1%}"
+            f"{found.each:8.2f}{found.each / base.each:8.2f}",
+            flush=True,
+        )
+
     with tempfile.TemporaryDirectory() as name:
-        base = 0.0
         for number, (row, options) in enumerate(rows.items()):
-            speed, master = run(Path(name), str(number), [*common, *options])
-            base = base or speed
-            print(f"{row:24}{speed:12.1f}{speed / base:8.2f}{master:8.1%}", flush=True)
-        speed, master = together(Path(name), workers, [*common, "threads=1"])
-        print(f"{f'limit: {workers} runs':24}{speed:12.1f}{speed / base:8.2f}{master:8.1%}")
+            if row.startswith(tuple(given.only)):
+                show(row, run(Path(name), str(number), [*common, *options]))
+        if "limit".startswith(tuple(given.only)):
+            limit = together(Path(name), workers, [*common, "threads=1"])
+            show(f"limit: {workers} runs", limit)
     weigh()
 
 
