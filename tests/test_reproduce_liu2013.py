@@ -9,13 +9,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, ClassVar
 
+import numpy as np
 import pytest
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.tuners.feature_groups import FeatureGroups, save_groups
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import liu2013
@@ -209,7 +215,7 @@ def test_rows_are_those_of_the_paper() -> None:
     assert len(published) == 7
     assert published["oscar"] == Published(503, 425, 46.9, 41.8, 1256)
     trained = [row for row in liu2013.ROWS.values() if "train" in row.tuning_set]
-    assert sorted(row.language_models for row in trained) == ["folds"] * 8 + ["full"] * 3
+    assert sorted(row.language_models for row in trained) == ["folds"] * 10 + ["full"] * 3
     for key, row in liu2013.ROWS.items():
         if row.language_models == "full":
             assert row.overrides == tuple(
@@ -223,10 +229,10 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
     from tuned import configuration
 
     row = liu2013.ROWS[key]
-    chosen = [f"{row.swept}=0.01"] if row.swept else []
-    cfg = configuration(
-        [*liu2013.row_overrides("fisher", row, options(tmp_path, "--small")), *chosen]
-    )
+    chosen = [f"{option}=0.01" for option in row.swept]
+    given = options(tmp_path, "--small")
+    cfg = configuration([*liu2013.row_overrides("fisher", row, 3, given), *chosen])
+    assert cfg.seed == 3
     assert cfg.data.name == "fisher"
     assert cfg.tuner.iterations == 3
     assert cfg.tuner.patience == 3
@@ -253,7 +259,7 @@ def test_the_experiments_have_the_model_of_the_rows(tmp_path: Path) -> None:
 def test_all_sentences(tmp_path: Path) -> None:
     row = liu2013.ROWS["pro_train"]
     chosen = options(tmp_path, "--train-sentences", "0", "--iterations", "2", "--set", "a.b=1")
-    overrides = liu2013.row_overrides("multi30k", row, chosen)
+    overrides = liu2013.row_overrides("multi30k", row, 1, chosen)
     assert not [o for o in overrides if o.startswith("tuner.sentences")]
     assert "a.b=1" in overrides
     assert "tuner.iterations=2" in overrides
@@ -261,10 +267,11 @@ def test_all_sentences(tmp_path: Path) -> None:
 
 def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     arguments = ["--corpora", "fisher", "--sweep", "--lambda2s", "1e-8", "--train-sentences", "500"]
-    chosen = options(tmp_path, *arguments, "--publish", str(tmp_path), "--seed", "2")
+    chosen = options(tmp_path, *arguments, "--publish", str(tmp_path), "--seeds", "2")
     assert chosen.command == (
         "python scripts/reproduce/liu2013.py --corpora fisher --train-sentences 500 --sweep "
-        "--strengths 1e-05 0.0001 0.001 --lambda2s 1e-08 --fractions 0.02 0.1 0.5 --seed 2"
+        "--strengths 1e-05 0.0001 0.001 --rates 0.001 0.003 0.01 --lambda2s 1e-08 "
+        "--fractions 0.02 0.1 0.5 --seeds 2"
     )
     assert chosen.grids["regularizer.lambda2"] == [1e-8]
 
@@ -298,10 +305,22 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path, capsys: pytest.CaptureFi
     print_hours(rows, Path("table.csv"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "multi30k/pro_dev: done"
-    # As OSCAR's: 15 iterations, and two for each of three values.
+    # As OSCAR's: 15 iterations, and two for each of three values. Only what it does with training
+    # data grows with it; PRO on dev has 60 iterations, where it had ten.
     assert lines[1].partition(": ")[2] == lines[2].partition(": ")[2]
-    minutes = read_measured(liu2013.MEASURED)["multi30k", "oscar"].cpu_minutes
-    assert f"{minutes * 21 * 29_000 / 2000 / 60:.2f} CPU hours" in lines[1]
+    measured = read_measured(liu2013.MEASURED)
+    minutes, dev = (measured["multi30k", row].cpu_minutes for row in ("oscar", "pro_dev"))
+    expected = ((minutes - 10 * dev) * 29_000 / 2000 + 60 * dev) * 21 / 60
+    assert f"{expected:.2f} CPU hours" in lines[1]
+    # Two options of L1, and two seeds.
+    given = ["--sweep", "--sweep-iterations", "2", "--train-sentences", "2000", "--seeds", "1", "2"]
+    found = list(liu2013.forecasts(["l1_train_id"], ["multi30k"], options(tmp_path, *given)))
+    assert [said for said, _, _ in found] == [
+        "multi30k/l1_train_id",
+        "multi30k/l1_train_id, seed 2",
+    ]
+    assert found[0][2] == pytest.approx(measured["multi30k", "l1_train_id"].cpu_minutes * 27 / 60)
+    assert found[1][2] == pytest.approx(measured["multi30k", "l1_train_id"].cpu_minutes * 15 / 60)
     assert "CPU hours at most" in lines[3]
 
 
@@ -437,6 +456,80 @@ def test_p_values_of_another_test_are_computed_again(tmp_path: Path) -> None:
     assert compared(folder) == expected | {"oscar": (0.125, 0.0, "randomization")}
 
 
+class FakeDevtest:
+    """Stands for the corpus: BLEU on devtest falls with the distance from what is best."""
+
+    best: ClassVar = {"regularizer.strength": 1e-4, "optimizer.lr": 0.003}
+
+    def score(self, name: str, overrides: Sequence[str], folder: Path) -> float:
+        given = dict(option.split("=") for option in overrides)
+        found = ((option, float(given.get(option, 0.01))) for option in self.best)
+        return 50.0 - sum(abs(np.log(value / self.best[option])) for option, value in found)
+
+
+def test_options_are_chosen_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = FakeTrain()
+    monkeypatch.setattr(liu2013, "sweep", partial(sweep, start=train))
+    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--seeds", "1", "2")
+    row = liu2013.ROWS["l1_dev_id"]
+    run = Run(tmp_path / "l1_dev_id", liu2013.row_overrides("example", row, 1, chosen))
+    found = liu2013.choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
+    assert found is not None
+    points, said, last = found
+    assert said == "regularizer.strength=0.0001 optimizer.lr=0.003"
+    assert len(points) == 6
+    assert last == Run(run.folder, (*run.overrides, *said.split()))
+    # All values of the second option were tried with the best of the first.
+    folder = run.folder / runs.SWEEP / "optimizer.lr"
+    record = json.loads((folder / "0.01" / runs.RECORD).read_text())
+    assert record["overrides"][-2:] == ["regularizer.strength=0.0001", "optimizer.lr=0.01"]
+
+
+def test_seeds_have_rows_of_their_own_and_one_mean(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k"
+    for seed in (1, 2, 3):
+        for key, test in (("pro_dev", 40.0 + seed), ("oscar", 50.0 + 2 * seed)):
+            values = {"seed": seed, "test": test, "devtest": 30.0, "dev": 41.5}
+            result(key, **values).save(liu2013.place(folder, key, seed))
+    result("mert_dev").save(folder / "mert_dev")
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    text = (tmp_path / "out" / "table.md").read_text()
+    (mean,) = (line for line in text.splitlines() if line.startswith("| OSCAR") and " ± " in line)
+    # Of 20 divisions of six runs, two differ as much.
+    assert mean == (
+        "| OSCAR train, dev +group lm=folds | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | 1.000 "
+        "| 54.00 ± 2.00 | 0.100 |"
+    )
+    assert "| PRO dev default | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | baseline |" in text
+    assert "MERT dev default | 1" not in text
+    # The table itself has the first seeds, the file all of them.
+    assert sum(line.startswith("| OSCAR |") for line in text.splitlines()) == 1
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 7
+    assert "Not run: `pro_train`," in text
+
+
+def test_rows_of_another_seed_take_over_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Run] = []
+    monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
+    chosen = options(tmp_path, "--sweep", "--seeds", "1", "2")
+    result("oscar", chosen="regularizer.lambda2=3e-09").save(tmp_path / "multi30k" / "oscar")
+    for key in ("oscar", "random_pairs", "clusters"):
+        liu2013.do_row(key, FakeCorpus(), "multi30k", 2, chosen)  # type: ignore[arg-type]
+    assert [run.folder.name for run in found] == [
+        "oscar-seed2",
+        "random_pairs-seed2",
+        "clusters-seed2",
+    ]
+    assert [run.overrides[-1] for run in found[:2]] == ["regularizer.lambda2=3e-09"] * 2
+    assert not [o for o in found[2].overrides if o.startswith("regularizer.")]
+    assert all("seed=2" in run.overrides for run in found)
+
+
 def test_rows_without_translations_say_so(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "multi30k"
     store(tmp_path / "runs")
@@ -468,6 +561,29 @@ def test_the_test_of_rows(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("A b\nc d e\n")
     (tmp_path / "two").write_text("a b\nc d x\n")
     assert Example().p_value("test", tmp_path / "one", tmp_path / "two") == 1
+
+
+def test_groups_without_a_weight_are_not_active(tmp_path: Path) -> None:
+    """Their features are in the file of groups, and not in that of weights."""
+    weights = Weights(["dense"])
+    weights.set(["dense", "a"], [0.5, 0.25])
+    names = Vocabulary(["dense", "a", "b"])
+    save_groups(
+        tmp_path / tuned.GROUPS,
+        FeatureGroups.of(np.array([-1, 0, 1]), 1),
+        np.array([0.5, 0.25, 0.0]),
+        names,
+    )
+
+    class Nothing(tuned.Corpus):
+        def __init__(self) -> None:
+            self._sets = {"test": Sentences.of([], [])}
+
+        def _system(self, *_: object) -> tuple[object, Weights]:
+            return SimpleNamespace(features=weights.features), weights
+
+    found = Nothing().test([], tmp_path, tmp_path / tuned.TEST)
+    assert found == tuned.Features(active=2, reused=0, atomic=2)
 
 
 def test_no_rows_no_tables(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ class Measured:
         An iteration.
     training_sentences : int
         0 where none are tuned on.
+    overrides : tuple of str
+        Of train.py.
     """
 
     cpu_minutes: float
     training_sentences: int
+    overrides: tuple[str, ...] = ()
 
 
 def read_measured(path: Path) -> dict[tuple[str, str], Measured]:
@@ -31,7 +34,9 @@ def read_measured(path: Path) -> dict[tuple[str, str], Measured]:
         for line in csv.DictReader(file):
             iterations = max(int(line["iterations"]), 1)
             found[line["corpus"], line["row"]] = Measured(
-                float(line["cpu_minutes"]) / iterations, int(line["training_sentences"])
+                float(line["cpu_minutes"]) / iterations,
+                int(line["training_sentences"]),
+                tuple(line["overrides"].split()),
             )
     return found
 
@@ -42,11 +47,12 @@ def hours(
     row: str,
     training_sentences: int,
     iterations: int,
+    dev_minutes: tuple[float, float] = (0.0, 0.0),
 ) -> float | None:
     """Return the CPU hours of a row at most; None if nothing like it was measured.
 
-    All of the time of rows that tune on training sentences is taken to grow with their number,
-    although that on dev does not: that is why it is a bound.
+    The time of rows that tune on training sentences is taken to grow with their number, but for
+    what is known to be spent on dev.
 
     Parameters
     ----------
@@ -56,12 +62,16 @@ def hours(
         That are tuned on; without meaning for rows that tune on dev.
     iterations : int
         Of the row, and of all values that are swept.
+    dev_minutes : (float, float)
+        CPU minutes that an iteration spends on dev: of the row that was measured, and of this one.
     """
     known = measured.get((corpus, row))
     if known is None:
         return None
+    before, now = dev_minutes
     share = training_sentences / known.training_sentences if known.training_sentences else 1.0
-    return known.cpu_minutes * iterations * max(share, 1.0) / 60.0
+    minutes = max(known.cpu_minutes - before, 0.0) * max(share, 1.0) + now
+    return minutes * iterations / 60.0
 
 
 def print_hours(rows: Iterable[tuple[str, bool, float | None]], path: Path | str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -69,10 +69,10 @@ class Row:
         Of train.py.
     language_models : str
         Those that training data is decoded with: ``folds``, ``full``, or none.
-    swept : str
-        The option that is chosen on devtest with --sweep.
+    swept : tuple of str
+        The options that are chosen on devtest with --sweep, one after the other.
     like : str
-        The row whose choice is taken over.
+        The row whose choices are taken over.
     published : Published, optional
         The paper's figures.
     """
@@ -82,7 +82,7 @@ class Row:
     features: str
     overrides: tuple[str, ...]
     language_models: str = ""
-    swept: str = ""
+    swept: tuple[str, ...] = ()
     like: str = ""
     published: Published | None = None
 
@@ -95,16 +95,21 @@ L1: Final = (
     "regularizer=l1",
     "optimizer=cumulative_l1",
 )
-GROUPING: Final = ("tuner=grouping",)
-OSCAR: Final = (*GROUPING, "regularizer=oscar", "regularizer.dimension=charts")
+# PRO on dev ends as published, when its weights move less than its tolerance. A tenth of each
+# solution is taken, so that they do after 60 iterations at the latest.
+GROUPING: Final = ("tuner=grouping", "tuner.dev.iterations=60", "tuner.dev.patience=null")
+ONLINE: Final = ("regularizer=oscar", "regularizer.dimension=charts")
+OSCAR: Final = (*GROUPING, *ONLINE)
+MINIMUM: Final = ("regularizer=oscar", "tuner.learning=batch")
 DENSE: Final = ("features=dense",)
 RULE_ID: Final = ("features=rule_id",)
 ON_TRAIN: Final = ("tuner.tune_on=train",)
 STRENGTH: Final = "regularizer.strength"
+RATE: Final = "optimizer.lr"
 LAMBDA2: Final = "regularizer.lambda2"
 FRACTION: Final = "regularizer.fraction"
-# Where they are not chosen on devtest; the second is the paper's.
-DEFAULTS: Final = {STRENGTH: "1e-4", LAMBDA2: "3e-8", FRACTION: "0.1"}
+# Where they are not chosen on devtest; λ2 is the paper's.
+DEFAULTS: Final = {STRENGTH: "1e-4", RATE: "0.01", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
 
 def _control(name: str, option: str) -> Row:
@@ -139,7 +144,7 @@ ROWS: Final = {
         "+id",
         (*L1, *RULE_ID, *ON_TRAIN, "lm=folds"),
         "folds",
-        swept=STRENGTH,
+        swept=(STRENGTH, RATE),
         published=Published(584, 71, 42.7, 36.9, 975),
     ),
     "l1_train_id_full": Row(
@@ -150,7 +155,7 @@ ROWS: Final = {
         "dev",
         "+id",
         (*L1, *RULE_ID),
-        swept=STRENGTH,
+        swept=(STRENGTH, RATE),
         published=Published(443, 248, 46.2, 41.0, 39),
     ),
     "oscar": Row(
@@ -159,20 +164,42 @@ ROWS: Final = {
         "+group",
         (*OSCAR, *RULE_ID, "lm=folds"),
         "folds",
-        swept=LAMBDA2,
+        swept=(LAMBDA2,),
         published=Published(503, 425, 46.9, 41.8, 1256),
     ),
     "oscar_full": Row(
         "OSCAR", "train, dev", "+group", (*OSCAR, *RULE_ID, "lm=full"), "full", like="oscar"
     ),
-    # Is it grouping, selection, or luck? None of these is in the paper.
+    # None of what follows is in the paper. As its first rows were run here: of PRO on dev, ten
+    # iterations.
+    "oscar_ten": Row(
+        "OSCAR, ten iterations on dev",
+        "train, dev",
+        "+group",
+        ("tuner=grouping", *ONLINE, *RULE_ID, "lm=folds"),
+        "folds",
+        like="oscar",
+    ),
+    # Is it grouping, selection, or luck?
     "oscar_minimum": Row(
         "OSCAR, groups of the minimum",
         "train, dev",
         "+group",
-        (*GROUPING, "regularizer=oscar", *RULE_ID, "lm=folds", "tuner.learning=batch"),
+        (*GROUPING, *MINIMUM, *RULE_ID, "lm=folds"),
         "folds",
-        swept=FRACTION,
+        swept=(FRACTION,),
+    ),
+    # Where the minimum groups most.
+    "oscar_scaled": Row(
+        "OSCAR, groups of the minimum, scaled and merged features, squared hinge",
+        "train, dev",
+        "+group",
+        (
+            *(*GROUPING, *MINIMUM, *RULE_ID, "lm=folds", "tuner.minimizer.loss=squared_hinge"),
+            *("tuner.scaling=rms", "tuner.merge_identical=true"),
+        ),
+        "folds",
+        swept=(FRACTION,),
     ),
     "oscar_single": _control("OSCAR, each feature alone", "tuner.control=single"),
     "oscar_shuffled": _control("OSCAR, groups shuffled", "tuner.control=shuffled"),
@@ -190,6 +217,8 @@ ROWS: Final = {
 # The model of all rows, and of the experiments: that of the first ones, not today's default.
 SYSTEM: Final = ("model=liu2013",)
 
+# Of PRO on dev in each iteration of tuner=grouping, by default.
+DEV_ITERATIONS: Final = 10
 # What rows took that were done before, and the sizes of the training data.
 MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / "table.csv"
 SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872}
@@ -203,7 +232,8 @@ class Options:
     command: str
     train_sentences: int
     iterations: int
-    seed: int
+    # What is chosen on devtest is chosen with the first one.
+    seeds: tuple[int, ...]
     threads: int
     grids: dict[str, list[float]]
     sweep_iterations: int | None
@@ -216,39 +246,40 @@ def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
     return (f"data={name}", f"threads={options.threads}", *SYSTEM, *options.extra)
 
 
-def row_overrides(name: str, row: Row, options: Options) -> tuple[str, ...]:
+def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str, ...]:
     """Return the overrides of train.py for a row, but for a value that another row chooses."""
-    overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={options.seed}"]
+    overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
     overrides += [f"tuner.iterations={options.iterations}", "tuner.patience=3", *row.overrides]
     if "train" in row.tuning_set and options.train_sentences:
         overrides.append(f"tuner.sentences={options.train_sentences}")
     return tuple(overrides)
 
 
-def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | None:
+def place(folder: Path, key: str, seed: int) -> Path:
+    """Return the folder of a row, in that of a corpus."""
+    return folder / (key if seed == 1 else f"{key}-seed{seed}")
+
+
+def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> Result | None:
     """Tune a row, or what is left of it, and try its weights; None if tuning failed."""
     row = ROWS[key]
-    folder = options.folder / name / key
+    of_corpus, first = options.folder / name, options.seeds[0]
+    folder = place(of_corpus, key, seed)
     before = Result.load(folder)
-    run = Run(folder, row_overrides(name, row, options))
+    run = Run(folder, row_overrides(name, row, seed, options))
     points: list[dict[str, Any]] = []
     chosen = ""
-    option = row.swept or (ROWS[row.like].swept if row.like else "")
-    if grid := options.grids.get(row.swept):
-        found = sweep(option, grid, sweep_run(run, options))
-        if not found:
+    if row.swept and options.grids and seed == first:
+        found = choose(row, corpus, run, options)
+        if found is None:
             return None
-        points = [_point(corpus, point) for point in found]
-        best = max(range(len(points)), key=lambda i: points[i]["devtest"])
-        chosen = points[best]["option"]
-        if options.sweep_iterations is None:
-            run = found[best]
-        else:
-            run = Run(folder, (*run.overrides, chosen))
-    elif option:
-        like = Result.load(options.folder / name / row.like) if row.like else None
-        chosen = like.chosen if like is not None else f"{option}={DEFAULTS[option]}"
-        run = Run(folder, (*run.overrides, chosen))
+        points, chosen, run = found
+    elif swept := (ROWS[row.like] if row.like else row).swept:
+        other = row.like or (key if seed != first else "")
+        like = Result.load(place(of_corpus, other, first)) if other else None
+        chosen = " ".join(f"{option}={DEFAULTS[option]}" for option in swept)
+        chosen = chosen if like is None else like.chosen
+        run = Run(folder, (*run.overrides, *chosen.split()))
     if not complete(run):
         return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
@@ -265,7 +296,7 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         features=row.features,
         language_models=row.language_models,
         training_sentences=training_sentences(row.tuning_set, options.train_sentences, corpus),
-        seed=options.seed,
+        seed=seed,
         chosen=chosen,
         points=points,
         command=options.command,
@@ -274,6 +305,38 @@ def do_row(key: str, corpus: Corpus, name: str, options: Options) -> Result | No
         shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
     result.save(folder)
     return result
+
+
+def choose(
+    row: Row, corpus: Corpus, run: Run, options: Options
+) -> tuple[list[dict[str, Any]], str, Run] | None:
+    """Choose what a row sweeps, an option after the other; None if all runs of one have failed.
+
+    Returns
+    -------
+    points : list of dict
+        See `Result`.
+    chosen : str
+        As `Result` has it.
+    run : Run
+        With what was chosen, which may be done.
+    """
+    points: list[dict[str, Any]] = []
+    chosen: tuple[str, ...] = ()
+    begun = sweep_run(run, options)
+    for option in row.swept:
+        folder = begun.folder / option if chosen else begun.folder
+        found = sweep(option, options.grids[option], Run(folder, (*begun.overrides, *chosen)))
+        if not found:
+            return None
+        tried = [_point(corpus, one) for one in found]
+        best = max(range(len(tried)), key=lambda i: tried[i]["devtest"])
+        points += tried
+        chosen = (*chosen, tried[best]["option"])
+        last = found[best]
+    if options.sweep_iterations is not None:
+        last = Run(run.folder, (*run.overrides, *chosen))
+    return points, " ".join(chosen), last
 
 
 def sweep_run(run: Run, options: Options) -> Run:
@@ -298,48 +361,78 @@ def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
     }
 
 
+def results_of(folder: Path) -> dict[str, list[Result]]:
+    """Return what is done of each row in a corpus's folder, in the order of the table."""
+    found = {}
+    for key in ROWS:
+        folders = [folder / key, *folder.glob(f"{key}-seed*")]
+        done = [result for path in folders if (result := Result.load(path)) is not None]
+        if done:
+            found[key] = sorted(done, key=lambda result: result.seed)
+    return found
+
+
 def compare_rows(corpus: Corpus, folder: Path) -> None:
-    """Compare the rows of a corpus that are done with the baseline, where that is still to do.
+    """Compare rows with the baseline of the same seed, where that is still to do.
 
     Rows whose translations are gone have no p-value then.
     """
-    baseline = Result.load(folder / BASELINE)
-    if baseline is None:
-        return
-    scores = [baseline.devtest, baseline.test]
-    for key in ROWS:
-        result = Result.load(folder / key)
-        if key == BASELINE or result is None:
-            continue
-        if result.compared == scores and result.significance == SIGNIFICANCE:
-            continue
-        files = [(folder / BASELINE / file, folder / key / file) for file in (DEVTEST, TEST)]
-        if all(path.is_file() for pair in files for path in pair):
-            result.p_devtest = corpus.p_value("devtest", *files[0])
-            result.p_test = corpus.p_value("test", *files[1])
-            result.significance = SIGNIFICANCE
-        else:
-            result.p_devtest = result.p_test = None
-            result.significance = NOT_AGAIN
-        result.compared = scores
-        result.save(folder / key)
+    rows = results_of(folder)
+    for baseline in rows.pop(BASELINE, []):
+        base = place(folder, BASELINE, baseline.seed)
+        scores = [baseline.devtest, baseline.test]
+        for result in (r for done in rows.values() for r in done if r.seed == baseline.seed):
+            if result.compared == scores and result.significance == SIGNIFICANCE:
+                continue
+            own = place(folder, result.row, result.seed)
+            files = [(base / file, own / file) for file in (DEVTEST, TEST)]
+            if all(path.is_file() for pair in files for path in pair):
+                result.p_devtest = corpus.p_value("devtest", *files[0])
+                result.p_test = corpus.p_value("test", *files[1])
+                result.significance = SIGNIFICANCE
+            else:
+                result.p_devtest = result.p_test = None
+                result.significance = NOT_AGAIN
+            result.compared = scores
+            result.save(own)
 
 
 def write_tables(folder: Path, output: Path) -> None:
     """Write table.md, table.csv and the plot of all rows that are done."""
-    sections = []
+    sections, of_all_seeds = [], []
     for name, about in CORPORA.items():
-        results = [r for key in ROWS if (r := Result.load(folder / name / key)) is not None]
-        if results:
-            sections.append(Section(name, about, results))
+        rows = results_of(folder / name)
+        if rows:
+            firsts = [done[0] for done in rows.values()]
+            more = [*tables.over_seeds(rows, BASELINE), *_missing(rows)]
+            sections.append(Section(name, about, firsts, more))
+            everything = [result for done in rows.values() for result in done]
+            of_all_seeds.append(Section(name, about, everything))
     if not sections:
         return
     published = {key: row.published for key, row in ROWS.items() if row.published is not None}
     text = tables.markdown(TITLE, NOTES, sections, published, BASELINE)
     with atomic_writer(output / "table.md") as file:
         file.write(text)
-    tables.write_csv(output / "table.csv", sections)
+    tables.write_csv(output / "table.csv", of_all_seeds)
     tables.plot(output / "bleu-by-features.png", sections)
+
+
+def _missing(rows: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return which rows have not been run, as lines of Markdown."""
+    left = [key for key in ROWS if key not in rows]
+    return [f"Not run: {', '.join(f'`{key}`' for key in left)}.", ""] if left else []
+
+
+def dev_iterations(overrides: Sequence[str]) -> int:
+    """Return how many iterations on dev one of a row on training data has, at most.
+
+    Where none are for tuning, it is translated once.
+    """
+    if "tuner=grouping" not in overrides:
+        return int("tuner.tune_on=train" in overrides)
+    given = [o.partition("=")[2] for o in overrides if o.startswith("tuner.dev.iterations=")]
+    return int(given[-1]) if given else DEV_ITERATIONS
 
 
 def forecasts(
@@ -350,16 +443,27 @@ def forecasts(
     for name in names:
         for key in keys:
             row = ROWS[key]
-            values = len(options.grids.get(row.swept, ())) if row.swept else 0
-            swept = options.sweep_iterations or options.iterations
-            iterations = options.iterations if not values or options.sweep_iterations else 0
-            iterations += values * swept
             # Other rows that were never measured learn groups, as OSCAR's do.
             like = (key, key.removesuffix("_full"), "oscar")
             known = next((k for k in like if (name, k) in measured), "oscar")
             sentences = options.train_sentences or SENTENCES.get(name, 0)
-            hours = forecast.hours(measured, name, known, sentences, iterations)
-            yield f"{name}/{key}", Result.load(options.folder / name / key) is not None, hours
+            dev = 0.0, 0.0
+            if (name, known) in measured and (name, BASELINE) in measured:
+                once = measured[name, BASELINE].cpu_minutes
+                dev = (
+                    once * dev_iterations(measured[name, known].overrides),
+                    once * dev_iterations(row.overrides),
+                )
+            values = sum(len(options.grids.get(option, ())) for option in row.swept)
+            for seed in options.seeds:
+                # Values are tried with the first seed alone.
+                tried = values if seed == options.seeds[0] else 0
+                iterations = options.iterations
+                iterations *= not tried or options.sweep_iterations is not None
+                iterations += tried * (options.sweep_iterations or options.iterations)
+                hours = forecast.hours(measured, name, known, sentences, iterations, dev)
+                done = Result.load(place(options.folder / name, key, seed)) is not None
+                yield f"{name}/{key}" + (f", seed {seed}" if seed != 1 else ""), done, hours
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -392,9 +496,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="choose them from runs of so many iterations, each, and run the chosen one in full",
     )
     parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[1e-3, 3e-3, 1e-2], help="step sizes of L1"
+    )
     parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.02, 0.1, 0.5])
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1],
+        metavar="SEED",
+        help="options are chosen with the first one (default: 1)",
+    )
     parser.add_argument("--threads", type=int, default=1, help="cores a run (default: 1)")
     add_common(parser, "liu2013")
     options = parser.parse_args(arguments)
@@ -402,9 +516,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--small has a corpus of its own: leave --corpora out")
     if options.sweep_iterations is not None and not options.sweep:
         parser.error("--sweep-iterations needs --sweep")
-    for name in ("train_sentences", "iterations", "seed"):
+    for name in ("train_sentences", "iterations"):
         if (getattr(options, name) or 0) < 0:
             parser.error(f"--{name.replace('_', '-')} must be 0 or more")
+    if min(options.seeds) < 0 or len(set(options.seeds)) < len(options.seeds):
+        parser.error("--seeds must be 0 or more, and differ")
     return options
 
 
@@ -415,9 +531,9 @@ def as_command(given: argparse.Namespace) -> str:
     words += said(given, {"iterations": None})
     if given.sweep:
         # Also where they are the default ones.
-        grids = dict.fromkeys(["strengths", "lambda2s", "fractions"])
+        grids = dict.fromkeys(["strengths", "rates", "lambda2s", "fractions"])
         words += said(given, {"sweep": False, "sweep_iterations": None, **grids})
-    return " ".join([*words, *said(given, {"seed": 1, "threads": 1, "set": []})])
+    return " ".join([*words, *said(given, {"seeds": [1], "threads": 1, "set": []})])
 
 
 def as_options(given: argparse.Namespace) -> Options:
@@ -425,13 +541,14 @@ def as_options(given: argparse.Namespace) -> Options:
     sentences, iterations = given.train_sentences, given.iterations
     if sentences is None:
         sentences = SMALL_SENTENCES if given.small else TRAIN_SENTENCES
-    grids = {STRENGTH: given.strengths, LAMBDA2: given.lambda2s, FRACTION: given.fractions}
+    grids = {STRENGTH: given.strengths, RATE: given.rates}
+    grids |= {LAMBDA2: given.lambda2s, FRACTION: given.fractions}
     return Options(
         folder=given.folder.resolve(),
         command=as_command(given),
         train_sentences=sentences,
         iterations=iterations or (3 if given.small else 15),
-        seed=given.seed,
+        seeds=tuple(given.seeds),
         threads=given.threads,
         grids=grids if given.sweep else {},
         sweep_iterations=given.sweep_iterations,
@@ -451,12 +568,13 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     failed = []
     for name in names:
         corpus = Corpus(corpus_overrides(name, options), stand_ins(given))
-        for key in keys:
-            print(f"{name}: {key}", flush=True)
-            result = do_row(key, corpus, name, options)
+        for key, seed in ((key, seed) for key in keys for seed in options.seeds):
+            print(f"{name}: {key}, seed {seed}", flush=True)
+            result = do_row(key, corpus, name, seed, options)
             if result is None:
-                failed.append(f"{name}/{key}")
-                print(f"  failed; see {options.folder / name / key / LOG}", flush=True)
+                failed.append(f"{name}/{key}, seed {seed}")
+                log = place(options.folder / name, key, seed) / LOG
+                print(f"  failed; see {log}", flush=True)
                 continue
             compare_rows(corpus, options.folder / name)
             write_tables(options.folder, options.folder)

@@ -9,8 +9,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path, atomic_writer
+from torchtune_smt.evaluation.comparison import SAMPLES, SEED
+from torchtune_smt.evaluation.significance import runs_test
 
 RESULT = "result.json"
 SIGNIFICANT = 0.05
@@ -72,8 +76,8 @@ class Result(Stored):
     minutes, cpu_minutes : float
         Of tuning, in wall-clock time and on processors.
     chosen : str
-        The option that may be chosen on devtest, and its value, as an override; empty: there is
-        none.
+        The options that may be chosen on devtest, and their values, as overrides with blanks
+        between them; empty: there are none.
     points : list of dict
         The values it was chosen from, with ``option``, ``dev``, ``devtest``, ``active``,
         ``minutes`` and ``cpu_minutes``.
@@ -137,11 +141,14 @@ class Section(NamedTuple):
         What the corpus is, in words.
     results : list of Result
         In the order of the table.
+    more : sequence of str
+        Lines behind it.
     """
 
     corpus: str
     about: str
     results: list[Result]
+    more: Sequence[str] = ()
 
 
 def markdown(
@@ -172,6 +179,7 @@ def markdown(
         lines += header(section.results)
         lines += _main_table(section.results, baseline)
         lines += _points(section.results)
+        lines += section.more
     lines += ["## The paper's figures", "", *_published_table(sections, published)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -206,7 +214,8 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
     for r in results:
         method = r.method
         if r.chosen:
-            method += f", `{r.chosen.partition('.')[2]}`"
+            options = (option.partition(".")[2] for option in r.chosen.split())
+            method += f", `{' '.join(options)}`"
         active = f"{r.active:,}"
         if r.atomic != r.active:
             active += f" groups of {r.atomic:,} features"
@@ -225,6 +234,44 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
             f"{r.minutes:.1f}",
             f"{r.cpu_minutes:.1f}",
         ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return [*lines, ""]
+
+
+def over_seeds(rows: Mapping[str, Sequence[Result]], baseline: str) -> list[str]:
+    """Return the means of rows that have several seeds, as lines of Markdown; none without any.
+
+    p is that of the difference of two ways to tune from the baseline's, over runs
+    (`torchtune_smt.evaluation.significance.runs_test`).
+
+    Parameters
+    ----------
+    rows : mapping of str to sequence of Result
+        Those of each row, a seed each.
+    """
+    several = {key: done for key, done in rows.items() if len(done) > 1}
+    if not several:
+        return []
+    lines = [
+        "Mean and standard deviation over seeds; p: of the difference of the means from the "
+        "baseline's, by exchanging runs:",
+        "",
+        "| row | seeds | BLEU dev | BLEU devtest | p | BLEU test | p |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key, done in several.items():
+        cells = [name(done[0]), ", ".join(str(result.seed) for result in done)]
+        for one in ("dev", "devtest", "test"):
+            own = np.array([getattr(result, one) for result in done])
+            cells.append(f"{own.mean():.2f} ± {own.std(ddof=1):.2f}")
+            if one == "dev":
+                continue
+            if key == baseline or baseline not in several:
+                cells.append("baseline" if key == baseline else "")
+                continue
+            theirs = np.array([getattr(result, one) for result in several[baseline]])
+            p = runs_test(theirs, own, SAMPLES, SEED).value
+            cells.append(f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}")
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
 
@@ -258,9 +305,9 @@ def _points(results: Sequence[Result]) -> list[str]:
     ]
     for result in swept:
         for point in result.points:
-            value = f"`{point['option']}`"
+            taken = " *" if point["option"] in result.chosen.split() else ""
             lines.append(
-                f"| {name(result)} | {value + (' *' if point['option'] == result.chosen else '')} "
+                f"| {name(result)} | `{point['option']}`{taken} "
                 f"| {point['dev']:.2f} | {point['devtest']:.2f} | {point['active']:,} "
                 f"| {point['minutes']:.1f} | {point['cpu_minutes']:.1f} |"
             )

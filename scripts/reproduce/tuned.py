@@ -120,6 +120,8 @@ class Corpus:
         group = None
         if (folder / GROUPS).is_file():
             groups, _ = read_groups(folder / GROUPS, weights.features, weights.n_dense)
+            # Groups without a weight have features that the file of weights does not name.
+            weights.grow()
             group = groups.rename(len(weights))
         values = weights.frozen().values
         counts = count_reuse(values, fired, group)
