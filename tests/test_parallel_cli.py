@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, run_command, train
+from commands import MODEL, SMALL, Run, run_command, train
 
 OPTIONS = [*MODEL, *SMALL, "data.test=null", "parallel.shards=3"]
 ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
@@ -109,15 +109,46 @@ def test_killed_and_resumed(
     assert [(tmp_path / "run" / name).read_bytes() for name in NAMES] == one_worker
 
 
-def test_stale(place: Path) -> None:
-    serial = train(place, "serial", "data.test=null", "threads=1")
-    same = train(place, "fresh", "data.test=null", "parallel=stale", "parallel.max_staleness=0")
+def killed_once_saved(repository: Path, place: Path, *options: str) -> None:
+    """Run train, killed after its first step, in a process of its own."""
+    command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
+    environment = os.environ | {"PYTHONPATH": str(repository)}
+    options = (*MODEL, *SMALL, *options, "tuner.checkpoint_minutes=0")
+    done = subprocess.run([*command, *options], cwd=place, env=environment, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_stale(repository: Path, place: Path) -> None:
+    """With staleness 0 as serial, also where the process was killed."""
+    options = ["data.test=null", "tuner.batch_size=5"]
+    serial = train(place, "serial", *options, "threads=1")
+    options += ["parallel=stale", "parallel.max_staleness=0"]
+    same = train(place, "fresh", *options)
     assert serial.weights.read_bytes() == same.weights.read_bytes()
-    options = ["parallel=stale", "parallel.workers=3", "tuner.batch_size=2", "data.test=null"]
+    killed_once_saved(repository, place, *options, "hydra.run.dir=killed")
+    outcome = run_command("train", "resume=killed", folder=place).check()
+    assert "resuming in epoch 1, after 5 sentences" in outcome.out
+    assert (place / "killed" / "weights.txt.gz").read_bytes() == serial.weights.read_bytes()
+
+
+def test_stale_gradients_are_applied_once(repository: Path, place: Path) -> None:
+    """Also those of mini-batches that were under way when the process was killed."""
+    options = ["data.test=null", "parallel=stale", "parallel.workers=3", "tuner.batch_size=2"]
     run = train(place, "stale", *options)
-    ages = [line["train/staleness"] for line in run.metrics() if "train/staleness" in line]
-    assert len(ages) == 30
-    assert "steps by staleness 0: " in run.outcome.out
+    killed_once_saved(repository, place, *options, "hydra.run.dir=stale_killed")
+    outcome = run_command("train", "resume=stale_killed", folder=place).check()
+    assert "resuming in epoch 1, after 2 sentences" in outcome.out
+    resumed = Run(place, "stale_killed", outcome)
+    for one in (run, resumed):
+        steps = [line["step"] for line in one.metrics() if "train/staleness" in line]
+        assert steps == [*range(2, 61, 2)]
+        assert "steps by staleness 0: " in one.outcome.out
+        counts = [
+            sum(count for tag, count in line.items() if tag.startswith("staleness/"))
+            for line in one.metrics()
+            if "staleness/0" in line
+        ]
+        assert counts == [15, 15]
 
 
 @pytest.mark.parametrize(
