@@ -28,6 +28,7 @@ import liu2013
 import runs
 import tables
 import tuned
+from diagnosis import read_diagnosis
 from forecast import Measured, hours, print_hours, read_measured
 from runs import Run, complete, read_log, sweep
 from tables import Published, Result, Section
@@ -509,6 +510,24 @@ def test_seeds_have_rows_of_their_own_and_one_mean(tmp_path: Path) -> None:
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 7
     assert "Not run: `pro_train`," in text
+
+
+def test_a_picture_of_the_chance_in_groups(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k" / "oscar"
+    result("oscar").save(folder)
+    lines = [{"step": 0}, {"diagnosis/overlap_features": 0.1, "diagnosis/fired_last": 0.9}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = {"diagnosis/overlap_features": [0.1], "diagnosis/fired_last": [0.9]}
+    assert read_diagnosis(folder) == found
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    picture = tmp_path / "out" / "chance-in-groups.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    # Groups of the minimum have no order.
+    (folder / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    assert read_diagnosis(folder) == read_diagnosis(tmp_path) == {}
+    picture.unlink()
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    assert not picture.exists()
 
 
 def test_rows_of_another_seed_take_over_what_was_chosen(

@@ -1,9 +1,10 @@
 """Table 1 of Liu et al. (2013): python scripts/reproduce/liu2013.py [--small].
 
 Tunes each row with a run of train.py, tries the weights on devtest and test, and writes table.md,
-table.csv and bleu-by-features.png. Rows that are finished are not run again, and one that was
-stopped is taken up where it was: the same command goes on. Two commands with different --corpora
-may share a --folder and run side by side.
+table.csv and bleu-by-features.png; chance-in-groups.png, too, where groups come from Algorithm 2.
+Rows that are finished are not run again, and one that was stopped is taken up where it was: the
+same command goes on. Two commands with different --corpora may share a --folder and run side by
+side.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from command_line import (
     said,
     stand_ins,
 )
+from diagnosis import plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
 from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
@@ -398,8 +400,9 @@ def compare_rows(corpus: Corpus, folder: Path) -> None:
 
 
 def write_tables(folder: Path, output: Path) -> None:
-    """Write table.md, table.csv and the plot of all rows that are done."""
+    """Write table.md, table.csv and the pictures of all rows that are done."""
     sections, of_all_seeds = [], []
+    diagnoses: dict[str, list[dict[str, list[float]]]] = {}
     for name, about in CORPORA.items():
         rows = results_of(folder / name)
         if rows:
@@ -408,6 +411,11 @@ def write_tables(folder: Path, output: Path) -> None:
             sections.append(Section(name, about, firsts, more))
             everything = [result for done in rows.values() for result in done]
             of_all_seeds.append(Section(name, about, everything))
+            for result in everything:
+                found = read_diagnosis(place(folder / name, result.row, result.seed))
+                if found:
+                    said = f"{name}: {tables.name(result)}"
+                    diagnoses.setdefault(said, []).append(found)
     if not sections:
         return
     published = {key: row.published for key, row in ROWS.items() if row.published is not None}
@@ -416,6 +424,8 @@ def write_tables(folder: Path, output: Path) -> None:
         file.write(text)
     tables.write_csv(output / "table.csv", of_all_seeds)
     tables.plot(output / "bleu-by-features.png", sections)
+    if diagnoses:
+        plot_diagnosis(output / "chance-in-groups.png", diagnoses)
 
 
 def _missing(rows: Mapping[str, Sequence[Result]]) -> list[str]:
