@@ -19,7 +19,7 @@ class Measured:
     training_sentences : int
         0 where none are tuned on.
     overrides : tuple of str
-        Of train.py.
+        Of train.py; none where the table does not have them.
     """
 
     cpu_minutes: float
@@ -36,7 +36,7 @@ def read_measured(path: Path) -> dict[tuple[str, str], Measured]:
             found[line["corpus"], line["row"]] = Measured(
                 float(line["cpu_minutes"]) / iterations,
                 int(line["training_sentences"]),
-                tuple(line["overrides"].split()),
+                tuple(line.get("overrides", "").split()),
             )
     return found
 
