@@ -12,6 +12,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 from torchtune_smt.tuners.pro import Pro
+from torchtune_smt.tuners.pro_scaling import Scaling
 
 
 def pairs_of(matrix):
@@ -51,6 +52,50 @@ def test_regression(seed, n, sigma):
     assert found.report["pairs"] == n
     assert found.report["loss"] == pytest.approx(np.logaddexp(0, -matrix @ found.weights).mean())
     assert found.report["derivative"] <= 1e-6
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(1, 60))
+def test_scaled_variables(seed, n):
+    """w = A⁻ᵀ v, where A Aᵀ is the largest curvature in the block of frequent features."""
+    rng = np.random.default_rng(seed)
+    present = rng.random((n, 7)) < [0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.0]
+    matrix = rng.normal(size=(n, 7)) * present * np.logspace(-2, 2, 7)
+    # Columns that are the same.
+    matrix[:, 1] = matrix[:, 0]
+    scaling = Scaling(pairs_of(matrix), 7, 0.5, "cpu")
+    w, other = torch.from_numpy(rng.normal(size=(2, 7)))
+    v = scaling.scaled(w)
+    torch.testing.assert_close(scaling.weights(v), w, rtol=1e-6, atol=1e-9)
+    # Derivatives along any direction are the same in both.
+    torch.testing.assert_close(scaling.derivative(other) @ v, other @ w, rtol=1e-6, atol=1e-6)
+    frequent = np.flatnonzero(4 * (matrix != 0).sum(0) >= n)
+    back = np.stack([scaling.weights(one).numpy() for one in torch.eye(7, dtype=torch.float64)])
+    largest = matrix.T @ matrix / 2 + 0.5 * np.eye(7)
+    seen = back @ largest @ back.T
+    np.testing.assert_allclose(np.diag(seen), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(
+        seen[np.ix_(frequent, frequent)], np.eye(frequent.size), rtol=0, atol=1e-6
+    )
+
+
+def test_values_of_any_size_take_few_steps():
+    rng = np.random.default_rng(3)
+    matrix = rng.normal(size=(500, 40)) @ rng.normal(size=(40, 40)) * np.logspace(-2, 2, 40)
+    matrix[:, 20:] *= rng.random((500, 20)) < 0.1
+    found = Pro(AllPairs(), tolerance=1e-6).solve_pairs(pairs_of(matrix), np.zeros(40), ())
+    assert found.report["derivative"] <= 1e-6
+    assert found.report["steps"] <= 100
+    least = objective(matrix, sklearn_weights(matrix, 1.0), 1.0)
+    assert objective(matrix, found.weights, 1.0) <= least * (1 + 1e-9)
+
+
+def test_no_more_steps_than_wanted():
+    matrix = np.random.default_rng(4).normal(size=(50, 6))
+    found = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(
+        pairs_of(matrix), np.zeros(6), ()
+    )
+    assert found.report["steps"] == 3
 
 
 def test_features_in_no_pair_get_weight_zero():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,6 +19,10 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.pro_scaling import Scaling
+
+# Steps of the search between looks at the derivatives.
+CHECKED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Pro:
         The search is over when no derivative of the objective, divided by the number of examples,
         is larger.
     steps : int
-        Of the search (L-BFGS), at most.
+        Of the search (L-BFGS, in variables that curve about alike; see `Scaling`), at most.
     device : {"cpu", "cuda"}
         Where the search runs.
 
@@ -91,36 +96,60 @@ class Pro:
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
         matrix, transposed = _matrices(rows, chosen.size, self.device)
         w = torch.nn.Parameter(torch.from_numpy(start[chosen]).to(self.device))
-        search = torch.optim.LBFGS(
-            [w],
-            max_iter=self.steps,
-            tolerance_grad=self.tolerance,
-            tolerance_change=1e-14,
-            history_size=20,
-            line_search_fn="strong_wolfe",
-        )
+        scaling = Scaling(rows, chosen.size, ridge, self.device)
+        v = torch.nn.Parameter(scaling.scaled(torch.from_numpy(start[chosen]).to(self.device)))
+        derivative = torch.zeros_like(v)
 
         @torch.no_grad()
         def objective() -> Tensor:
+            w = scaling.weights(v)
             margins = matrix @ w
-            w.grad = (ridge * w - 2 * (transposed @ torch.sigmoid(-margins))) / examples
+            derivative[:] = (ridge * w - 2 * (transposed @ torch.sigmoid(-margins))) / examples
+            v.grad = scaling.derivative(derivative)
             losses = F.softplus(-margins)
             return (2 * losses.sum() + ridge / 2 * w.dot(w)) / examples
 
-        if w.numel():
-            # An L-BFGS step is the whole search.
-            search.step(objective)  # type: ignore[no-untyped-call]
-        objective()
-        assert w.grad is not None
+        steps = self._search(v, derivative, objective)
+        with torch.no_grad():
+            w = scaling.weights(v)
         weights = np.zeros_like(start)
-        weights[chosen] = w.detach().cpu().numpy()
+        weights[chosen] = w.cpu().numpy()
         report = {
             "pairs": len(rows),
-            "loss": float(F.softplus(-(matrix @ w.detach())).mean()),
-            "steps": search.state[w].get("n_iter", 0),
-            "derivative": float(np.abs(w.grad.cpu().numpy()).max(initial=0.0)),
+            "loss": float(F.softplus(-(matrix @ w)).mean()),
+            "steps": steps,
+            "derivative": float(np.abs(derivative.cpu().numpy()).max(initial=0.0)),
         }
         return Solution(weights, report)
+
+    def _search(self, v: Tensor, derivative: Tensor, objective: Callable[[], Tensor]) -> int:
+        """Follow the objective down to where derivatives are small; return the number of steps.
+
+        It writes down derivatives with respect to weights, which are what must be small; L-BFGS
+        sees those with respect to `v`, so it is asked for some steps at a time.
+        """
+        search = torch.optim.LBFGS(
+            [v],
+            tolerance_grad=0.0,
+            # Of the objective, which is about 1: none that can be told.
+            tolerance_change=1e-16,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
+        objective()
+        steps = 0
+        while steps < self.steps and bool((derivative.abs() > self.tolerance).any()):
+            most = min(CHECKED, self.steps - steps)
+            # Each has a search along a line, of some evaluations.
+            search.param_groups[0].update(max_iter=most, max_eval=25 * most)
+            search.step(objective)  # type: ignore[no-untyped-call]
+            objective()
+            taken = search.state[v]["n_iter"] - steps
+            steps += taken
+            if taken < most:
+                # No step leads further down, as far as rounding can tell.
+                break
+        return steps
 
 
 def _matrices(rows: Rows, columns: int, device: str) -> tuple[Tensor, Tensor]:
