@@ -92,9 +92,7 @@ def test_values_of_any_size_take_few_steps():
 
 def test_no_more_steps_than_wanted():
     matrix = np.random.default_rng(4).normal(size=(50, 6))
-    found = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(
-        pairs_of(matrix), np.zeros(6), ()
-    )
+    found = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(pairs_of(matrix), np.zeros(6), ())
     assert found.report["steps"] == 3
 
 

@@ -18,6 +18,9 @@ from torchtune_smt.grammar.trie import Trie
 
 DENSE_NAMES = ["EgivenF", "FgivenE", "LexEgivenF", "LexFgivenE", "RulePenalty"]
 COUNT_NAMES = [RULE_COUNT, UNIQUE_RULE]
+# Columns that `lexical_scores` writes.
+LEXICAL = slice(2, 4)
+NO_LINKS = np.empty((0, 2), np.int32)
 
 
 def count_sentences(arrays: dict[str, np.ndarray]) -> Int32:
@@ -89,6 +92,10 @@ class ExtractedGrammar(Grammar):
         if self.point_begin is not None:
             self.points = np.stack([arrays["point"] // LINK, arrays["point"] % LINK], axis=1)
         self.rule_alignment = arrays.get("rule_alignment")
+        # Lexical scores of whole counts, found when rules are first met: pages of zeros cost
+        # nothing.
+        self._lexical = np.zeros((self.rule_source.size, 2))
+        self._has_lexical = np.zeros(self.rule_source.size, np.bool_)
         self._sentences: Int32 | None = None
         if rule_counts:
             self._sentences = arrays.get("rule_sentences")
@@ -134,20 +141,22 @@ class ExtractedGrammar(Grammar):
             self.arrays["own_low"][rules],
             self.table_limit,
         )
-        self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
+        if train_index >= 0:
+            self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
+        else:
+            dense[:, LEXICAL] = self._lexical_scores(words, rule)
         return begin, rule, self._with_counts(rule, dense, rules)
 
     def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
         dense = np.ones((rule.size, len(DENSE_NAMES)))
         dense[:, :2] = self.counts.log_p[rule]
-        no_links = np.empty((0, 2), np.int32)
         # In pieces, as the kernel makes a matrix of all their source and target words.
         for begin in range(0, rule.size, 256):
             piece = slice(begin, begin + 256)
             sides = np.unique(self.rule_source[rule[piece]]).astype(np.int64)
             words = np.unique(gather(self.source_begin, self.source_symbols, sides)[1])
-            self._add_lexical_scores(words[words >= 0], rule[piece], no_links, dense[piece])
+            self._add_lexical_scores(words[words >= 0], rule[piece], NO_LINKS, dense[piece])
         return self._with_counts(rule, dense, slice(0, 0))
 
     def _with_counts(self, rule: Int64, dense: Float64, own: slice) -> Float64:
@@ -181,6 +190,17 @@ class ExtractedGrammar(Grammar):
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often rules occurred, float64 [rules]; shares of a phrase's count add up."""
         return self.counts.rule_count[rule]
+
+    def _lexical_scores(self, words: Int32, rule: Int64) -> Float64:
+        """Return the lexical scores of rules, float64 [rules, 2]; those met before are known."""
+        new = rule[~self._has_lexical[rule]]
+        if new.size:
+            dense = np.empty((new.size, len(DENSE_NAMES)))
+            self._add_lexical_scores(words, new, NO_LINKS, dense)
+            self._lexical[new] = dense[:, LEXICAL]
+            # Behind the scores: another thread may look.
+            self._has_lexical[new] = True
+        return self._lexical[rule]
 
     def _add_lexical_scores(
         self, words: Int32, rule: Int64, own_link: Int32, dense: Float64
