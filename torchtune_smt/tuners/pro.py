@@ -95,7 +95,6 @@ class Pro:
         chosen, rows = pairs.numbered()
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
         matrix, transposed = _matrices(rows, chosen.size, self.device)
-        w = torch.nn.Parameter(torch.from_numpy(start[chosen]).to(self.device))
         scaling = Scaling(rows, chosen.size, ridge, self.device)
         v = torch.nn.Parameter(scaling.scaled(torch.from_numpy(start[chosen]).to(self.device)))
         derivative = torch.zeros_like(v)

@@ -66,7 +66,8 @@ class Scaling:
 
     @staticmethod
     def _solved(factor: Tensor, right: Tensor, *, upper: bool) -> Tensor:
-        return torch.linalg.solve_triangular(factor, right[:, None], upper=upper)[:, 0]
+        result: Tensor = torch.linalg.solve_triangular(factor, right[:, None], upper=upper)[:, 0]
+        return result
 
 
 def _gram(rows: Rows, chosen: Int64, columns: int) -> Float64:
