@@ -100,14 +100,9 @@ class Row:
         return self.overrides[0] == ADAGRAD[0]
 
 
-def _templates(*names: str) -> str:
-    classes = ",".join(f"{{_target_:torchtune_smt.features.{name}}}" for name in names)
-    return f"features.templates=[{classes}]"
-
-
 DENSE: Final = "features=dense"
-PT: Final = _templates("RuleId")
-AL_LO: Final = _templates("WordAlignment", "LexReordering")
+PT: Final = green2013_moses.templates("RuleId")
+AL_LO: Final = green2013_moses.templates("WordAlignment", "LexReordering")
 ALL: Final = "features=green2013_phrase"
 ADAGRAD: Final = ("experiment=green2013",)
 

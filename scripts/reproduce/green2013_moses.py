@@ -64,7 +64,8 @@ def _adagrad(*overrides: str) -> tuple[str, ...]:
 NAKOV: Final = "metric=nakov"
 
 
-def _templates(*names: str) -> str:
+def templates(*names: str) -> str:
+    """Return the override that names classes of templates."""
     classes = ",".join(f"{{_target_:torchtune_smt.features.{name}}}" for name in names)
     return f"features.templates=[{classes}]"
 
@@ -74,12 +75,12 @@ ROWS: Final = {
     "pro_dense": Row("PRO", "dense", _batch("pro"), "40.38"),
     "mira_dense": Row("k-best MIRA", "dense", _batch("mira"), "40.61"),
     "adagrad_dense": Row("AdaGrad", "dense", _adagrad("features=dense")),
-    "adagrad_pt": Row("AdaGrad, L1", "+PT", _adagrad(_templates("RuleId"))),
+    "adagrad_pt": Row("AdaGrad, L1", "+PT", _adagrad(templates("RuleId"))),
     # Not in the paper.
     "adagrad_al_lo": Row(
         "AdaGrad, L1",
         "+AL+LO",
-        _adagrad(_templates("WordAlignment", "LexReordering")),
+        _adagrad(templates("WordAlignment", "LexReordering")),
         "41.43 (k-best MIRA, 3,610 sparse features)",
     ),
     "adagrad_pt_al_lo": Row(
@@ -92,7 +93,7 @@ ROWS: Final = {
     "adagrad_al_lo_nakov": Row(
         "AdaGrad, L1, BLEU+1 of Nakov et al.",
         "+AL+LO",
-        _adagrad(_templates("WordAlignment", "LexReordering"), NAKOV),
+        _adagrad(templates("WordAlignment", "LexReordering"), NAKOV),
     ),
     "adagrad_pt_al_lo_nakov": Row(
         "AdaGrad, L1, BLEU+1 of Nakov et al.", "+PT+AL+LO", _adagrad(NAKOV)
