@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def test_tables(options: Options) -> None:
         replace(RESULT, row=key, seed=seed, test=test, p=p).save(folder)
     found = green2013_moses.results(options)
     assert [len(found[key]) for key in ROWS].count(0) == len(ROWS) - 2
-    green2013_moses.write(found, options.folder)
+    green2013_moses.write(found, options.folder, options)
     text = (options.folder / "table.md").read_text("utf-8")
     assert (
         "| k-best MIRA | dense | 2 | 0 | 40.86 | 40.70 | baseline | 6 of 9 | 3.0 | 40.61 |" in text
@@ -109,13 +110,40 @@ def test_tables(options: Options) -> None:
     assert measured["multi30k", "mira_dense"].cpu_minutes == pytest.approx(3.0 / 9)
 
 
+def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:
+    """The translations of Moses's weights against the mean of seeds."""
+    (tmp_path / "test.en").write_text("a b c d e f\n" * 50, "utf-8")
+    for key, seed, worse in (("mert_dense", 1, 0), ("mert_dense", 2, 0), ("pro_dense", 1, 30)):
+        folder = green2013_moses.place(options, key, seed)
+        folder.mkdir(parents=True)
+        replace(RESULT, row=key, seed=seed).save(folder)
+        lines = ["a b c d x f\n"] * worse + ["a b c d e f\n"] * (50 - worse)
+        (folder / "test.translations.txt").write_text("".join(lines), "utf-8")
+    for key in ("mert_dense", "pro_dense"):
+        folder = green2013_moses.mosess(options, key)
+        folder.mkdir()
+        (folder / "test.translations.txt").write_text("a b c d e f\n" * 50, "utf-8")
+    lines = green2013_moses.against_moses(green2013_moses.results(options), options)
+    assert "| MERT | 40.24 | 100.00 | 100.00 | 2 | 1.000 |" in lines
+    (pro,) = (line for line in lines if line.startswith("| PRO"))
+    assert float(pro.split("|")[4]) < 90 and float(pro.split("|")[6]) < 0.01
+
+
+def test_a_failed_translation_with_mosess_weights_is_said(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(green2013_moses.subprocess, "run", lambda *a, **k: failure)
+    assert green2013_moses.do_runs(["mert_dense"], [], options) == ["mert_dense, Moses's weights"]
+
+
 def test_forecast(
     options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = green2013_moses.place(options, "mira_dense", 1)
     folder.mkdir(parents=True)
     RESULT.save(folder)
-    green2013_moses.write(green2013_moses.results(options), options.folder)
+    green2013_moses.write(green2013_moses.results(options), options.folder, options)
     monkeypatch.setattr(green2013_moses, "MEASURED", options.folder / "table.csv")
     rows = green2013_moses.forecasts(["mira_dense", "mert_dense"], [1, 2], options)
     print_hours(rows, Path("table.csv"))

@@ -608,7 +608,7 @@ def do_all(given: argparse.Namespace) -> list[str]:
     if "moses" in given.tables:
         failed += green2013_moses.do_runs(moses_keys, seeds, moses)
         if publish is not None:
-            green2013_moses.write(green2013_moses.results(moses), publish)
+            green2013_moses.write(green2013_moses.results(moses), publish, moses)
     return failed
 
 
