@@ -53,8 +53,8 @@ NOTES: Final = (
     "dtrain does; 1p is as their slides have it, with a step after each pair.",
     "Not in the paper: 4d has a shard for each domain of the training data; 4s starts from the "
     "dense weights that Algorithm 1 has tuned on dev; 4+1 is Algorithm 1 on dev, from the weights "
-    "of Algorithm 4 on; 4+m keeps these weights' sparse part but for one factor, which k-best MIRA "
-    "tunes on dev beside the dense weights. Times are those of a row alone, without that of the "
+    "of Algorithm 4 on; m is k-best MIRA; 4+m keeps the sparse part of 4 but for one factor, which "
+    "it tunes on dev beside the dense weights. Times are those of a row alone, without that of the "
     "one it starts from.",
     "Out: the test set out of the domain. Domains are clusters of source sentences (k-means of "
     "tf-idf vectors); the last one was left out of all that models are built from and tuned on, of "
@@ -133,8 +133,9 @@ ON_TRAIN: Final = ("tuner.tune_on=train", "lm=folds")
 MIX: Final = (*ON_TRAIN, "parallel=mix", "tuner.result=average")
 ITERMIX: Final = (*ON_TRAIN, "parallel=itermix", "tuner.result=last")
 ITERSEL: Final = (*ON_TRAIN, "parallel=itersel", "tuner.result=last")
+MIRA: Final = ("tuner=mira", "decoder.k=100")
 # Dense weights, and one factor of all sparse ones.
-SCALE: Final = ("features=sparse", "tuner=mira", "tuner.sparse=scale", "decoder.k=100")
+SCALE: Final = ("features=sparse", *MIRA, "tuner.sparse=scale")
 MORE: Final = "+id,ng,shape"
 
 # In the order of the paper.
@@ -153,6 +154,8 @@ ROWS: Final = {
     "4_started_sparse": Row("4s", "train", MORE, (*SPARSE, *ITERSEL), start="1_dev_default"),
     "4_then_dev_sparse": Row("4+1", "train, then dev", MORE, SPARSE, start="4_train_sparse"),
     "4_then_scale_sparse": Row("4+m", "train, then dev", MORE, SCALE, start="4_train_sparse"),
+    "mira_dev_default": Row("m", "dev", "default", (*MIRA, "features=dense")),
+    "mira_dev_sparse": Row("m", "dev", MORE, (*MIRA, "features=sparse")),
 }
 
 # What rows took that were done before.
