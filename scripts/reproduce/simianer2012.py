@@ -54,8 +54,9 @@ NOTES: Final = (
     "Not in the paper: 4d has a shard for each domain of the training data; 4s starts from the "
     "dense weights that Algorithm 1 has tuned on dev; 4+1 is Algorithm 1 on dev, from the weights "
     "of Algorithm 4 on; m is k-best MIRA; 4+m keeps the sparse part of 4 but for one factor, which "
-    "it tunes on dev beside the dense weights. Times are those of a row alone, without that of the "
-    "one it starts from.",
+    "it tunes on dev beside the dense weights; a and 3a are 1 and 3 with AdaGrad, logistic loss, "
+    "L1, and the best epoch on dev, as train.py tunes by default. Times are those of a row alone, "
+    "without that of the one it starts from.",
     "Out: the test set out of the domain. Domains are clusters of source sentences (k-means of "
     "tf-idf vectors); the last one was left out of all that models are built from and tuned on, of "
     "devtest and of test, and its sentences of dev, devtest and test are the other test set.",
@@ -136,6 +137,8 @@ ITERSEL: Final = (*ON_TRAIN, "parallel=itersel", "tuner.result=last")
 MIRA: Final = ("tuner=mira", "decoder.k=100")
 # Dense weights, and one factor of all sparse ones.
 SCALE: Final = ("features=sparse", *MIRA, "tuner.sparse=scale")
+# As train.py tunes by default: AdaGrad, logistic loss, L1, the best epoch on dev.
+ADAGRAD: Final = ("features=sparse",)
 MORE: Final = "+id,ng,shape"
 
 # In the order of the paper.
@@ -156,6 +159,11 @@ ROWS: Final = {
     "4_then_scale_sparse": Row("4+m", "train, then dev", MORE, SCALE, start="4_train_sparse"),
     "mira_dev_default": Row("m", "dev", "default", (*MIRA, "features=dense")),
     "mira_dev_sparse": Row("m", "dev", MORE, (*MIRA, "features=sparse")),
+    "adagrad_dev_sparse": Row("a", "dev", MORE, ADAGRAD),
+    "adagrad_train_sparse": Row("3a", "train", MORE, (*ADAGRAD, *ON_TRAIN, "parallel=itermix")),
+    "adagrad_then_dev_sparse": Row(
+        "3a+a", "train, then dev", MORE, ADAGRAD, start="adagrad_train_sparse"
+    ),
 }
 
 # What rows took that were done before.
@@ -210,7 +218,7 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     """Return the overrides of train.py for a row."""
     overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
     overrides += row.overrides
-    if EXPERIMENT in row.overrides:
+    if "tuner=mira" not in row.overrides:
         overrides.append(f"tuner.epochs={epochs(row, options)}")
     if row.start:
         start = place(options.folder, name, row.start, seed) / WEIGHTS
