@@ -83,7 +83,8 @@ def test_weights_get_better(name: str, runs: dict[str, str], place: Path) -> Non
     assert "best iteration: " in out
     names, values = read_weights(folder / "weights.txt.gz")
     assert np.isfinite(values).all() and len(names) >= 10
-    assert (folder / "checkpoint.pt").exists() == (name == "last")
+    for file in ("checkpoint.pt", "checkpoint.names"):
+        assert (folder / file).exists() == (name == "last")
     assert (folder / "lists").exists() == (name == "last")
 
 

@@ -49,7 +49,7 @@ def bleu(lines: list[str], split: str = "test") -> float:
 def test_files_of_a_run(run: Run) -> None:
     names = {path.name for path in run.folder.iterdir()}
     # From the checkpoint the run can be made longer.
-    own = {"tensorboard", ".hydra", "checkpoint.pt"}
+    own = {"tensorboard", ".hydra", "checkpoint.pt", "checkpoint.names"}
     files = {*NAMES, "metrics.jsonl", "config.yaml", "train.log"}
     assert names == files | own
     for name in files:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.runs import checkpoint
-from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
+from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Best, Progress, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 
@@ -262,7 +263,11 @@ def test_a_flipped_bit_is_refused_or_has_no_effect(
         ("weights", torch.ones(30, dtype=torch.float64)),
         ("weights", torch.full((5,), float("nan"), dtype=torch.float64)),
         ("n_dense", 100),
-        ("features", {"letters": torch.ones(3)}),
+        ("names", None),
+        ("count", 4),
+        ("size", -1),
+        ("size", 3),
+        ("checksum", "0"),
         ("tuner", []),
         ("state", []),
         ("fingerprint", None),
@@ -274,15 +279,69 @@ def test_what_cannot_be_is_refused_though_its_checksum_is_right(
     path = tmp_path / "c.pt"
     save(path, run_of(*state, Progress(3, 2, 70)))
     stored = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
-    content = unpacked(stored.content, stored.arrays)
+    outer = stored.content
+    content = unpacked(outer["run"], stored.arrays, 5)
     run = content["state"]
-    place = next((some for some in (content, run) if name in some), run["progress"])
-    place[name] = value
-    write_container(path, checkpoint._KIND, checkpoint._VERSION, *packed(content))
+    places = (outer, outer["names"], content, run, run["progress"])
+    next((some for some in places if name in some), run["progress"])[name] = value
+    tree, arrays = packed(content, 5)
+    write_container(path, checkpoint._KIND, checkpoint._VERSION, outer | {"run": tree}, arrays)
     weights, optimizer = fresh()
-    with pytest.raises(InputError, match="the saved state is"):
+    with pytest.raises(InputError, match=r"the saved state is|c.names: is damaged"):
         load(path, run_of(weights, optimizer))
     assert not weights.parameter.any() and not optimizer.state
+
+
+def test_a_kill_between_the_names_and_the_checkpoint(
+    tmp_path: Path, state: tuple[Weights, AdaGrad], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, (weights, optimizer) = tmp_path / "c.pt", state
+    save(path, run_of(weights, optimizer))
+    saved, size = weights.parameter.clone(), (tmp_path / "c.names").stat().st_size
+    weights.set(["met", "later"], [4.0, 5.0])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(checkpoint, "write_container", Mock(side_effect=KeyboardInterrupt))
+        save(path, run_of(weights, optimizer))
+    assert (tmp_path / "c.names").stat().st_size > size
+    again, other = fresh()
+    names = load_checkpoint(path, again, run_of(again, other), {})
+    assert again.features.names(range(len(again))) == weights.features.names(range(5))
+    assert torch.equal(again.parameter, saved)
+    again.set(["other"], [6.0])
+    save_checkpoint(path, again, run_of(again, other), {}, names)
+    last, optimizer = fresh()
+    load(path, run_of(last, optimizer))
+    assert last.features.names(range(6)) == [*weights.features.names(range(5)), "other"]
+    assert torch.equal(last.parameter, again.parameter)
+
+
+def test_only_new_names_are_written(tmp_path: Path, state: tuple[Weights, AdaGrad]) -> None:
+    """And a checkpoint is as large as what is not 0."""
+    weights, optimizer = state
+    run = run_of(weights, optimizer)
+    saves = Checkpoints(tmp_path / "c.pt", {}, minutes=0)
+    saves.on_start(run)
+    weights.set([f"feature {i}" for i in range(100_000)], [0.0] * 100_000)
+    saves.on_report(Report("step"), run)
+    names = (tmp_path / "c.names").read_bytes()
+    (tmp_path / "c.names").write_bytes(bytes(len(names)))
+    weights.set(["last"], [7.0])
+    saves.on_report(Report("step"), run)
+    assert (tmp_path / "c.names").read_bytes() == bytes(len(names)) + b"last\xff"
+    (tmp_path / "c.names").write_bytes(names + b"last\xff")
+    assert (tmp_path / "c.pt").stat().st_size < 10_000
+    again, other = fresh()
+    load(tmp_path / "c.pt", run_of(again, other))
+    assert torch.equal(again.parameter, weights.parameter)
+
+
+def test_without_its_names_a_checkpoint_is_of_no_use(
+    tmp_path: Path, state: tuple[Weights, AdaGrad]
+) -> None:
+    save(tmp_path / "c.pt", run_of(*state))
+    (tmp_path / "c.names").unlink()
+    with pytest.raises(InputError, match="c.names: is missing, .*put it back, or start the run"):
+        load(tmp_path / "c.pt", run_of(*fresh()))
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

@@ -138,16 +138,18 @@ def test_what_a_kill_at_the_very_end_leaves_is_removed(finished: Path, keep: boo
     if not keep:
         (run / "lists").mkdir()
         (run / "lists" / "iteration-0001").write_bytes(b"some")
-    (run / "checkpoint.pt").write_bytes(b"some")
+    for name in ("checkpoint.pt", "checkpoint.names"):
+        (run / name).write_bytes(b"some")
     outcome = run_command("train", f"resume={run}", folder=finished)
     assert outcome.code == 1
     assert "this run is finished" in outcome.err
-    assert (run / "checkpoint.pt").exists() == keep
+    assert (run / "checkpoint.pt").exists() == (run / "checkpoint.names").exists() == keep
     assert (run / "lists").exists() == keep
 
 
 def test_emptying_touches_nothing_else(tmp_path: Path) -> None:
-    for name in "config.yaml dev.translations.txt weights.txt.gz weights.txt train.de".split():
+    own = "config.yaml dev.translations.txt weights.txt.gz checkpoint.pt checkpoint.names"
+    for name in f"{own} weights.txt train.de".split():
         (tmp_path / name).write_text("")
     empty(tmp_path)
     assert set(content(tmp_path)) == {"weights.txt", "train.de"}

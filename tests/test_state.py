@@ -23,6 +23,9 @@ TENSORS = st.sampled_from(
         torch.tensor([True, False]),
         torch.tensor(2.5),
         torch.tensor([0.0, 1.5, 0.0, 2.0]).to_sparse(),
+        torch.tensor([0.0] * 9 + [-0.0] * 9 + [2.5] * 9, dtype=torch.float64),
+        torch.tensor([3] * 20, dtype=torch.int32),
+        torch.zeros(20, dtype=torch.bool),
     ]
 )
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -49,10 +52,22 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected or (math.isnan(found) and math.isnan(expected))
 
 
-@given(TREES)
-def test_what_is_packed_is_unpacked(tree: Any) -> None:
-    text, arrays = packed(tree)
-    assert_equal(unpacked(json.loads(json.dumps(text)), arrays), tree)
+@given(TREES, st.sampled_from([0, 20, 100]))
+def test_what_is_packed_is_unpacked(tree: Any, longest: int) -> None:
+    text, arrays = packed(tree, longest)
+    assert_equal(unpacked(json.loads(json.dumps(text)), arrays, longest), tree)
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, math.nan]), max_size=9), st.integers(1, 40))
+def test_runs_are_the_same_bits(numbers: list[float], times: int) -> None:
+    whole = torch.tensor(numbers, dtype=torch.float64).repeat_interleave(times)
+    text, arrays = packed(whole, 360)
+    found = unpacked(text, arrays, 360)
+    assert found.numpy().tobytes() == whole.numpy().tobytes()
+    most = min(whole.numel() * 8, len(numbers) * 16)
+    assert sum(array.nbytes for array in arrays.values()) <= most
+    longer = packed(whole, whole.numel() - 1)
+    assert longer[0] == {"tensor": ""} and unpacked(*longer).numel() == whole.numel()
 
 
 def test_sequences_and_numbers_of_numpy() -> None:
@@ -82,13 +97,25 @@ def test_objects_are_not_packed() -> None:
         {"sparse": {"list": [{"tensor": "row"}, {"tensor": "a"}]}},
         {"sparse": {"list": [{"tensor": "a"}, {"tensor": "a"}, 9]}},
         {"sparse": {"list": [{"tensor": "row"}, {"tensor": "a"}, -1]}},
+        {"runs": ["of", 9]},
+        {"runs": ["of", 2]},
+        {"runs": ["of", 3.0]},
+        {"runs": ["of"]},
+        {"runs": ["none", 3]},
+        {"runs": ["late", 3]},
+        {"runs": ["twice", 5]},
+        {"runs": ["nothing", 3]},
         {"list": [], "dict": []},
         [],
     ],
 )
 def test_other_trees_are_refused(tree: Any) -> None:
+    arrays = {"a": np.zeros(3), "row": np.array([[0, 1, 5]])}
+    for name, begin in {"of": [0, 2], "late": [1, 2], "twice": [0, 2, 2], "nothing": []}.items():
+        arrays |= {f"{name}/begin": np.array(begin, int), f"{name}/value": np.zeros(len(begin))}
+    assert unpacked({"runs": ["of", 8]}, arrays, 8).numel() == 8
     with pytest.raises(ValueError, match="damaged"):
-        unpacked(tree, {"a": np.zeros(3), "row": np.array([[0, 1, 5]])})
+        unpacked(tree, arrays, 8)
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, None, "3"])

@@ -118,16 +118,19 @@ def _result(path: Path, kind: int) -> list[object]:
 
 def _damaged(folder: Path) -> Check:
     contents, expected = [], []
-    path = folder / "checkpoint"
+    path, beside = folder / "checkpoint", folder / "checkpoint.names"
     for kind in range(len(_OPTIMIZERS)):
         _write(path, kind)
         contents.append(path.read_bytes())
         expected.append(_result(path, kind))
+    names = beside.read_bytes()
 
     def check(case: int) -> Verdict:
         draw = drawer("checkpoint", case)
         kind = draw.randrange(len(contents))
-        path.write_bytes(mutated(contents[kind], draw, contents))
+        of_names = draw.random() < 0.2
+        path.write_bytes(contents[kind] if of_names else mutated(contents[kind], draw, contents))
+        beside.write_bytes(mutated(names, draw, contents) if of_names else names)
         if _result(path, kind) != expected[kind]:
             raise Different("the run goes on with something else")
         return "same"

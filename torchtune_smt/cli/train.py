@@ -41,6 +41,7 @@ from torchtune_smt.runs.folder import (
     CHECKPOINT,
     COMPOUNDS,
     LOG,
+    NAMES,
     WEIGHTS,
     check_unused,
     claimed,
@@ -103,9 +104,10 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
+    names = None
     if cfg.resume is not None:
         before = _scores_before(folder, sets)
-        load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
+        names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
         done = run.progress
         # Without weights it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)
@@ -150,7 +152,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             Console(len(sentences) if tuning.online else None),
             *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
             *callbacks,
-            Checkpoints(folder / CHECKPOINT, fingerprint, minutes),
+            Checkpoints(folder / CHECKPOINT, fingerprint, minutes, names),
         ]
         progress = run.run()
         after: dict[str, CorpusScore] = {}
@@ -215,7 +217,8 @@ def _tidy(cfg: DictConfig, folder: Path) -> None:
     Other checkpoints stay: from them a run can be made longer.
     """
     if not cfg.tuner.get("keep_lists", True):
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, NAMES):
+            (folder / name).unlink(missing_ok=True)
         remove_lists(folder)
 
 

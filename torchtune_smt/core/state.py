@@ -8,17 +8,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 
 
-def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+def packed(tree: Any, longest: int = 0) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return a tree as JSON, and its tensors as arrays with the names of their places.
+
+    Of a vector that has few runs of equal numbers, one number of each run is kept. Most weights
+    are 0, and most gradients of a feature, as few of the features that are met are in any pair.
 
     Parameters
     ----------
     tree : object
         None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
         of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
+    longest : int
+        A vector with more numbers is kept as it is; `unpacked` makes none that is longer from runs.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
@@ -28,8 +34,13 @@ def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
             parts = [value.indices(), value.values(), value.numel()]
             return {"sparse": pack(parts, place)}
         if torch.is_tensor(value):
-            arrays[place] = value.detach().cpu().numpy()
-            return {"tensor": place}
+            array = value.detach().cpu().numpy()
+            begin = _run_begins(array) if array.ndim == 1 and 0 < array.size <= longest else None
+            if begin is None:
+                arrays[place] = array
+                return {"tensor": place}
+            arrays[f"{place}/begin"], arrays[f"{place}/value"] = begin, array[begin]
+            return {"runs": [place, array.size]}
         if isinstance(value, dict):
             for key in value:
                 if type(key) not in (int, str):
@@ -46,8 +57,8 @@ def packed(tree: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     return pack(tree, ""), arrays
 
 
-def unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return what `packed` was given.
+def unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int = 0) -> Any:
+    """Return what `packed` was given, with the same `longest`.
 
     Raises
     ------
@@ -56,25 +67,49 @@ def unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """
     try:
         with well_formed():
-            return _unpacked(tree, arrays)
+            return _unpacked(tree, arrays, longest)
     except ValueError:
         raise ValueError(DAMAGED) from None
 
 
-def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def _unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int) -> Any:
     if isinstance(tree, dict):
         ((kind, value),) = tree.items()
         if kind == "tensor":
             return torch.from_numpy(arrays[value])
+        if kind == "runs":
+            place, length = value
+            parts = arrays[f"{place}/begin"], arrays[f"{place}/value"]
+            return torch.from_numpy(_repeated(*parts, whole(length, 1, longest)))
         if kind == "sparse":
-            return _sparse(*_unpacked(value, arrays))
+            return _sparse(*_unpacked(value, arrays, longest))
         if kind == "list":
-            return [_unpacked(part, arrays) for part in value]
+            return [_unpacked(part, arrays, longest) for part in value]
         if kind == "dict" and all(type(key) in (int, str) for key, _ in value):
-            return {key: _unpacked(part, arrays) for key, part in value}
+            return {key: _unpacked(part, arrays, longest) for key, part in value}
     elif tree is None or isinstance(tree, bool | int | float | str):
         return tree
     raise TypeError
+
+
+def _run_begins(array: NDArray[Any]) -> Int64 | None:
+    """Return where the runs of equal numbers in a vector begin; None if that saves nothing.
+
+    Equal are those with the same bits: -0.0 is not 0.0, and a NaN is itself.
+    """
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    begin = np.flatnonzero(np.concatenate([[True], bits[1:] != bits[:-1]]))
+    return begin if begin.size * (begin.itemsize + array.itemsize) < array.nbytes else None
+
+
+def _repeated(begin: NDArray[Any], value: NDArray[Any], length: int) -> NDArray[Any]:
+    """Return a vector by its runs, which come from a file."""
+    ends = np.append(begin[1:], length)
+    if begin.dtype != np.int64 or begin.shape != value.shape or begin.ndim != 1 or begin[0] != 0:
+        raise ValueError(DAMAGED)
+    if not (begin < ends).all():
+        raise ValueError(DAMAGED)
+    return np.repeat(value, ends - begin)
 
 
 def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:

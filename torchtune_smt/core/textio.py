@@ -199,6 +199,18 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from None
 
 
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what keeps a file or a folder from being written into InputError."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        cure = "make room on the disk" if full else "choose a folder that you may write to"
+        message = f"cannot be written ({error.strerror}); {cure}"
+        raise InputError(message, path=path) from None
+
+
 def _plain(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[bytes]:
     r"""Yield the blocks of a text without a byte order mark, each line end as ``\n``.
 
@@ -309,15 +321,10 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 @contextmanager
 def _beside(path: Path, *, folder: bool) -> Iterator[Path]:
     """Yield a new file or folder beside `path`, for both of the above."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with part_of(path, folder=folder) as beside:
             yield beside
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        cure = "make room on the disk" if full else "choose a folder that you may write to"
-        message = f"cannot be written ({error.strerror}); {cure}"
-        raise InputError(message, path=path) from None
 
 
 @contextmanager

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked, vector
-from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.runs.name_file import NameFile
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 _KIND: Final = "checkpoint"
 _CURE: Final = "start the run anew"
 
@@ -29,8 +30,9 @@ def save_checkpoint(
     weights: Weights,
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
+    names: NameFile | None = None,
 ) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint, whole or not at all, and the names that are new to a file beside it.
 
     Weights are written as they are, updates that were put off still being put off: bringing them
     up to date here would round them at other moments than an undisturbed run does.
@@ -41,21 +43,25 @@ def save_checkpoint(
         What changes them.
     fingerprint : dict of str
         What the run depends on (see `load_checkpoint`).
+    names : NameFile, optional
+        Of the run's earlier checkpoints; without it all names are written.
 
     Raises
     ------
     InputError
-        The file cannot be written, as on a full disk; the last checkpoint is still there.
+        A file cannot be written, as on a full disk; the last checkpoint is still there.
     """
-    names = {name: torch.from_numpy(a) for name, a in weights.features.to_arrays().items()}
+    # First of all: the checkpoint says that they are there.
+    names = names or NameFile.of(path)
+    recorded = names.append(weights.features)
     content = {
         "fingerprint": fingerprint,
-        "features": names,
         "n_dense": weights.n_dense,
         "weights": weights.parameter,
         "state": state.state_dict(),
     }
-    write_container(path, _KIND, _VERSION, *packed(content))
+    tree, arrays = packed(content, recorded["count"])
+    write_container(path, _KIND, _VERSION, {"names": recorded, "run": tree}, arrays)
 
 
 def load_checkpoint(
@@ -63,10 +69,10 @@ def load_checkpoint(
     weights: Weights,
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
-) -> None:
-    """Restore weights, and a run that changes them, from a checkpoint.
+) -> NameFile:
+    """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
-    Nothing in the file is executed, and all of it is checked before weights or run change.
+    Nothing in the files is executed, and all of it is checked before weights or run change.
 
     Parameters
     ----------
@@ -80,22 +86,24 @@ def load_checkpoint(
     Raises
     ------
     InputError
-        The file is missing, damaged, or of another run.
+        A file is missing, damaged, or of another run.
     """
     if not Path(path).exists():
         raise InputError(
             "there is no checkpoint; the run had not come so far, start it anew", path=path
         )
     stored = read_container(path, _KIND, _VERSION, cure=_CURE)
+    names = NameFile.of(path)
     try:
-        content = unpacked(stored.content, stored.arrays)
         with well_formed():
+            features = names.read(stored.content["names"], _CURE)
+            content = unpacked(stored.content["run"], stored.arrays, len(features))
             recorded = dict(content["fingerprint"])
-            names = {name: t.numpy() for name, t in content["features"].items()}
-            features = Vocabulary.from_arrays(names)
             n_dense = whole(content["n_dense"], 0, len(features))
             values = vector(content["weights"], weights.parameter.dtype, len(features))
             saved = content["state"]
+    except InputError:
+        raise
     except ValueError:
         raise InputError(f"{DAMAGED}; {_CURE}", path=path) from None
     for name in sorted(recorded.keys() | fingerprint.keys(), key=str):
@@ -108,7 +116,7 @@ def load_checkpoint(
     if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
     # The run is told how many weights there are, and may still refuse.
-    weights.features.intern(features.names(range(len(features))))
+    weights.features.intern_spans(*features.spans(np.arange(len(features))))
     weights.grow()
     try:
         state.load_state_dict(saved)
@@ -119,6 +127,7 @@ def load_checkpoint(
     with torch.no_grad():
         # Features met after the weights were last read have a name already and no weight yet.
         weights.parameter[: values.numel()] = values.to(weights.parameter.device)
+    return names
 
 
 @dataclass(eq=False)
@@ -131,13 +140,19 @@ class Checkpoints(Callback):
     fingerprint : dict of str
         See `load_checkpoint`.
     minutes : float
-        A step is saved if the last time was so long ago: a checkpoint has the names of all
-        features, which may be millions.
+        A step is saved if the last time was so long ago: all weights are looked at, which may be
+        millions.
+    names : NameFile, optional
+        That of the checkpoint from which the run goes on.
     """
 
     path: str | os.PathLike[str]
     fingerprint: dict[str, str]
     minutes: float = 1.0
+    names: NameFile | None = None
+
+    def __post_init__(self) -> None:
+        self.names = self.names or NameFile.of(self.path)
 
     def on_start(self, run: Rounds) -> None:
         """Begin to count the minutes."""
@@ -147,5 +162,5 @@ class Checkpoints(Callback):
         """Save the run, if it is worth it."""
         if report.kind == "step" and time.perf_counter() - self._saved < 60 * self.minutes:
             return
-        save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint)
+        save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint, self.names)
         self._saved = time.perf_counter()

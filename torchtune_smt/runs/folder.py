@@ -13,6 +13,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 
 CHECKPOINT: Final = "checkpoint.pt"
+# Of the features, beside it; of no use without it.
+NAMES: Final = "checkpoint.names"
 WEIGHTS: Final = "weights.txt.gz"
 LISTS: Final = "lists"
 LOG: Final = "train.log"
@@ -62,7 +64,7 @@ def check_unused(folder: Path) -> None:
 
 def empty(folder: Path) -> None:
     """Remove what a run has written, its records excepted, and nothing else."""
-    for pattern in (WEIGHTS, CHECKPOINT, *_OTHERS):
+    for pattern in (WEIGHTS, CHECKPOINT, NAMES, *_OTHERS):
         for path in folder.glob(pattern):
             path.unlink()
     remove_lists(folder)
