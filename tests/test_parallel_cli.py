@@ -17,17 +17,25 @@ OPTIONS = [*MODEL, *SMALL, "data.test=null", "parallel.shards=3"]
 ITERSEL = ["parallel=itersel", "parallel.features=200", "tuner.result=last"]
 NAMES = ["weights.txt.gz", "dev.translations.txt"]
 # train.py, killed the moment that it has saved its run for the first time.
+# Dies when as many steps are kept as the first argument says, in a checkpoint or behind one.
 KILLED_ONCE_SAVED = """
 import os, runpy, signal, sys
 from torchtune_smt.runs import checkpoint
 
-save = checkpoint.save_checkpoint
+left = int(sys.argv.pop(1))
 
-def save_and_die(*values):
-    save(*values)
-    os.kill(os.getpid(), signal.SIGKILL)
+def dying(keep):
+    def keep_and_die(*values):
+        global left
+        kept = keep(*values)
+        left -= bool(kept)
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return kept
+    return keep_and_die
 
-checkpoint.save_checkpoint = save_and_die
+checkpoint.save_checkpoint = dying(checkpoint.save_checkpoint)
+checkpoint.StepFiles.append = dying(checkpoint.StepFiles.append)
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -83,7 +91,7 @@ def test_killed_and_resumed(
     Sentences have a deadline here, and nobody comes near it.
     """
     (tmp_path / "outputs").symlink_to(place / "outputs")
-    command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
+    command = [sys.executable, "-c", KILLED_ONCE_SAVED, "1", repository / "train.py"]
     options = [*OPTIONS, *ITERSEL, "decoder.seconds=1000"]
     driver = subprocess.Popen(
         [*command, *options, "engine.workers=2", "hydra.run.dir=run"],
@@ -109,11 +117,11 @@ def test_killed_and_resumed(
     assert [(tmp_path / "run" / name).read_bytes() for name in NAMES] == one_worker
 
 
-def killed_once_saved(repository: Path, place: Path, *options: str) -> None:
-    """Run train, killed after its first step, in a process of its own."""
-    command = [sys.executable, "-c", KILLED_ONCE_SAVED, repository / "train.py"]
+def killed_once_saved(repository: Path, place: Path, *options: str, steps: int = 1) -> None:
+    """Run train, killed after some steps, in a process of its own."""
+    command = [sys.executable, "-c", KILLED_ONCE_SAVED, str(steps), repository / "train.py"]
     environment = os.environ | {"PYTHONPATH": str(repository)}
-    options = (*MODEL, *SMALL, *options, "tuner.checkpoint_minutes=0")
+    options = (*MODEL, *SMALL, *options)
     done = subprocess.run([*command, *options], cwd=place, env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -125,6 +133,7 @@ def test_stale(repository: Path, place: Path) -> None:
     options += ["parallel=stale", "parallel.max_staleness=0"]
     same = train(place, "fresh", *options)
     assert serial.weights.read_bytes() == same.weights.read_bytes()
+    options.append("tuner.checkpoint_minutes=0")
     killed_once_saved(repository, place, *options, "hydra.run.dir=killed")
     outcome = run_command("train", "resume=killed", folder=place).check()
     assert "resuming in epoch 1, after 5 sentences" in outcome.out
@@ -135,9 +144,10 @@ def test_stale_gradients_are_applied_once(repository: Path, place: Path) -> None
     """Also those of mini-batches that were under way when the process was killed."""
     options = ["data.test=null", "parallel=stale", "parallel.workers=3", "tuner.batch_size=2"]
     run = train(place, "stale", *options)
-    killed_once_saved(repository, place, *options, "hydra.run.dir=stale_killed")
+    options += ["tuner.checkpoint_minutes=100", "hydra.run.dir=stale_killed"]
+    killed_once_saved(repository, place, *options, steps=4)
     outcome = run_command("train", "resume=stale_killed", folder=place).check()
-    assert "resuming in epoch 1, after 2 sentences" in outcome.out
+    assert "resuming in epoch 1, after 8 sentences" in outcome.out
     resumed = Run(place, "stale_killed", outcome)
     for one in (run, resumed):
         steps = [line["step"] for line in one.metrics() if "train/staleness" in line]

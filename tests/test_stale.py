@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pytest
 from test_online import DENSE, ListDecoder, random_lists, sentences_of, values_of
 from test_parallel import SETTINGS, Settings, make, start
 
+from torchtune_smt.core.container import read_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -27,8 +29,10 @@ from torchtune_smt.parallel.base import Work
 from torchtune_smt.parallel.engine import InProcess
 from torchtune_smt.parallel.stale import BatchWeights, Stale, StaleTuner
 from torchtune_smt.regularizers import L1, Oscar
-from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
-from torchtune_smt.runs.rounds import Rounds
+from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
+from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.step_files import StepFiles
+from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.gradient import Gradient, gradient
 from torchtune_smt.tuners.learner import Learner
 from torchtune_smt.tuners.online import OnlineTuner
@@ -236,6 +240,105 @@ def test_a_run_that_is_taken_up_after_any_step(strategy: Stale, tmp_path: Path) 
         load_checkpoint(tmp_path / "c", tuner.weights, run, {})
     assert reports == EPOCHS * (len(whole.tuner.online.batches(1)) + 1)  # type: ignore[attr-defined]
     assert values_of(run.tuner.weights) == pytest.approx(values_of(whole.tuner.weights), abs=1e-12)
+
+
+class Until(Callback):
+    """Kills a run after so many reports, when what it keeps is kept."""
+
+    def __init__(self, reports: int) -> None:
+        self.left = reports
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def killed(path: Path, strategy: Stale, reports: int) -> Rounds:
+    tuner = stale(strategy, decoder=SlowDecoder(LISTS))
+    run = rounds_of(tuner)
+    run.callbacks = [Checkpoints(path, {}, math.inf), Until(reports)]
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    return run
+
+
+@pytest.mark.parametrize("strategy", [Stale(3), Stale(2, max_staleness=3)])
+@pytest.mark.parametrize("reports", [1, 2, 4, 14, 15])
+def test_no_step_is_lost(strategy: Stale, reports: int, tmp_path: Path) -> None:
+    """With one checkpoint, at the first step or at the end of the epoch; names come with steps."""
+    before = killed(tmp_path / "c.pt", strategy, reports)
+    path = tmp_path / "c.steps"
+    # The first step and the end of an epoch are checkpoints.
+    kept = {1: 0, 2: 1, 4: 3, 14: 0, 15: 1}[reports]
+    assert len(list(path.iterdir()) if path.exists() else []) == kept
+    tuner = stale(strategy)
+    run = rounds_of(tuner)
+    load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
+    assert len(tuner.online.batches(1)) == 13
+    assert (run.progress.round, run.progress.done) == (1 + reports // 14, reports % 14)
+    assert run.progress.sentences == before.progress.sentences
+    assert isinstance(before.tuner, StaleTuner)
+    old, new = before.tuner.state_dict(), tuner.state_dict()
+    assert (old["done"], old["staleness"]) == (new["done"], new["staleness"])
+    for one in (tuner, before.tuner):
+        one.online.optimizer.flush()
+    assert values_of(tuner.weights) == pytest.approx(values_of(before.tuner.weights), abs=1e-12)
+    assert len(new["done"]) == reports % 14
+    assert run.run().round == EPOCHS + 1
+
+
+@pytest.mark.parametrize("strategy", [Stale(simulate=2), Stale(2, max_staleness=0)])
+def test_runs_that_are_exact_keep_no_steps(strategy: Stale, tmp_path: Path) -> None:
+    killed(tmp_path / "c.pt", strategy, 3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path: Path) -> None:
+    """As of a process that was killed when it had a new checkpoint, and the old steps still."""
+    run = killed(tmp_path / "c.pt", Stale(2), 4)
+    steps = StepFiles.of(tmp_path / "c.pt")
+    assert len(list(steps.folder.iterdir())) == 3
+    save_checkpoint(tmp_path / "c.pt", run.tuner.weights, run, {})
+    tuner = stale(Stale(2))
+    run = rounds_of(tuner)
+    load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
+    assert run.progress.done == len(tuner.state_dict()["done"]) == 4
+
+
+def test_a_damaged_step_is_refused(tmp_path: Path) -> None:
+    """The message says what to do, and that helps."""
+    killed(tmp_path / "c.pt", Stale(2), 5)
+    path = tmp_path / "c.steps" / "3"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+    def loaded() -> int:
+        tuner = stale(Stale(2))
+        run = rounds_of(tuner)
+        load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
+        return run.progress.done
+
+    with pytest.raises(InputError, match="3: is damaged .*; remove it, and the run takes"):
+        loaded()
+    path.unlink()
+    assert loaded() == 3
+
+
+@pytest.mark.parametrize("change", [{}, {"progress": [1, 7, 20, 0]}, {"tuner": {}}])
+def test_a_step_that_cannot_be_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    run = killed(tmp_path / "c.pt", Stale(2), 1)
+    good = run.step_dict()
+    assert good is not None
+    good["progress"][1] += 1
+    steps = StepFiles.of(tmp_path / "c.pt")
+    stored = read_container(tmp_path / "c.pt", "checkpoint", 5, cure="")
+    steps.begin(stored.checksum, len(run.tuner.weights.features))
+    steps.append(run.tuner.weights.features, (good | change) if change else 3)
+    tuner = stale(Stale(2))
+    with pytest.raises(InputError, match="1: .*damaged; remove it"):
+        load_checkpoint(tmp_path / "c.pt", tuner.weights, rounds_of(tuner), {})
 
 
 def test_a_damaged_state_is_refused() -> None:

@@ -197,6 +197,8 @@ class StaleTuner(Tuner):
         self._done: list[int] = []
         self._waiting: deque[Arrived] = deque()
         self._staleness: Counter[int] = Counter()
+        # The gradient that was applied last.
+        self._last: dict[str, Any] | None = None
         # What threads did in this epoch, as far as it was not stopped.
         self._jobs: list[Job] = []
 
@@ -220,10 +222,7 @@ class StaleTuner(Tuner):
         begin = time.perf_counter()
         for arrived in arrivals(left, number, batches):
             grad, size = arrived.gradient, int(batches[arrived.batch].size)
-            staleness = self.weights.version - grad.version
-            online.learner.apply(grad, max_age=self.strategy.max_staleness)
-            self._done.append(arrived.batch)
-            self._staleness[staleness] += 1
+            staleness = self._apply(arrived)
             found += grad.count
             now = time.perf_counter()
             numbers = {
@@ -242,6 +241,15 @@ class StaleTuner(Tuner):
         online.optimizer.flush()
         online.optimizer.end_epoch()
 
+    def _apply(self, arrived: Arrived) -> int:
+        """Take the step of a gradient; return how stale that was."""
+        staleness = self.weights.version - arrived.gradient.version
+        self.online.learner.apply(arrived.gradient, max_age=self.strategy.max_staleness)
+        self._done.append(arrived.batch)
+        self._staleness[staleness] += 1
+        self._last = _saved(arrived, staleness)
+        return staleness
+
     def summary(self, kept: bool) -> Report:
         """Return how many features have a weight, and how stale gradients have been."""
         counts = sorted(self._staleness.items())
@@ -257,19 +265,8 @@ class StaleTuner(Tuner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's, which mini-batches are done, and gradients that wait."""
-        waiting = [
-            {
-                "batch": arrived.batch,
-                "feature": torch.from_numpy(arrived.gradient.feature),
-                "value": torch.from_numpy(arrived.gradient.value),
-                # A run that goes on counts anew.
-                "age": self.weights.version - arrived.gradient.version,
-                "loss": arrived.gradient.loss,
-                "count": arrived.gradient.count,
-                "gain": arrived.gain,
-            }
-            for arrived in self._waiting
-        ]
+        now = self.weights.version
+        waiting = [_saved(arrived, now - arrived.gradient.version) for arrived in self._waiting]
         staleness = dict(self._staleness)
         return {
             "online": self.online.state_dict(),
@@ -290,6 +287,23 @@ class StaleTuner(Tuner):
             raise ValueError(DAMAGED)
         self.online.load_state_dict(online)
         self._done, self._waiting, self._staleness = done, waiting, staleness
+
+    def step_dict(self) -> dict[str, Any] | None:
+        """Return the gradient that was applied last.
+
+        None where a run that goes on is one that was not stopped, to the last bit: what reading has
+        brought up to date, and with `simulate` gradients that wait, are part of that.
+        """
+        exact = self.strategy.simulate is not None or self.strategy.max_staleness == 0
+        return None if exact else self._last
+
+    def redo(self, step_dict: dict[str, Any]) -> None:
+        """Apply a gradient again."""
+        with well_formed():
+            arrived = self._arrived(step_dict)
+        if not self._done:
+            self._staleness.clear()
+        self._apply(arrived)
 
     def _arrived(self, saved: dict[str, Any]) -> Arrived:
         """Return a gradient that waits; raise ValueError if it is damaged."""
@@ -376,6 +390,21 @@ class StaleTuner(Tuner):
             if b != one.batch and weights.was_read and weights.version < one.gradient.version
         )
         return all(version + bound >= now + k for k, version in enumerate(older))
+
+
+def _saved(arrived: Arrived, age: int) -> dict[str, Any]:
+    """Return a gradient in numbers and tensors; `StaleTuner._arrived` takes it."""
+    grad = arrived.gradient
+    return {
+        "batch": arrived.batch,
+        "feature": torch.from_numpy(grad.feature),
+        "value": torch.from_numpy(grad.value),
+        # A run that goes on counts anew.
+        "age": age,
+        "loss": grad.loss,
+        "count": grad.count,
+        "gain": arrived.gain,
+    }
 
 
 class _Pool:

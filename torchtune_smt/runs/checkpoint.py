@@ -18,6 +18,7 @@ from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.name_file import NameFile
 from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.step_files import StepFiles
 from torchtune_smt.tuners.base import Report, Tuner
 
 _VERSION: Final = 5
@@ -31,8 +32,10 @@ def save_checkpoint(
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
     names: NameFile | None = None,
-) -> None:
+) -> str:
     """Write a checkpoint, whole or not at all, and the names that are new to a file beside it.
+
+    Returns its checksum.
 
     Weights are written as they are, updates that were put off still being put off: bringing them
     up to date here would round them at other moments than an undisturbed run does.
@@ -61,7 +64,7 @@ def save_checkpoint(
         "state": state.state_dict(),
     }
     tree, arrays = packed(content, recorded["count"])
-    write_container(path, _KIND, _VERSION, {"names": recorded, "run": tree}, arrays)
+    return write_container(path, _KIND, _VERSION, {"names": recorded, "run": tree}, arrays)
 
 
 def load_checkpoint(
@@ -71,6 +74,8 @@ def load_checkpoint(
     fingerprint: dict[str, str],
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
+
+    Steps that a run took after it are taken again; see `StepFiles`.
 
     Nothing in the files is executed, and all of it is checked before weights or run change.
 
@@ -127,12 +132,20 @@ def load_checkpoint(
     with torch.no_grad():
         # Features met after the weights were last read have a name already and no weight yet.
         weights.parameter[: values.numel()] = values.to(weights.parameter.device)
+    if isinstance(state, Rounds):
+        for step in StepFiles.of(path).read(stored.checksum):
+            with step.checked():
+                weights.features.intern_spans(*step.names.spans(np.arange(len(step.names))))
+                weights.grow()
+                state.redo(step.change)
     return names
 
 
 @dataclass(eq=False)
 class Checkpoints(Callback):
     """Saves a run after each round, after each part that takes long, and now and then.
+
+    In between it keeps single steps, of tuners that can say what they are.
 
     Parameters
     ----------
@@ -153,6 +166,7 @@ class Checkpoints(Callback):
 
     def __post_init__(self) -> None:
         self.names = self.names or NameFile.of(self.path)
+        self._steps = StepFiles.of(self.path)
 
     def on_start(self, run: Rounds) -> None:
         """Begin to count the minutes."""
@@ -160,7 +174,11 @@ class Checkpoints(Callback):
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Save the run, if it is worth it."""
+        features = run.tuner.weights.features
         if report.kind == "step" and time.perf_counter() - self._saved < 60 * self.minutes:
-            return
-        save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint, self.names)
+            step = run.step_dict()
+            if step is None or self._steps.append(features, step):
+                return
+        checksum = save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint, self.names)
+        self._steps.begin(checksum, len(features))
         self._saved = time.perf_counter()

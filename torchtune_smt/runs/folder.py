@@ -15,6 +15,7 @@ from torchtune_smt.core.leftovers import remove
 CHECKPOINT: Final = "checkpoint.pt"
 # Of the features, beside it; of no use without it.
 NAMES: Final = "checkpoint.names"
+STEPS: Final = "checkpoint.steps"
 WEIGHTS: Final = "weights.txt.gz"
 LISTS: Final = "lists"
 LOG: Final = "train.log"
@@ -67,6 +68,7 @@ def empty(folder: Path) -> None:
     for pattern in (WEIGHTS, CHECKPOINT, NAMES, *_OTHERS):
         for path in folder.glob(pattern):
             path.unlink()
+    remove(folder / STEPS)
     remove_lists(folder)
 
 

@@ -261,6 +261,32 @@ class Rounds:
         """Return, in numbers, strings and tensors, what there is besides weights."""
         return {"progress": self.progress.state_dict(), "tuner": self.tuner.state_dict()}
 
+    def step_dict(self) -> dict[str, Any] | None:
+        """Return what suffices to take the last step again; None if the tuner cannot say it."""
+        step = self.tuner.step_dict()
+        if step is None:
+            return None
+        progress = self.progress
+        counts = [progress.round, progress.done, progress.sentences, progress.records]
+        return {"progress": counts, "tuner": step}
+
+    def redo(self, step_dict: dict[str, Any]) -> None:
+        """Take the step of which `step_dict` was given.
+
+        Raises
+        ------
+        ValueError
+            It cannot have been given, or not of this step.
+        """
+        progress = self.progress
+        with well_formed():
+            counts, step = step_dict["progress"], step_dict["tuner"]
+            number, done, sentences, records = (whole(count, 0) for count in counts)
+        if (number, done) != (progress.round, progress.done + 1):
+            raise ValueError(DAMAGED)
+        self.tuner.redo(step)
+        progress.done, progress.sentences, progress.records = done, sentences, records
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave.
 

@@ -99,6 +99,21 @@ class Tuner(ABC):
         """Return, in numbers, strings and tensors, what there is besides weights and `Progress`."""
         return {}
 
+    def step_dict(self) -> dict[str, Any] | None:
+        """Return, in numbers and tensors, what suffices to take the last step again; see `redo`.
+
+        A tuner whose steps cost much more than to say what they changed has it, and a run that is
+        killed then loses none but the one under way. None: `state_dict` alone will do.
+        """
+        return None
+
+    def redo(self, step_dict: dict[str, Any]) -> None:
+        """Take the step of which `step_dict` was given; raise ValueError, before anything, if not.
+
+        The weights' names are there already, as for `load_state_dict`.
+        """
+        raise NotImplementedError
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave; raise ValueError, before anything, if it is not whole.
 
