@@ -1,12 +1,18 @@
-"""A disk that is full at a checkpoint: one sentence, and the last checkpoint goes on."""
+"""A disk that is full: one sentence, no process is left, and the last checkpoint goes on."""
 
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import full_disk
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train
 
@@ -54,3 +60,84 @@ def test_the_last_checkpoint_is_kept(
     assert "resuming in epoch" in resumed.out
     weights = folder / "weights.txt.gz"
     assert weights.read_bytes() == (whole.folder / "weights.txt.gz").read_bytes()
+
+
+# A disk of its own, which nobody but the processes in it sees.
+OF_ITS_OWN = ["unshare", "--map-root-user", "--mount"]
+MARK = "FULL_DISK"
+REAL = {
+    "stale": ["parallel=stale", "parallel.workers=2", "tuner.batch_size=5"],
+    # One checkpoint an epoch, and a line of the log for each of 30 steps between.
+    "log": ["tuner.batch_size=1", "tuner.checkpoint_minutes=60"],
+    "ray": ["parallel=itermix", "parallel.shards=3", "engine.workers=1", "engine=ray"],
+}
+FILES = {"log": r"metrics\.jsonl|tensorboard"}
+
+
+def marked(mark: str) -> list[str]:
+    """Return the commands of processes that were started with a mark, and of theirs."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = [*OF_ITS_OWN, "mount", "-t", "tmpfs", "none", str(folder)]
+    try:
+        able = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        able = False
+    if not able:
+        pytest.skip("this machine lets its users mount no disk")
+    return folder
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_disk(
+    name: str, place: Path, run: Run, disk: Path, tmp_path: Path, repository: Path
+) -> None:
+    if name == "ray":
+        pytest.importorskip("ray")
+    out = tmp_path / "out"
+    out.mkdir()
+    options = [*MODEL, *SMALL, "features=rule_id", "data.test=null", "threads=1", *REAL[name]]
+    paths = [str(repository), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [
+            *[*OF_ITS_OWN, sys.executable, full_disk.__file__, str(disk), str(out)],
+            *[str(repository / "train.py"), *options],
+        ],
+        cwd=place,
+        env=os.environ | {MARK: str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (code, _, said), (resumed, shown, errors) = json.loads((out / "results.json").read_text())
+    file = FILES.get(name, r"checkpoint\.(pt|names|steps/\d+)|metrics\.jsonl|tensorboard")
+    assert code == 1 and "Traceback" not in said and said.count("error:") == 1, said
+    assert re.fullmatch(
+        rf"error: {re.escape(str(disk))}/run/({file}): cannot be written "
+        r"\(No space left on device\); make room on the disk",
+        said.splitlines()[-1],
+    ), said
+    assert not [path for path in (out / "stopped").rglob("*") if path.suffix == ".part"]
+    assert resumed == 0 and "resuming in epoch" in shown, errors
+    weights = (out / "resumed" / "weights.txt.gz").read_bytes()
+    if name != "stale":
+        whole = train(place, f"whole_{name}", *(o for o in options if o != "engine=ray"))
+        assert weights == (whole.folder / "weights.txt.gz").read_bytes()
+    # Those of Ray take a moment to end.
+    patience = time.monotonic() + 60
+    while marked(str(tmp_path)) and time.monotonic() < patience:
+        time.sleep(0.2)
+    assert marked(str(tmp_path)) == []

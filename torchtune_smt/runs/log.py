@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import atomic_writer, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.features.template import numbered_templates
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
@@ -61,8 +63,12 @@ class RunLog(Callback):
             # Of a run that did not come as far as its first checkpoint.
             path.unlink(missing_ok=True)
             shutil.rmtree(events, ignore_errors=True)
-        self._writer = SummaryWriter(str(events), purge_step=purge)
-        self._file = path.open("a", encoding="utf-8")
+        self._path, self._events = path, events
+        self._hook = threading.excepthook
+        with writing(events):
+            self._writer = SummaryWriter(str(events), purge_step=purge)
+        with writing(path):
+            self._file = path.open("a", encoding="utf-8")
 
     @staticmethod
     def first_line(folder: Path) -> dict[str, float]:
@@ -84,11 +90,19 @@ class RunLog(Callback):
         return first
 
     def __enter__(self) -> Self:
+        self._hook, threading.excepthook = threading.excepthook, self._in_thread
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._writer.close()
-        self._file.close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        # Where there is no room for this either, what ended the run is what is to be said.
+        already = () if kind is None else (InputError,)
+        try:
+            with suppress(*already), writing(self._events):
+                self._writer.close()
+            with suppress(*already), writing(self._path):
+                self._file.close()
+        finally:
+            threading.excepthook = self._hook
 
     def on_report(self, report: Report, run: Rounds) -> None:
         """Record what was done."""
@@ -100,21 +114,25 @@ class RunLog(Callback):
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Record numbers at a step; a tag's part before ``/`` groups it in TensorBoard."""
-        for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        with writing(self._events):
+            for tag, value in values.items():
+                self._writer.add_scalar(tag, value, step)
+        with writing(self._path):
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
         self.records += 1
 
     def text(self, tag: str, text: str, step: int | None = None) -> None:
         """Record a text (Markdown)."""
-        self._writer.add_text(tag, text, step)
+        with writing(self._events):
+            self._writer.add_text(tag, text, step)
 
     def hparams(self, settings: dict[str, str | float], scores: dict[str, float]) -> None:
         """Record settings and final scores, for TensorBoard's table that compares runs."""
-        self._writer.add_hparams(
-            settings, {f"hparam/{k}": v for k, v in scores.items()}, run_name="."
-        )
+        with writing(self._events):
+            self._writer.add_hparams(
+                settings, {f"hparam/{k}": v for k, v in scores.items()}, run_name="."
+            )
 
     def weights(self, step: int, weights: Weights) -> None:
         """Record each dense weight, and a histogram of the active weights of each template."""
@@ -131,11 +149,22 @@ class RunLog(Callback):
         """Record a histogram, if there are values."""
         # TensorBoard has no bins beyond; such weights are about to overflow.
         if values.size and np.abs(values).max() < 1e20:
-            self._writer.add_histogram(tag, values, step)
+            with writing(self._events):
+                self._writer.add_histogram(tag, values, step)
 
     def image(self, tag: str, image: NDArray[np.uint8], step: int) -> None:
         """Record a picture (height, width, colours)."""
-        self._writer.add_image(tag, image, step, dataformats="HWC")
+        with writing(self._events):
+            self._writer.add_image(tag, image, step, dataformats="HWC")
+
+    def _in_thread(self, failed: Any) -> None:
+        """Do not print what ends TensorBoard's thread: the next that is recorded raises it."""
+        if not (isinstance(failed.exc_value, OSError) and "tensorboard" in _module(failed.thread)):
+            self._hook(failed)
+
+
+def _module(thread: object) -> str:
+    return type(thread).__module__
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -14,6 +14,7 @@ from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.state import packed, unpacked
+from torchtune_smt.core.textio import writing
 from torchtune_smt.core.vocabulary import Vocabulary
 
 _VERSION: Final = 1
@@ -95,7 +96,8 @@ class StepFiles:
         """
         if self._checkpoint is None:
             return False
-        self.folder.mkdir(exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
         tree, arrays = packed(change)
         found = features.to_arrays()
         begin = found["begin"][self._names :]

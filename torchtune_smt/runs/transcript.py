@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import writing
 
 
 class Transcript:
@@ -21,21 +24,30 @@ class Transcript:
 
     def open(self, path: Path, *, append: bool) -> None:
         """Write to a file, first of all what has been printed so far."""
-        self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
-        self._file.writelines(self._held)
+        with writing(path):
+            self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
+            self._file.writelines(self._held)
         self._held.clear()
 
     def add(self, text: str) -> None:
-        """Write what was printed; it is held back as long as there is no file."""
+        """Write what was printed; it is held back as long as there is no file.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written, as on a full disk.
+        """
         if self._file is None:
             self._held.append(text)
         else:
-            self._file.write(text)
+            with writing(self._file.name):
+                self._file.write(text)
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Close the file, if there is one; raise InputError if the rest cannot be written."""
         if self._file is not None:
-            self._file.close()
+            with writing(self._file.name):
+                self._file.close()
 
 
 @contextmanager
@@ -48,11 +60,16 @@ def transcript() -> Iterator[Transcript]:
     try:
         yield taken
     except BaseException as error:
-        taken.add(f"{type(error).__name__}: {error}\n")
+        sys.stdout, sys.stderr = before
+        # It may be that there is no room for it.
+        with suppress(InputError):
+            taken.add(f"{type(error).__name__}: {error}\n")
+        with suppress(InputError):
+            taken.close()
         raise
     finally:
         sys.stdout, sys.stderr = before
-        taken.close()
+    taken.close()
 
 
 class _Copied:
