@@ -55,7 +55,7 @@ def problem(seed=0, n=300, n_dense=3, d=12, noise=1.0):
     return x * np.where(margins < 0, -1.0, 1.0)[:, None]
 
 
-# --- losses and the norm ---
+# --- losses, their curvature, and the norm ---
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, SmoothedHinge()])
@@ -82,6 +82,57 @@ def test_a_smoothed_hinge_is_at_most_half_mu_below_the_hinge(mu):
     for z in np.linspace(-2, 3, 101):
         value, hinge = SmoothedHinge(mu).mean(np.array([z])), max(0.0, 1.0 - z)
         assert value <= hinge + 1e-15 and hinge <= value + mu / 2 + 1e-15
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, SmoothedHinge()])
+def test_primal_dual_curvatures(loss):
+    """Those of the margins where the dual point belongs to them; never below 0."""
+    z = np.concatenate([np.linspace(-3, 4, 101), [1.0, 0.999, -50.0, 50.0]])
+    usual = loss.curvatures(z)
+    assert np.allclose(loss.primal_dual_curvatures(z, loss.pulls(z)), usual, rtol=1e-9, atol=1e-15)
+    for a in (0.0, 1e-9, 0.3, 1.0):
+        found = loss.primal_dual_curvatures(z, np.full(z.size, a))
+        if isinstance(loss, SmoothedHinge):
+            short = 1 - z
+            root = np.hypot(short, loss.mu)
+            assert (found >= 0).all()
+            assert np.allclose(found, 0.5 * (1 - (2 * a - 1) * short / root) / root, atol=1e-12)
+        else:
+            assert np.array_equal(found, usual)
+
+
+@pytest.mark.parametrize("n_dense", [0, 3])
+def test_pairs_with_next_to_no_curvature_are_bounded(n_dense):
+    x = problem(n_dense=3)[:, 3 - n_dense :]
+    pairs = Minimizer(rows_of(x), n_dense, SquaredHinge()).pairs
+    chosen = np.arange(1, pairs.n_sparse)
+    dense = pairs.dense
+    sparse = np.zeros((len(pairs), pairs.n_sparse))
+    for i, row in enumerate(sparse):
+        places = slice(*pairs.sparse.begin[i : i + 2])
+        row[pairs.sparse.feature[places]] = pairs.sparse.value[places]
+    both = np.hstack([dense, sparse[:, chosen]])
+
+    def exact(curvatures):
+        """The curvature of chosen features once dense ones have followed, by definition."""
+        h = (both.T * curvatures) @ both / len(pairs)
+        k = dense.shape[1]
+        return h[k:, k:] - h[k:, :k] @ np.linalg.pinv(h[:k, :k]) @ h[:k, k:]
+
+    def matrix(curvatures):
+        found = pairs.curvature(curvatures, chosen)
+        return np.array([found.apply(unit) for unit in np.eye(chosen.size)])
+
+    draw = np.random.default_rng(0)
+    alike = draw.uniform(0.5, 1.0, len(pairs))
+    assert np.allclose(matrix(alike), exact(alike), rtol=1e-5, atol=1e-6)
+    # Nearly all pairs have little curvature, and one feature has no others.
+    little = np.where((draw.random(len(pairs)) < 0.05) & (sparse[:, 5] == 0.0), alike, 1e-8 * alike)
+    kept = pairs.curvature(little, chosen).by_column[3].size
+    assert np.count_nonzero(sparse[:, 5]) < kept < len(pairs)
+    rest = matrix(little) - exact(little)
+    assert np.linalg.eigvalsh(rest).min() >= -1e-12
+    assert np.abs(rest).max() <= 1e-6
 
 
 @given(w=vectors, pull=vectors, lambda1=strengths, lambda2=strengths, more=st.integers(0, 3))
@@ -246,6 +297,22 @@ def test_the_minimum_where_all_features_survive(loss, monkeypatch):
     assert np.allclose(found.weights, slow, atol=1e-5)
     assert np.array_equal(found.weights != 0, np.abs(slow) > 1e-7)
     assert 1 < found.n_groups < found.survivors > 50
+
+
+def test_features_of_one_size_and_a_sharp_hinge():
+    """Features divided by their root mean square, as many with a weight as there are kinks."""
+    x = np.hstack([np.random.default_rng(0).normal(size=(500, 2)), rare(500, 300)])
+    x[:, 2:] /= np.sqrt((x[:, 2:] ** 2).mean(axis=0)) + (x[:, 2:] == 0).all(axis=0)
+    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
+    penalty = minimizer.penalty(1.0 / 300, 1.0)
+    penalty = penalty.times(0.05 * minimizer.largest_scale(penalty))
+    found = minimizer.minimize(penalty, accuracy=Accuracy(1e-6, 1e-6, steps=60))
+    assert found.reached and found.survivors > 100
+    # No flat direction stops it: another start leads to the same objective.
+    start = np.random.default_rng(1).normal(size=minimizer.dimension)
+    again = minimizer.minimize(penalty, start, Accuracy(1e-6, 1e-6, steps=60))
+    assert again.reached
+    assert again.certificate.objective == pytest.approx(found.certificate.objective, rel=1e-6)
 
 
 @given(pull=vectors, rank=st.integers(0, 3), lambda1=strengths, lambda2=strengths)

@@ -22,7 +22,7 @@ def sweep(
     scale: Float64,
     cross: Float64,
     solved: Float64,
-    ridge: float,
+    ridge: Float64,
     linear: Float64,
     v: Float64,
     lambda1: float,
@@ -88,13 +88,14 @@ def sweep(
             own = count[b]
             stamp += 1
             rows = 0
-            pull = -ridge * own * level[b]
+            pull, bend = 0.0, 0.0
             along[:] = 0.0
             followed[:] = 0.0
             j = head[b]
             while j >= 0:
                 sign = 1.0 if v[j] > 0.0 else -1.0
-                pull -= sign * linear[j]
+                pull -= sign * linear[j] + ridge[j] * level[b]
+                bend += ridge[j]
                 for q in range(begin[j], begin[j + 1]):
                     i = row[q]
                     if mark[i] != stamp:
@@ -107,16 +108,16 @@ def sweep(
                     along[c] += sign * cross[j, c]
                     followed[c] += sign * solved[j, c]
                 j = follower[j]
-            bend = 0.0
+            bent = 0.0
             for k in range(rows):
                 i = touched[k]
                 weighted = scale[i] * column[i]
                 pull -= weighted * reached[i]
-                bend += weighted * column[i]
+                bent += weighted * column[i]
             for c in range(width):
                 pull += along[c] * low[c]
-                bend -= along[c] * followed[c]
-            bend = max(bend, 0.0) + ridge * own
+                bent -= along[c] * followed[c]
+            bend += max(bent, 0.0)
             # The best is at ±(|target| - penalties of the ranks) / bend.
             target = bend * level[b] + pull
             goal = abs(target)

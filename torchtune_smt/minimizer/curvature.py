@@ -33,6 +33,8 @@ class Curvature:
         H_sd.
     dense : float64 [k, k]
         H_dd.
+    bound : float64 [m]
+        What is added to the diagonal of H_ss, for rows that X leaves out.
 
     Attributes
     ----------
@@ -51,15 +53,16 @@ class Curvature:
         scale: Float64,
         cross: Float64,
         dense: Float64,
+        bound: Float64,
     ) -> None:
         self.inverse = inverse(dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
         own = kernels.diagonal(*rows, scale, cross.shape[0])
-        self.ridge = RIDGE * float(own.max(initial=0.0)) + 1e-300
-        self.operator = (*rows, scale, cross, self.solved, self.ridge)
-        self.by_column = (*columns, scale, cross, self.solved, self.ridge)
-        left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + self.ridge
+        ridge = bound + RIDGE * float(own.max(initial=0.0)) + 1e-300
+        self.operator = (*rows, scale, cross, self.solved, ridge)
+        self.by_column = (*columns, scale, cross, self.solved, ridge)
+        left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
         self.diagonal = left
 
     def apply(self, x: Float64) -> Float64:

@@ -60,12 +60,14 @@ class Descent:
         # Whether the last step was a whole one: blocks and zeros are then exact.
         self._exact = True
         self.begun = time.monotonic()
+        # Pulls that the steps move, where they have taken any; see `primal_dual_curvatures`.
+        self._dual: Float64 | None = None
         # Of the curvature, from one model to the next.
         self._bound = 1e-3
-        # Where it stands: the loss, the residual, negative gradients, and places of the sparse
-        # ones by size. None where the point has moved.
+        # Where it stands: the loss, the residual, pulls of pairs and negative gradients, and places
+        # of the sparse ones by size. None where the point has moved.
         self._seen: tuple[MarginLoss, Residual] | None = None
-        self._dense_pull = self._pull = np.empty(0)
+        self._pulls = self._dense_pull = self._pull = np.empty(0)
         self._strongest = np.empty(0, np.int64)
 
     @property
@@ -109,7 +111,8 @@ class Descent:
         """Return the KKT residual; one pass over all pairs, unless the last one was here."""
         if self._seen is not None and self._seen[0] == loss:
             return self._seen[1]
-        self._dense_pull, self._pull = self.pairs.means(loss.pulls(point.margins))
+        self._pulls = loss.pulls(point.margins)
+        self._dense_pull, self._pull = self.pairs.means(self._pulls)
         self._strongest = by_size(self._pull)
         self.passes += 1
         found = residual(self.penalty, self._dense_pull, point.sparse, self._pull, self._strongest)
@@ -122,7 +125,9 @@ class Descent:
         penalty, dense_pull, pull = self.penalty, self._dense_pull, self._pull
         chosen = np.flatnonzero(self._working_set(point.sparse))
         before = point.sparse[chosen]
-        curvature = self.pairs.curvature(loss.curvatures(point.margins), chosen)
+        dual = self._pulls if self._dual is None else self._dual
+        curvatures = loss.primal_dual_curvatures(point.margins, dual)
+        curvature = self.pairs.curvature(curvatures, chosen)
         model = OscarModel(curvature, curvature.reduced(dense_pull, pull[chosen]), before, penalty)
         tolerance = max(INNER * found.largest, 1e-3 * goal) * penalty.largest
         after, bound = model.minimum(tolerance, self._bound, self.in_time)
@@ -134,6 +139,7 @@ class Descent:
         margins = self.pairs.margins(point.direction, sparse)
         if not np.isfinite(margins).all():
             raise DivergenceError("a margin is not finite: values of features are too large")
+        self._dual = np.clip(self._pulls - curvatures * margins, 0.0, loss.highest)
 
         def along(step: float) -> tuple[float, float]:
             value, slope = loss.along(point.margins, margins, step)

@@ -105,6 +105,20 @@ def curvatures(kind: int, mu: float, margins: Float64) -> Float64:
 
 
 @kernel
+def primal_dual_curvatures(mu: float, margins: Float64, dual: Float64) -> Float64:
+    """Return those of the smoothed hinge; see `losses.SmoothedHinge.primal_dual_curvatures`."""
+    out = np.empty(margins.size)
+    for i in range(margins.size):
+        short = 1.0 - margins[i]
+        # The pull and what is left of 1, both without cancellation.
+        own = pull(SMOOTHED_HINGE, mu, margins[i])
+        rest = pull(SMOOTHED_HINGE, mu, 1.0 + short)
+        a = dual[i]
+        out[i] = (a * rest + (1.0 - a) * own) / math.sqrt(short * short + mu * mu)
+    return out
+
+
+@kernel
 def conjugates(kind: int, mu: float, dual: Float64) -> float:
     """Return the mean of ℓ*(-a)."""
     total = 0.0

@@ -56,6 +56,21 @@ class MarginLoss:
         """Return d²ℓ/dz² of each margin."""
         return kernels.curvatures(self.kind, self.width, margins)
 
+    def primal_dual_curvatures(self, margins: Float64, dual: Float64) -> Float64:
+        """Return curvatures for a step of Newton that moves a dual point along with the weights.
+
+        Parameters
+        ----------
+        dual : float64 [N]
+            Pulls that do not belong to these margins; those that do give `curvatures`.
+
+        Returns
+        -------
+        float64 [N]
+            0 or more: d²ℓ/dz² of most losses, whatever the dual point is.
+        """
+        return self.curvatures(margins)
+
     def mean_conjugate(self, dual: Float64) -> float:
         """Return the mean of ℓ*(-a) of a dual point, whose values are in the domain."""
         return float(kernels.conjugates(self.kind, self.width, dual))
@@ -103,6 +118,15 @@ class SmoothedHinge(MarginLoss):
     def bound(self) -> float:
         """See `MarginLoss`."""
         return 0.5 / self.mu
+
+    def primal_dual_curvatures(self, margins: Float64, dual: Float64) -> Float64:
+        """See `MarginLoss`: those of Chan, Golub and Mulet (1999), who smooth |s| like this.
+
+        With s = 1 - z and r = √(s² + μ²), the pull a is ½ (1 + s / r), which bends sharply where
+        (2a - 1) r = s does not. Linearised, the latter gives ½ (1 - (2a - 1) s / r) / r in the
+        place of ½ (1 - s² / r²) / r, so that pairs about to change sides have a curvature, too.
+        """
+        return kernels.primal_dual_curvatures(self.mu, margins, dual)
 
     def stages(self) -> list[MarginLoss]:
         """See `MarginLoss`; μ shrinks from 1 on."""

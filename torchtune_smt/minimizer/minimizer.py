@@ -138,7 +138,9 @@ class Minimizer:
             A margin is not finite.
         """
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
-        return self._descend(run, self._point(start), start)
+        point = self._point(start)
+        self._follow(point, [*self.loss.stages(), self.loss][:1])
+        return self._descend(run, point, start)
 
     def path(
         self,
@@ -207,11 +209,15 @@ class Minimizer:
         point = self._point(start)
         point.sparse[:] = 0.0
         point.margins = self.pairs.margins(point.dense, point.sparse)
-        for loss in (*self.loss.stages(), self.loss):
-            followed = follow_dense(self.pairs, loss, point.margins)
-            point.dense += followed.change
-            point.margins, point.direction = followed.margins, followed.change
+        self._follow(point, [*self.loss.stages(), self.loss])
         return point
+
+    def _follow(self, point: Point, losses: Sequence[MarginLoss]) -> None:
+        """Move dense weights to their optimum for each loss in turn."""
+        for loss in losses:
+            followed = follow_dense(self.pairs, loss, point.margins)
+            point.dense = point.dense + followed.change
+            point.margins, point.direction = followed.margins, followed.change
 
     def _descend(self, run: Descent, point: Point, start: Float64 | None) -> Minimum:
         """Move a point to the minimum."""

@@ -22,7 +22,7 @@ def apply(
     scale: Float64,
     cross: Float64,
     solved: Float64,
-    ridge: float,
+    ridge: Float64,
     x: Float64,
     out: Float64,
 ) -> None:
@@ -34,7 +34,7 @@ def apply(
         H_ss = Xᵀ diag(scale) X, with X in CSR form; or, where `scale` is empty, H_ss itself.
     cross, solved : float64 [m, dense]
         H_sd, and (H_dd⁻¹ H_ds)ᵀ.
-    ridge : float
+    ridge : float64 [m]
         Is added to the diagonal.
     """
     width = cross.shape[1]
@@ -45,7 +45,7 @@ def apply(
                 low[c] += solved[j, c] * x[j]
     if scale.size:
         for j in range(x.size):
-            out[j] = ridge * x[j]
+            out[j] = ridge[j] * x[j]
         for i in range(scale.size):
             total = 0.0
             for p in range(begin[i], begin[i + 1]):
@@ -55,7 +55,7 @@ def apply(
                 out[feature[p]] += total * value[p]
     else:
         for j in range(x.size):
-            total = ridge * x[j]
+            total = ridge[j] * x[j]
             for p in range(begin[j], begin[j + 1]):
                 total += value[p] * x[feature[p]]
             out[j] = total
@@ -88,7 +88,7 @@ def accelerated(
     scale: Float64,
     cross: Float64,
     solved: Float64,
-    ridge: float,
+    ridge: Float64,
     linear: Float64,
     v: Float64,
     lambda1: float,
@@ -167,7 +167,7 @@ def face_direction(
     scale: Float64,
     cross: Float64,
     solved: Float64,
-    ridge: float,
+    ridge: Float64,
     preconditioner: Float64,
     linear: Float64,
     v: Float64,
@@ -176,10 +176,16 @@ def face_direction(
     dimension: int,
     block: Int64,
     blocks: int,
+    damping: float,
     steps: int,
     tolerance: float,
 ) -> Float64:
-    """Return the Newton step in the values of blocks, by preconditioned conjugate gradients.
+    """Return a Newton step in the values of blocks, by preconditioned conjugate gradients.
+
+    Parameters
+    ----------
+    damping : float
+        So many times the preconditioner is added to S (Levenberg and Marquardt).
 
     Returns
     -------
@@ -219,6 +225,8 @@ def face_direction(
         for j in range(m):
             if block[j] >= 0:
                 s_d[block[j]] += sign[j] * s_x[j]
+        for b in range(blocks):
+            s_d[b] += damping * weight[b] * direction[b]
         bent = np.dot(direction, s_d)
         if bent <= 0.0:
             break

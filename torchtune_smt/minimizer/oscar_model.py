@@ -16,7 +16,11 @@ from torchtune_smt.minimizer.penalty import Penalty
 SWEEPS, STEPS, ROUNDS = 3, 3, 40
 # The round from which on Newton steps are taken, too.
 LATE = 5
-CONJUGATE_STEPS = 300
+CONJUGATE_STEPS, CONJUGATE_TOLERANCE = 300, 1e-3
+# Newton steps are damped at first by this, then less where a whole one was good, and more where
+# even the shortest was not.
+DAMPING, LESS, MORE = 1e-2, 0.1, 10.0
+SHORTER = (1.0, 0.3, 0.1)
 
 
 class OscarModel:
@@ -44,6 +48,7 @@ class OscarModel:
         self.curvature = curvature
         self.penalty = penalty
         self.weights = weights
+        self.pull = pull
         self.linear: Float64 = -pull - curvature.apply(weights)
         self.norm = (penalty.lambda1, penalty.lambda2, penalty.dimension)
 
@@ -63,6 +68,7 @@ class OscarModel:
         """
         v = self.weights.copy()
         block = np.empty(v.size, np.int64)
+        damping = DAMPING
         for number in range(ROUNDS if v.size else 0):
             if number == LATE:
                 self.curvature.write_down()
@@ -74,16 +80,19 @@ class OscarModel:
             if self.penalty.residual(v, pull) <= tolerance or not in_time():
                 break
             if blocks and LATE <= number < ROUNDS - 1:
-                v = self._newton(v, block, blocks)
+                v, damping = self._newton(v, block, blocks, damping)
         return v, bound
 
     def value(self, v: Float64) -> float:
-        """Return the model at v, but for a constant."""
-        smooth = 0.5 * (v @ self.curvature.apply(v)) + self.linear @ v
+        """Return the model at v."""
+        moved = v - self.weights
+        smooth = 0.5 * (moved @ self.curvature.apply(moved)) - self.pull @ moved
         return float(smooth) + self.penalty.value(v)
 
-    def _newton(self, v: Float64, block: Int64, blocks: int) -> Float64:
-        """Return a better v by a Newton step in the values of blocks, or v itself."""
+    def _newton(
+        self, v: Float64, block: Int64, blocks: int, damping: float
+    ) -> tuple[Float64, float]:
+        """Return a better v by a Newton step in the values of blocks, or v; and a new damping."""
         rise = kernels.face_direction(
             *self.curvature.operator,
             self.curvature.diagonal,
@@ -92,26 +101,25 @@ class OscarModel:
             *self.norm,
             block,
             blocks,
+            damping,
             CONJUGATE_STEPS,
-            1e-8,
+            CONJUGATE_TOLERANCE,
         )
         inside = block >= 0
         level = np.zeros(blocks)
         level[block[inside]] = np.abs(v[inside])
         weight = np.zeros(blocks)
         np.add.at(weight, block[inside], self.curvature.diagonal[inside])
-        best, lowest = v, self.value(v)
-        # Blocks may pass each other, or join where they would.
-        for join in (False, True):
-            step = 1.0
-            while step > 1e-3:
-                levels = level + step * rise
-                if join:
-                    levels = kernels.descending(levels, weight)
-                trial = kernels.moved(v, block, levels)
-                value = self.value(trial)
-                if value < lowest:
-                    best, lowest = trial, value
-                    break
-                step *= 0.3
-        return best
+        lowest = self.value(v)
+        for step in SHORTER:
+            levels = level + step * rise
+            # Blocks may pass each other, or join where they would.
+            trials = [
+                kernels.moved(v, block, some)
+                for some in (levels, kernels.descending(levels, weight))
+            ]
+            values = [self.value(trial) for trial in trials]
+            if min(values) < lowest:
+                best = trials[int(np.argmin(values))]
+                return best, damping * (LESS if step == 1.0 else 1.0)
+        return v, damping * MORE

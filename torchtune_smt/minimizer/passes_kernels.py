@@ -61,6 +61,38 @@ def restricted(
 
 
 @kernel
+def slight(
+    begin: Int64, feature: Int32, value: Float64, scale: Float64, columns: int, part: float
+) -> tuple[Float64, Float64]:
+    """Find the rows that add next to nothing to diag(Xᵀ diag(scale) X).
+
+    Returns
+    -------
+    kept : float64 [rows]
+        0 for those that have less than `part` of the largest entry in each of their columns.
+    bound : float64 [columns]
+        A diagonal that is no less than their part of Xᵀ diag(scale) X: (Σ a)² ≤ n Σ a² for n of
+        them.
+    """
+    largest, bound = np.zeros(columns), np.zeros(columns)
+    for i in range(scale.size):
+        for p in range(begin[i], begin[i + 1]):
+            own = scale[i] * value[p] * value[p]
+            if own > largest[feature[p]]:
+                largest[feature[p]] = own
+    kept = np.zeros(scale.size)
+    for i in range(scale.size):
+        for p in range(begin[i], begin[i + 1]):
+            if scale[i] * value[p] * value[p] >= part * largest[feature[p]]:
+                kept[i] = 1.0
+        if kept[i] == 0.0:
+            n = begin[i + 1] - begin[i]
+            for p in range(begin[i], begin[i + 1]):
+                bound[feature[p]] += n * scale[i] * value[p] * value[p]
+    return kept, bound
+
+
+@kernel
 def by_column(
     begin: Int64, feature: Int32, value: Float64, columns: int
 ) -> tuple[Int64, Int32, Float64]:

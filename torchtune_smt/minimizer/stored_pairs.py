@@ -10,6 +10,10 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import passes_kernels as kernels
 from torchtune_smt.minimizer.curvature import Curvature
 
+# A pair has next to no curvature where it adds less than this part of what another one adds, to
+# the second derivative by each of its features.
+SLIGHT = 1e-6
+
 
 class StoredPairs:
     """x = H(better) - H(worse) of N pairs, over the features in which some pair differs.
@@ -86,6 +90,10 @@ class StoredPairs:
     def curvature(self, curvatures: Float64, chosen: Int64) -> Curvature:
         """Return the second derivatives of the mean loss by all dense and some sparse features.
 
+        Those by two sparse features of pairs with next to no curvature, as are most of a hinge
+        with a small μ, are replaced by a bound that has one feature at a time; see
+        `passes_kernels.slight`.
+
         Parameters
         ----------
         curvatures : float64 [N]
@@ -93,19 +101,19 @@ class StoredPairs:
         chosen : int64 [m]
             Places in `sparse_id`.
         """
+        m = chosen.size
         place = np.full(self.n_sparse, -1, np.int32)
-        place[chosen] = np.arange(chosen.size, dtype=np.int32)
+        place[chosen] = np.arange(m, dtype=np.int32)
         row, begin, feature, value = kernels.restricted(
             self.sparse.begin, self.sparse.feature, self.sparse.value, curvatures, place
         )
-        m = chosen.size
         scale = curvatures[row] / len(self)
-        columns = kernels.by_column(begin, feature, value, m)
         dense = self.dense[row]
-        return Curvature(
-            (begin, feature, value),
-            columns,
-            scale,
-            kernels.dense_products(begin, feature, value, scale, dense, m),
-            (dense.T * scale) @ dense,
+        cross = kernels.dense_products(begin, feature, value, scale, dense, m)
+        square = (dense.T * scale) @ dense
+        kept, bound = kernels.slight(begin, feature, value, scale, m, SLIGHT)
+        row, begin, feature, value = kernels.restricted(
+            begin, feature, value, kept, np.arange(m, dtype=np.int32)
         )
+        columns = kernels.by_column(begin, feature, value, m)
+        return Curvature((begin, feature, value), columns, scale[row], cross, square, bound)
