@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import IO, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import xxhash
@@ -166,6 +166,18 @@ def write_container(
     InputError
         The file cannot be written.
     """
+    with atomic_path(path) as beside, beside.open("wb") as file:
+        return write_parts(file, kind, version, content, arrays)
+
+
+def write_parts(
+    file: IO[bytes],
+    kind: str,
+    version: int,
+    content: object,
+    arrays: Mapping[str, NDArray[Any]],
+) -> str:
+    """Write to an empty file that is open what `write_container` does; return its checksum."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     parts = [
         {
@@ -180,12 +192,11 @@ def write_container(
         {"kind": kind, "version": version, "content": content, "arrays": parts}
     ).encode()
     digest = xxhash.xxh3_128(header).digest()
-    with atomic_path(path) as beside, beside.open("wb") as file:
-        file.write(_MAGIC + struct.pack("<Q", len(header)) + digest)
-        file.write(header)
-        for array in contiguous.values():
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            file.write(array.reshape(-1).view(np.uint8).data)
+    file.write(_MAGIC + struct.pack("<Q", len(header)) + digest)
+    file.write(header)
+    for array in contiguous.values():
+        file.write(bytes(-file.tell() % ALIGNMENT))
+        file.write(array.reshape(-1).view(np.uint8).data)
     return digest.hex()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchtune_smt.core.checks import DAMAGED, well_formed
-from torchtune_smt.core.container import read_container, write_container
+from torchtune_smt.core.container import read_container, write_parts
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.state import packed, unpacked
@@ -105,7 +105,16 @@ class StepFiles:
         arrays["begin"] = begin - begin[0]
         content = {"checkpoint": self._checkpoint, "change": tree}
         path = self.folder / str(self._count + 1)
-        write_container(path, _KIND, _VERSION, content, arrays)
+        # Whole or not at all where the process is killed. A power cut may leave a damaged one: to
+        # wait for the disk at each step would cost more than to take that one again.
+        part = path.with_suffix(".part")
+        with writing(path):
+            try:
+                with part.open("wb") as file:
+                    write_parts(file, _KIND, _VERSION, content, arrays)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
         self._names = len(features)
         self._count += 1
         return True
