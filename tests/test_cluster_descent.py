@@ -20,13 +20,14 @@ class Model:
         scale, dense = draw.random(12), draw.normal(size=(12, 2))
         cross = x.T @ (scale[:, None] * dense)
         solved = cross @ np.linalg.inv(dense.T @ (scale[:, None] * dense))
-        self.s = x.T @ (scale[:, None] * x) - solved @ cross.T + 1e-6 * np.eye(m)
+        ridge = 1e-6 + draw.integers(0, 2, m) * draw.random(m)
+        self.s = x.T @ (scale[:, None] * x) - solved @ cross.T + np.diag(ridge)
         self.linear = draw.normal(size=m)
         self.start = draw.choice([0.0, 0.5, -0.5, 1.0, 0.3, -2.0], m)
         self.penalty = Penalty(lambda1, lambda2, m + 1)
         rows = rows_of(x)
         columns = by_column(rows.begin, rows.feature, rows.value, m)
-        self.operator = (*columns, scale, cross, solved, 1e-6, self.linear)
+        self.operator = (*columns, scale, cross, solved, ridge, self.linear)
 
     def value(self, v):
         return 0.5 * v @ self.s @ v + self.linear @ v + self.penalty.value(v)
