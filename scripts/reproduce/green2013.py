@@ -34,6 +34,7 @@ from command_line import (
 )
 from domains import chosen, read_set, write_set
 from measured import measured
+from published import merged
 from runs import LOG, REPOSITORY, Run, complete, said_path
 from tables import Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus, configuration
@@ -154,7 +155,8 @@ ROWS: Final = {
 # BLEU by time.
 BY_TIME: Final = ("adagrad_pt_al_lo", "stale", "itermix")
 # What rows took that were done before.
-MEASURED: Final = REPOSITORY / "docs" / "results" / "green2013" / "own.csv"
+CSV: Final = "own.csv"
+MEASURED: Final = REPOSITORY / "docs" / "results" / "green2013" / CSV
 
 
 @dataclass
@@ -302,6 +304,19 @@ def results_of(options: Options, name: str) -> list[Result]:
     return found
 
 
+def with_kept(results: Sequence[Result], output: Path, name: str) -> list[Result]:
+    """Return results, and the published ones that were not done again, in the same order."""
+    done = {(result.row, result.seed): result for result in results}
+    found, changed = merged(done, output / CSV, Result, name)
+    for row, seed in found.keys() - done.keys():
+        if (baseline_of(row), seed) in changed:
+            result = found[row, seed]
+            result.p_devtest = result.p_test = None
+            result.significance = "not compared"
+    order = rows_of(name, list(ROWS), SETS)
+    return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
+
+
 def baseline_of(row: str) -> str:
     """Return the row that another one is compared with."""
     one = row.partition("/")[0]
@@ -326,13 +341,16 @@ def compare_rows(corpus: Corpus, name: str, options: Options) -> None:
 
 
 def write_tables(options: Options, output: Path) -> None:
-    """Write own.md, own.csv, own-bleu-by-time.csv and its picture, of all rows that are done."""
+    """Write own.md, own.csv and own-bleu-by-time.png of all rows that are done.
+
+    Rows that the folder has from before, and that were not done again, stay.
+    """
     lines = [f"# {TITLE}", ""]
     for note in NOTES:
         lines += [note, ""]
     sections = []
     for name, about in CORPORA.items():
-        results = results_of(options, name)
+        results = with_kept(results_of(options, name), output, name)
         if not results:
             continue
         sections.append(Section(name, about, list(results)))
@@ -343,7 +361,7 @@ def write_tables(options: Options, output: Path) -> None:
         return
     with atomic_writer(output / "own.md") as file:
         file.write("\n".join(lines).rstrip("\n") + "\n")
-    tables.write_csv(output / "own.csv", sections)
+    tables.write_csv(output / CSV, sections)
     found = [r for section in sections for r in section.results]
     timed = [r for r in found if isinstance(r, Result) and r.row.partition("/")[2] in BY_TIME]
     if timed:

@@ -32,6 +32,7 @@ from command_line import (
 )
 from domains import OUT
 from measured import measured, training_sentences
+from published import merged
 from runs import LOG, REPOSITORY, WEIGHTS, Run, complete, said_path
 from tables import Section, tuning_set
 from tuned import Corpus
@@ -167,7 +168,8 @@ ROWS: Final = {
 }
 
 # What rows took that were done before.
-MEASURED: Final = REPOSITORY / "docs" / "results" / "simianer2012" / "table.csv"
+CSV: Final = "table.csv"
+MEASURED: Final = REPOSITORY / "docs" / "results" / "simianer2012" / CSV
 
 
 @dataclass(frozen=True)
@@ -297,24 +299,55 @@ def compare_rows(corpus: Corpus, folder: Path, name: str) -> None:
 
 
 def write_tables(folder: Path, output: Path) -> None:
-    """Write table.md and table.csv of all rows that are done, and say which are missing."""
+    """Write table.md and table.csv of all rows that are done, and say which are missing.
+
+    Rows that the folder has from before, and that were not done again, stay.
+    """
     lines = [f"# {TITLE}", ""]
     for note in NOTES:
         lines += [note, ""]
     sections = []
     for name, about in CORPORA.items():
-        results = results_of(folder, name)
+        done = results_of(folder, name)
+        results, changed = merged(done, output / CSV, Result, name)
+        results = in_order(results)
+        for key, seed in results.keys() - done.keys():
+            for differs in (results[key, seed].differs, results[key, seed].differs_out):
+                for other in [other for other in differs if (other, seed) in changed]:
+                    del differs[other]
         if not results:
             continue
         sections.append(Section(name, about, list(results.values())))
         lines += [f"## {name}", "", f"{about} {_apart(name)}", ""]
         lines += tables.header(sections[-1].results)
-        lines += [*_table(results), ""]
+        lines += [*_table(results), "", *_not_compared(results)]
     if not sections:
         return
     with atomic_writer(output / "table.md") as file:
         file.write("\n".join(lines))
-    tables.write_csv(output / "table.csv", sections)
+    tables.write_csv(output / CSV, sections)
+
+
+def in_order(results: Mapping[tuple[str, int], Result]) -> dict[tuple[str, int], Result]:
+    """Return results in the order of the table."""
+    keys = list(ROWS)
+    return dict(sorted(results.items(), key=lambda item: (keys.index(item[0][0]), item[0][1])))
+
+
+def _not_compared(results: Mapping[tuple[str, int], Result]) -> list[str]:
+    """Return which rows with the same features and seed were not compared, as a paragraph."""
+    pairs = [
+        f"{ROWS[key].algorithm} with {ROWS[other].algorithm} ({result.features}, seed {seed})"
+        for (key, seed), result in results.items()
+        for other, beside in ((o, r) for (o, s), r in results.items() if s == seed)
+        if beside.features == result.features
+        and other not in {key, *result.differs}
+        # Each pair once, as it stands in the table.
+        and list(ROWS).index(key) < list(ROWS).index(other)
+    ]
+    if not pairs:
+        return []
+    return [f"Not compared, as they were not done on one machine: {'; '.join(pairs)}.", ""]
 
 
 def _apart(name: str) -> str:

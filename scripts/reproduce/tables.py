@@ -339,9 +339,9 @@ def name(result: Result) -> str:
 
 
 def write_csv(path: Path, sections: Sequence[Section]) -> None:
-    """Write everything that is known of the rows, a line each."""
+    """Write all that is known of the rows, a line each; `published.read_results` reads it."""
     kind = type(sections[0].results[0])
-    columns = [f.name for f in fields(kind) if f.name not in ("versions", "compared")]
+    columns = [f.name for f in fields(kind) if f.name != "compared"]
     with atomic_writer(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

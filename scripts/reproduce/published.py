@@ -1,0 +1,91 @@
+"""Rows of a published table: read from its CSV file, and kept where they were not done again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import tables
+
+from torchtune_smt.core.errors import InputError
+
+Kind = TypeVar("Kind", bound=tables.Result)
+
+
+def read_results(path: Path, kind: type[Kind]) -> list[Kind]:
+    """Return the rows of a table that `tables.write_csv` wrote; none if there is no file.
+
+    Raises
+    ------
+    InputError
+        A line is none of a row.
+    """
+    if not path.is_file():
+        return []
+    hints = get_type_hints(kind)
+    columns = {f.name: _reader(hints[f.name]) for f in fields(kind)}
+    found = []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file)
+        for line in lines:
+            try:
+                found.append(kind(**_values(line, columns)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"is no row of this table ({error})", path=path, line=lines.line_num
+                ) from None
+    return found
+
+
+def merged(
+    done: Mapping[tuple[str, int], Kind], path: Path, kind: type[Kind], corpus: str
+) -> tuple[dict[tuple[str, int], Kind], set[tuple[str, int]]]:
+    """Return results of a corpus with the published ones that were not done again.
+
+    Parameters
+    ----------
+    done : mapping of (str, int) to Result
+        Those that there are here, by row and seed.
+    path : path
+        The published table; it need not be there.
+
+    Returns
+    -------
+    dict of (str, int) to Result
+        By row and seed.
+    set of (str, int)
+        Those that were done again and have other scores now: comparisons with them are void.
+    """
+    before = {(r.row, r.seed): r for r in read_results(path, kind) if r.corpus == corpus}
+    changed = {key for key in done.keys() & before.keys() if _bleu(done[key]) != _bleu(before[key])}
+    return before | dict(done), changed
+
+
+def _bleu(result: tables.Result) -> tuple[float, float]:
+    return result.devtest, result.test
+
+
+def _values(
+    line: Mapping[str, Any], columns: Mapping[str, Callable[[str], Any]]
+) -> dict[str, Any]:
+    if None in line or None in line.values():
+        raise ValueError("it has another number of columns than the first line")
+    return {name: columns[name](cell) for name, cell in line.items()}
+
+
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """Return what makes a value of a cell."""
+    if get_origin(kind) is types.UnionType:
+        (read,) = (_reader(one) for one in get_args(kind) if one is not types.NoneType)
+        return lambda cell: None if cell == "" else read(cell)
+    if get_origin(kind) is list and get_args(kind) == (str,):
+        return str.split
+    if (empty := get_origin(kind)) in (list, dict):
+        return lambda cell: json.loads(cell) if cell else empty()
+    read: Callable[[str], Any] = kind
+    return read

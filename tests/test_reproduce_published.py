@@ -1,0 +1,156 @@
+"""Rows of published tables: read as they were written, and kept where they are not done again."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchtune_smt.core.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+import green2013
+import simianer2012
+import tables
+from published import merged, read_results
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+
+
+def result(row: str, seed: int = 1, **given: object) -> simianer2012.Result:
+    described = {
+        "row": row,
+        "corpus": "fisher",
+        "method": "4",
+        "tuning_set": "train",
+        "features": "+id,ng,shape",
+        "language_models": "folds",
+        "training_sentences": 17_259,
+        "active": 3,
+        "reused": 2,
+        "atomic": 3,
+        "iterations": 3,
+        "best": 2,
+        "dev": 31.5,
+        "devtest": 30.25,
+        "test": 1 / 3,
+        "minutes": 1.5,
+        "cpu_minutes": 0.1,
+        "begin": "2026-01-01",
+        "end": "2026-01-02",
+        "command": "python this.py",
+        "seed": seed,
+        "overrides": ["seed=1", "features=sparse"],
+        "versions": {"torch": "2.13.0"},
+        "differs": {"1_dev_sparse": 0.01},
+    }
+    return simianer2012.Result(**described | given)  # type: ignore[arg-type]
+
+
+def write(path: Path, *results: simianer2012.Result) -> None:
+    tables.write_csv(path, [tables.Section("fisher", "", list(results))])
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    given = [
+        result("4_train_sparse"),
+        result("1_dev_sparse", differs={}, p_test=0.5, points=[{"option": "a=1", "dev": 1.0}]),
+        result("mira_dev_sparse", language_models="", overrides=[], significance="randomisation"),
+    ]
+    write(tmp_path / "table.csv", *given)
+    assert read_results(tmp_path / "table.csv", simianer2012.Result) == given
+    assert read_results(tmp_path / "none.csv", simianer2012.Result) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("simianer2012/table.csv", simianer2012.Result), ("green2013/own.csv", green2013.Result)],
+)
+def test_published_tables_are_written_again_as_they_are(
+    path: str, kind: type[tables.Result], tmp_path: Path
+) -> None:
+    found = read_results(RESULTS / path, kind)
+    tables.write_csv(tmp_path / "table.csv", [tables.Section("", "", list(found))])
+    assert (tmp_path / "table.csv").read_text() == (RESULTS / path).read_text()
+    assert found
+
+
+def test_rows_of_another_table_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    write(path, result("4_train_sparse"), result("1_dev_sparse"))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1].replace("17259", "many"), lines[2]]) + "\n")
+    with pytest.raises(InputError, match=r"table.csv:2: is no row of this table .*many"):
+        read_results(path, simianer2012.Result)
+    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2]},more\n")
+    with pytest.raises(InputError, match=r"table.csv:3: .*number of columns"):
+        read_results(path, simianer2012.Result)
+
+
+def test_rows_that_are_not_done_again_stay(tmp_path: Path) -> None:
+    before = [result("4_train_sparse"), result("1_dev_sparse", seed=2), result("1_dev_sparse")]
+    write(tmp_path / "table.csv", *before)
+    again = result("1_dev_sparse", test=40.0)
+    done = {("1_dev_sparse", 1): again, ("1_dev_sparse", 2): before[1]}
+    found, changed = merged(done, tmp_path / "table.csv", simianer2012.Result, "fisher")
+    assert found == {("4_train_sparse", 1): before[0], **done}
+    # With seed 2 nothing is different.
+    assert changed == {("1_dev_sparse", 1)}
+    assert merged(done, tmp_path / "table.csv", simianer2012.Result, "multi30k") == (done, set())
+
+
+def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
+    output = tmp_path / "published"
+    output.mkdir()
+    both = {"1_dev_sparse": 0.01, "mira_dev_sparse": 0.02}
+    old = [
+        result("1_dev_sparse", method="1", differs={"4_train_sparse": 0.01}),
+        result("4_train_sparse", differs=both, differs_out=dict(both)),
+        result("mira_dev_sparse", method="m", differs={"4_train_sparse": 0.02}),
+    ]
+    write(output / "table.csv", *old)
+    folder = tmp_path / "here"
+    again = result("1_dev_sparse", method="1", test=40.0, differs={})
+    place = simianer2012.place(folder, "fisher", "1_dev_sparse", 1)
+    place.mkdir(parents=True)
+    again.save(place)
+    simianer2012.write_tables(folder, output)
+    found = read_results(output / "table.csv", simianer2012.Result)
+    # The p-value of the difference from what 1_dev_sparse was before is gone.
+    left = {"mira_dev_sparse": 0.02}
+    kept = dataclasses.replace(old[1], differs=left, differs_out=left)
+    assert found == [again, kept, old[2]]
+    text = (output / "table.md").read_text()
+    assert (
+        "Not compared, as they were not done on one machine: "
+        "1 with 4 (+id,ng,shape, seed 1); 1 with m (+id,ng,shape, seed 1); "
+    ) not in text
+    said = "Not compared, as they were not done on one machine: 1 with 4 (+id,ng,shape, seed 1); "
+    assert f"{said}1 with m (+id,ng,shape, seed 1)." in text
+
+
+def test_the_table_of_green_keeps_published_rows(tmp_path: Path) -> None:
+    fields = {f.name for f in dataclasses.fields(tables.Result)}
+    described = {k: v for k, v in dataclasses.asdict(result("x")).items() if k in fields}
+    described |= {"tuning_set": "dev (1,000)", "training_sentences": 0, "corpus": "multi30k"}
+    described |= {"significance": "randomisation", "p_test": 0.01, "p_devtest": 0.5}
+
+    def row(name: str, **given: object) -> green2013.Result:
+        return green2013.Result(**described | {"row": name} | given)
+
+    baseline = f"dev/{green2013.BASELINE}"
+    old = [row(baseline), row("dev/adagrad_pt"), row("dev/adagrad_pt", seed=2)]
+    output = tmp_path / "published"
+    output.mkdir()
+    tables.write_csv(output / "own.csv", [tables.Section("multi30k", "", list(old))])
+    options = green2013.as_options(green2013.parse(["--folder", str(tmp_path / "here")]))
+    again = row(baseline, test=35.0)
+    place = green2013.place(options, "multi30k", baseline, 1)
+    place.mkdir(parents=True)
+    again.save(place)
+    green2013.write_tables(options, output)
+    found = read_results(output / "own.csv", green2013.Result)
+    void = {"p_test": None, "p_devtest": None, "significance": "not compared"}
+    assert found == [again, dataclasses.replace(old[1], **void), old[2]]  # type: ignore[arg-type]
