@@ -70,9 +70,7 @@ def _bleu(result: tables.Result) -> tuple[float, float]:
     return result.devtest, result.test
 
 
-def _values(
-    line: Mapping[str, Any], columns: Mapping[str, Callable[[str], Any]]
-) -> dict[str, Any]:
+def _values(line: Mapping[str, Any], columns: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
     if None in line or None in line.values():
         raise ValueError("it has another number of columns than the first line")
     return {name: columns[name](cell) for name, cell in line.items()}
