@@ -78,6 +78,20 @@ def test_a_worker_that_is_killed_is_replaced(
     assert capsys.readouterr().err.count("a worker died (exit code -9); another takes") == 2
 
 
+def test_a_worker_that_dies_and_leaves_a_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which holds the other end of its pipe."""
+    engine = LocalEngine(workers=1, deadline=20)
+    engine.serve(OpenToy(tmp_path))
+    tasks = [(n, "fork and die once" if n == 1 else "") for n in range(3)]
+    assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
+    assert "a worker died (exit code -9)" in capsys.readouterr().err
+    engine.close()
+    (child,) = tmp_path.glob("child*")
+    os.kill(int(child.name.removeprefix("child")), signal.SIGKILL)
+
+
 def test_an_idle_worker_that_is_killed_is_replaced(engine: LocalEngine) -> None:
     pids = {pid for _, pid in engine.map(1, PLAIN)}
     for pid in pids:
@@ -145,6 +159,53 @@ def test_no_worker_outlives_a_driver_that_is_killed(repository: Path, tmp_path: 
     driver.kill()
     driver.wait()
     assert all(gone(int(path.name.removeprefix("waiting"))) for path in found)
+
+
+DYING = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from toy_workers import OpenToy
+from torchtune_smt.parallel.local import LocalEngine
+
+folder = Path(sys.argv[1])
+
+def die(seconds):
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__mp_main__":
+    # The first processes have not read yet what they are to open.
+    (folder / str(os.getpid())).touch()
+    number = len(os.listdir(folder))
+    if number <= 3:
+        die(0)
+    elif number <= 12:
+        threading.Thread(target=die, args=(random.uniform(0, 0.3),), daemon=True).start()
+elif __name__ == "__main__":
+    engine = LocalEngine(workers=6, attempts=13)
+    # More than a pipe holds.
+    engine.serve(OpenToy(folder, bytes(1_000_000)))
+    print([value for value, _ in engine.map(5, [(n, "slow") for n in range(12)])])
+"""
+
+
+def test_workers_that_die_while_they_are_started_and_opened(
+    repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "driver.py").write_text(DYING)
+    (folder := tmp_path / "processes").mkdir()
+    path = os.pathsep.join([str(repository), str(repository / "tests")])
+    done = subprocess.run(
+        [sys.executable, tmp_path / "driver.py", folder],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        # It would wait for ever.
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout == f"{[5 * n for n in range(12)]}\n", done.stderr
+    assert "a worker died (exit code -9); another takes its place" in done.stderr
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"deadline": 0.0}, {"attempts": 1.5}])

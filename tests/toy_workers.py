@@ -18,6 +18,7 @@ class OpenToy:
     """Opens a worker that multiplies, and does what a task says before."""
 
     folder: Path
+    ballast: bytes = b""
 
     def __call__(self) -> Callable[[Any, Any], Any]:
         def once(name: str) -> bool:
@@ -31,6 +32,13 @@ class OpenToy:
         def work(common: int, task: tuple[int, str]) -> tuple[int, int]:
             number, what = task
             if what == "kill" or (what == "kill once" and once(f"killed{number}")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "fork and die once" and once(f"forked{number}"):
+                # The other one holds all that this one has open.
+                child = os.fork()
+                if child == 0:
+                    time.sleep(1000)
+                (self.folder / f"child{child}").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "hang once" and once(f"hung{number}"):
                 time.sleep(1000)

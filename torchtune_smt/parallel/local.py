@@ -8,15 +8,21 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from torchtune_smt.parallel.engine import Engine, Tasks, Worker, check_numbers, error_to_send
+from torchtune_smt.parallel.engine import Engine, Tasks, check_numbers, error_to_send
 
-# In the place of a task's number: the common part, and that a worker is ready.
+# In the place of a task's number: the common part, and that a worker is ready; that a process has
+# started, and asks what it is to open.
 _COMMON: Final = -1
+_STARTED: Final = -2
+
+# Seconds after which it is looked whether a worker lives that says nothing. Its pipe tells of its
+# end, but not while a process that it has forked holds the other end.
+_LOOK: Final = 1.0
 
 
 class LocalEngine(Engine):
@@ -30,8 +36,8 @@ class LocalEngine(Engine):
     workers : int, optional
         How many; by default one for each core there is to use.
     deadline : float, optional
-        Seconds after which a task counts as hung, and so does the opening of a worker; never by
-        default.
+        Seconds after which a task counts as hung, and so do the start of a process and the opening
+        of a worker; never by default.
     attempts : int
         A task that has lost so many workers is an error.
 
@@ -94,15 +100,15 @@ class LocalEngine(Engine):
                 process.give(task, run, self._common)
         opening = sum(not p.ready for p in self._processes)
         for _ in range(min(self.workers - len(self._processes), len(run.queue) - opening)):
-            assert self._open is not None
-            self._processes.append(_Process(self._open))
+            self._processes.append(_Process())
 
     def _wait(self, run: Tasks) -> None:
         """Wait until a worker has something to say, or has died, or for too long."""
         active = [p for p in self._processes if p.task is not None or not p.ready]
-        timeout = None
+        timeout = _LOOK
         if self.deadline is not None:
-            timeout = max(0.0, min(p.begin for p in active) + self.deadline - time.monotonic())
+            left = min(p.begin for p in active) + self.deadline - time.monotonic()
+            timeout = min(max(0.0, left), _LOOK)
         ready = connection.wait([p.pipe for p in active], timeout)
         for process in active:
             if process.pipe in ready:
@@ -113,11 +119,16 @@ class LocalEngine(Engine):
                     continue
                 if error is not None:
                     raise error
-                if number == _COMMON:
+                if number == _STARTED:
+                    process.begin = time.monotonic()
+                    process.send(pickle.dumps(self._open))
+                elif number == _COMMON:
                     process.ready, run.lost = True, 0
                 else:
                     run.answer(number, answer)
                     process.task = None
+            elif not process.process.is_alive():
+                self._replace(process, run, "died")
             elif self.deadline is not None and time.monotonic() - process.begin >= self.deadline:
                 self._replace(process, run, f"took more than {self.deadline:g} s (engine.deadline)")
 
@@ -139,7 +150,7 @@ class _Process:
     Attributes
     ----------
     begin : float
-        When its task, or its opening, has begun.
+        When its task, its start or its opening has begun.
     ready : bool
         Whether it is open.
     task : int, optional
@@ -148,10 +159,12 @@ class _Process:
         The tasks that it has been given, in all calls of `Engine.map`.
     """
 
-    def __init__(self, open_worker: Callable[[], Worker]) -> None:
+    def __init__(self) -> None:
         context = get_context("spawn")
         self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, open_worker), daemon=True)
+        # What it opens is sent when it asks: arguments, where they are long, are waited for until
+        # it has read them, and for ever if it dies before.
+        self.process = context.Process(target=_serve, args=(there,), daemon=True)
         # Ctrl-C goes to all processes of a terminal, and it is the driver that ends its workers.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -171,12 +184,16 @@ class _Process:
         self.task = task
         self.known.add(task)
         self.begin = time.monotonic()
+        if self._run is not run:
+            self.send(common)
+        self.send(run.given[task])
+        self._run = run
+
+    def send(self, message: bytes) -> None:
+        """Send it something."""
         # Where it is dead, waiting for its answer shows it.
         with contextlib.suppress(OSError):
-            if self._run is not run:
-                self.pipe.send_bytes(common)
-            self.pipe.send_bytes(run.given[task])
-        self._run = run
+            self.pipe.send_bytes(message)
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -185,12 +202,13 @@ class _Process:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, open_worker: Callable[[], Worker]) -> None:
+def _serve(pipe: Connection) -> None:
     """Be a worker, as long as the driver lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     number, common = _COMMON, None
     try:
-        worker = open_worker()
+        _answer(pipe, _STARTED)
+        worker = pickle.loads(pipe.recv_bytes())()
         _answer(pipe, number)
         while True:
             number, content = pickle.loads(pipe.recv_bytes())
