@@ -58,6 +58,20 @@ def test_workers_decode(out: str, place: Path) -> None:
         assert parallel == serial
 
 
+def test_shards_of_pairs_on_workers(place: Path) -> None:
+    """What is learnt on shards does not depend on where, nor on how many workers there are."""
+    options = ["regularizer=oscar", "tuner.learning=mix", "tuner.shards=3"]
+    out = tune(place, "learning_mix", *options)
+    tune(place, "learning_mix_workers", *options, "parallel=decode", "engine.workers=2")
+    assert " steps on 3 shards, twice, " in out
+    for name in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
+        runs = ("learning_mix", "learning_mix_workers")
+        serial, parallel = ((place / run / name).read_bytes() for run in runs)
+        assert parallel == serial
+    found = [line for line in metrics(place / "learning_mix") if "groups/number" in line]
+    assert all(line["oscar/shards"] == 3 and line["groups/number"] > 0 for line in found)
+
+
 def metrics(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in read_lines(folder / "metrics.jsonl")]
 
@@ -249,8 +263,12 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["loss=hinge"], "tuner=grouping takes no loss, and loss=hinge would change nothing"),
         (["tuner.result=average"], "result must be best or last, not 'average'"),
         (["tuner.zero_group=both"], "tuner.zero_group must be drop or keep, not 'both'"),
-        (["tuner.learning=both"], "tuner.learning must be online or batch or random_pairs or"),
+        (["tuner.learning=both"], "tuner.learning must be online or mix or batch or random_pairs"),
         (["tuner.control=half"], "tuner.control must be none or single or shuffled, not 'half'"),
+        (["tuner.shards=4"], "tuner.learning=online does not cut the pairs into shards, and"),
+        (["tuner.learning=mix", "tuner.shards=0"], "tuner.shards must be a whole number, 1 or"),
+        (["tuner.learning=mix", "optimizer=adagrad"], "set optimizer=fobos_oscar, or leave"),
+        (["tuner.learning=mix", "optimizer.average=epoch"], "the mean of many weights has no"),
         (["tuner.clusters.count=9"], "tuner.learning=online does not cluster, and tuner.clusters"),
         (["tuner.learning=clusters", "regularizer.lambda2=1"], "has an l1 norm of its own"),
         (["tuner.learning=random_pairs", "optimizer.lr=2"], "takes no steps of Algorithm 2, and"),

@@ -21,7 +21,9 @@ from torchtune_smt.cli.unused import reason_against, unused_options
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.
 # After a slash, how groups are learnt.
-LEARNING = ["grouping/batch", "grouping/random_pairs", "grouping/clusters"]
+# These take steps of Algorithm 2.
+TAKES_STEPS = ("grouping", "grouping/mix")
+LEARNING = ["grouping/mix", "grouping/batch", "grouping/random_pairs", "grouping/clusters"]
 TUNERS = ["online", "pro", "mira", "mert", "stochastic", "grouping", *LEARNING]
 TASKS = {
     "hiero": [],
@@ -82,6 +84,7 @@ class Case(NamedTuple):
             "mert": "",
             "stochastic": "metric sampler loss regularizer optimizer",
             "grouping": "metric sampler regularizer optimizer",
+            "grouping/mix": "metric sampler regularizer optimizer",
             "grouping/batch": "metric sampler regularizer",
             "grouping/random_pairs": "metric sampler regularizer",
             "grouping/clusters": "metric sampler",
@@ -167,14 +170,15 @@ effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_acc
 effect(part("optimizer"), "optimizer.initial_precision")
 effect(part("optimizer"), "optimizer.regularize_dense optimizer.regularize_each")
 effect(part("optimizer"), "optimizer.schedule")
-effect(lambda c: "optimizer" in c.parts and c.tuner != "grouping", "optimizer.average")
+effect(lambda c: "optimizer" in c.parts and c.tuner not in TAKES_STEPS, "optimizer.average")
 effect(anywhere, "tuner._target_ tuner.epochs tuner.iterations tuner.patience tuner.result")
 effect(anywhere, "tuner.shuffle tuner.tune_on tuner.sentences tuner.checkpoint_minutes")
 effect(anywhere, "tuner.interpolation tuner.tolerance tuner.unique tuner.keep_lists tuner.sparse")
 effect(anywhere, "tuner.learning tuner.control tuner.zero_group tuner.dev.iterations")
 effect(anywhere, "tuner.dev.patience")
-effect(lambda c: c.tuner in ("grouping", "grouping/clusters"), "tuner.passes")
-effect(lambda c: c.tuner in ("grouping", "grouping/batch"), "tuner.scaling tuner.merge_identical")
+effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/clusters"), "tuner.passes")
+effect(learns("mix"), "tuner.shards")
+effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/batch"), "tuner.scaling tuner.merge_identical")
 effect(learns("batch"), "regularizer.fraction tuner.minimizer.loss tuner.minimizer.mu")
 effect(learns("batch"), "tuner.minimizer.residual tuner.minimizer.gap tuner.minimizer.seconds")
 effect(learns("clusters"), "tuner.clusters.count tuner.clusters.lr tuner.clusters.strength")

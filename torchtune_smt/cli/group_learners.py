@@ -19,9 +19,13 @@ from torchtune_smt.tuners.group_controls import RandomPairs
 from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.learn_groups import GroupLearning
 from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.mixed_groups import Compute, MixedLearning
 from torchtune_smt.tuners.prepared_pairs import PreparedLearning
 
-LEARNING: Final = ("online", "batch", "random_pairs", "clusters")
+LEARNING: Final = ("online", "mix", "batch", "random_pairs", "clusters")
+
+# Those that take steps of Algorithm 2.
+_ONLINE: Final = ("online", "mix")
 
 # What Algorithm 2 is made of.
 _ALGORITHM: Final = {
@@ -36,21 +40,26 @@ _STEPS: Final = {"batch": ("tuner.passes",), "random_pairs": ("tuner.passes",)}
 _AS_THEY_ARE: Final = ("random_pairs", "clusters")
 
 
-def group_learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
+def group_learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
     """Return what learns groups.
+
+    Parameters
+    ----------
+    compute : callable
+        Takes the steps of shards; see `torchtune_smt.tuners.mixed_groups`.
 
     Raises
     ------
     InputError
         An option is out of range.
     """
-    learner, options = _learner(cfg, parts), cfg.tuner
+    learner, options = _learner(cfg, parts, compute), cfg.tuner
     if options.scaling == "none" and not options.merge_identical:
         return learner
     return PreparedLearning(learner.regularizer, learner, options.scaling, options.merge_identical)
 
 
-def _learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
+def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
     options = cfg.tuner
     if _learning(cfg) == "batch":
         chosen = options.minimizer
@@ -67,15 +76,18 @@ def _learner(cfg: DictConfig, parts: Parts) -> GroupLearner:
             return ClusteredWeights(parts.regularizer, **options.clusters, passes=options.passes)
     # As an optimizer, its options have been checked.
     group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
+    steps = group["regularizer"], group["lr"], group["schedule"], options.passes
     with option_errors("tuner"):
-        return GroupLearning(group["regularizer"], group["lr"], group["schedule"], options.passes)
+        if _learning(cfg) == "mix":
+            return MixedLearning(*steps, options.shards, compute)
+        return GroupLearning(*steps)
 
 
 def check_grouping(cfg: DictConfig) -> None:
     """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
     if "learning" not in tuner_takes(cfg):
         return
-    online = _learning(cfg) == "online"
+    online = _learning(cfg) in _ONLINE
     for group, (choice, kind) in _ALGORITHM.items():
         if cfg[group]["_target_"] != kind and (online or group == "regularizer"):
             raise InputError(
@@ -100,11 +112,13 @@ def unused_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str,
     learning = _learning(cfg) if "learning" in tuner_takes(cfg) else None
     if learning is not None:
         chosen = f"tuner.learning={learning}"
-        if learning != "online":
+        if learning not in _ONLINE:
             reason = f"{chosen} takes no steps of Algorithm 2"
             unused |= dict.fromkeys(("optimizer", *_STEPS.get(learning, ())), reason)
         else:
             unused["optimizer.average"] = "the mean of many weights has no groups of equal ones"
+        if learning != "mix":
+            unused["tuner.shards"] = f"{chosen} does not cut the pairs into shards"
         if learning in _AS_THEY_ARE:
             reason = f"{chosen} takes features as they are"
             unused |= dict.fromkeys(("tuner.scaling", "tuner.merge_identical"), reason)

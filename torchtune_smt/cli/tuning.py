@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,12 +41,13 @@ from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.grouped_solver import ScaleSolver
+from torchtune_smt.tuners.mixed_groups import ShardResult, ShardSteps, compute_here
 from torchtune_smt.tuners.sentences import evaluate
 
 # Options that are not the tuner's, but of how its rounds are run, and what it is given.
 _OF_RUN: Final = frozenset(
     "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
-    "sparse solver dev passes learning minimizer clusters scaling merge_identical".split()
+    "sparse solver dev passes learning minimizer clusters scaling merge_identical shards".split()
 )
 
 
@@ -92,7 +93,7 @@ class Tuning:
             return
         with option_errors("tuner.dev"):
             check_ending(BatchTuner, options.dev.iterations, options.dev.patience, "best")
-        self._learning = group_learner(cfg, parts)
+        self._learning = group_learner(cfg, parts, self._compute)
         # The solver sees groups as features, all of which it may regularise.
         self._solver = make_solver(cfg, parts, dict)
 
@@ -266,6 +267,10 @@ class Tuning:
         if self.dimension.source == "lists":
             return self._learning
         return replace(self._learning, regularizer=self.dimension.regularizer())
+
+    def _compute(self, tasks: Iterable[ShardSteps]) -> Iterator[ShardResult]:
+        """Yield what shards of pairs come to, from workers if there are some."""
+        return self.engine.map(None, tasks) if self.uses_engine else compute_here(tasks)
 
     def _on_dev(self, collector: Collector) -> Rounds:
         """Return a run on dev that finds the weights of groups."""

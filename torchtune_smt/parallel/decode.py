@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.parallel.shard_worker import active
 from torchtune_smt.tuners.base import Tuner
+from torchtune_smt.tuners.mixed_groups import ShardResult, ShardSteps
 
 
 class Decode(Strategy):
@@ -61,7 +62,7 @@ class DecodeTask:
 
 
 class DecodeWorker:
-    """Decodes sentences with the weights that it is sent.
+    """Decodes sentences with the weights that it is sent; takes steps on shards of pairs.
 
     Parameters
     ----------
@@ -71,8 +72,19 @@ class DecodeWorker:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
-    def __call__(self, common: FrozenWeights, task: DecodeTask) -> KBestLists:
-        """Return lists over vocabularies of what is in them alone."""
+    @overload
+    def __call__(self, common: FrozenWeights, task: DecodeTask) -> KBestLists: ...
+
+    @overload
+    def __call__(self, common: None, task: ShardSteps) -> ShardResult: ...
+
+    def __call__(
+        self, common: FrozenWeights | None, task: DecodeTask | ShardSteps
+    ) -> KBestLists | ShardResult:
+        """Return lists over vocabularies of what is in them alone, or what a shard has come to."""
+        if isinstance(task, ShardSteps):
+            return task.take()
+        assert common is not None
         length = {} if task.k is None else {"k": task.k}
         lists = self._decoder.decode(task.sources, common, **length)
         assert lists.features is not None and lists.words is not None

@@ -84,3 +84,60 @@ def certificate_of(
     minimizer = Minimizer(pairs, n_dense, SmoothedHinge(), weights.size)
     penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, dimension)
     return minimizer.certificate(penalty, weights)
+
+
+def judged(
+    pairs: Rows,
+    n_dense: int,
+    oscar: Oscar,
+    dimension: int,
+    weights: Float64,
+    blocks: Int64,
+    others: Int64,
+    last: Int64 | None = None,
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return what is to be said of groups, in sentences, and the numbers for the log.
+
+    Parameters
+    ----------
+    weights : float64 [D]
+        That have the groups.
+    blocks, others : int64 [D]
+        The groups, and those of another order of the pairs; see `LearntGroups.blocks`.
+    last : int64 array, optional
+        Pairs that weights were changed by in the last steps, as many as `lifetime` has, where
+        OSCAR follows on each step.
+    """
+    remarks: list[str] = []
+    numbers: dict[str, float] = {}
+    certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
+    if certificate is not None:
+        numbers |= {
+            "diagnosis/objective": certificate.objective,
+            "diagnosis/bound": certificate.bound,
+            "diagnosis/residual": certificate.residual.largest,
+        }
+        remarks.append(f"of these weights: {certificate}")
+    if (blocks[n_dense:] < 0).all():
+        return tuple(remarks), numbers
+    common = overlap(blocks, others)
+    numbers |= {
+        "diagnosis/overlap_features": common.features,
+        "diagnosis/overlap_together": common.together,
+    }
+    said = (
+        f"in another order of the pairs {common.features:.0%} of the features in groups are the "
+        f"same, and {common.together:.0%} of the pairs of features in one group"
+    )
+    if last is not None:
+        late = fired_last(pairs, last, blocks)
+        numbers["diagnosis/fired_last"] = late
+        recent = min(lifetime(oscar, dimension), len(pairs))
+        said += f"; {late:.0%} of the features fire in the last {recent:,} steps"
+    remarks.append(said)
+    if common.features < SAME:
+        remarks.append(
+            "warning: which features have a group depends on the order of the pairs more than on "
+            "the pairs; tuner.learning=batch finds groups that do not"
+        )
+    return tuple(remarks), numbers

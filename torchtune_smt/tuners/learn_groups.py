@@ -17,13 +17,7 @@ from torchtune_smt.optim.schedules import check_schedule
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.group_diagnosis import (
-    SAME,
-    certificate_of,
-    fired_last,
-    lifetime,
-    overlap,
-)
+from torchtune_smt.tuners.group_diagnosis import judged, lifetime
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 # Steps between two reports.
@@ -74,8 +68,17 @@ class GroupLearning(GroupLearner):
             return learn_groups(pairs, start, n_dense, self, (*seed, stream), on_steps)
 
         learned, other = once(2, "learning groups"), once(3, "learning groups in another order")
-        numbers = {"oscar/loss": learned.loss, "oscar/steps": learned.steps}
-        remarks = _judged(pairs, n_dense, self.regularizer, learned, other, numbers)
+        remarks, numbers = judged(
+            pairs,
+            n_dense,
+            self.regularizer,
+            learned.dimension,
+            learned.weights,
+            learned.blocks,
+            other.blocks,
+            learned.last,
+        )
+        numbers |= {"oscar/loss": learned.loss, "oscar/steps": learned.steps}
         text = f"{learned.steps:,} steps, twice,"
         return LearntGroups(learned.blocks, learned.dimension, text, remarks, numbers)
 
@@ -145,7 +148,7 @@ def learn_groups(
         A margin is not finite.
     """
     check_pairs(len(pairs))
-    dimension = _dimension(pairs, start, n_dense, settings.regularizer)
+    dimension = oscar_dimension(pairs, start, n_dense, settings.regularizer)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = FobosOscar(
         [parameter],
@@ -174,50 +177,14 @@ def learn_groups(
     return Learned(blocks, parameter.detach().numpy(), dimension, steps, total / n, fired)
 
 
-def _judged(
-    pairs: Rows,
-    n_dense: int,
-    regularizer: Oscar,
-    learned: Learned,
-    other: Learned,
-    numbers: dict[str, float],
-) -> tuple[str, ...]:
-    """Return what is to be said of groups, given those of another order; add its numbers."""
-    dimension = learned.dimension
-    remarks = []
-    certificate = certificate_of(pairs, learned.weights, n_dense, regularizer, dimension)
-    if certificate is not None:
-        numbers |= {
-            "diagnosis/objective": certificate.objective,
-            "diagnosis/bound": certificate.bound,
-            "diagnosis/residual": certificate.residual.largest,
-        }
-        remarks.append(f"of these weights: {certificate}")
-    if (learned.blocks[n_dense:] < 0).all():
-        return tuple(remarks)
-    common = overlap(learned.blocks, other.blocks)
-    late = fired_last(pairs, learned.last, learned.blocks)
-    numbers |= {
-        "diagnosis/overlap_features": common.features,
-        "diagnosis/overlap_together": common.together,
-        "diagnosis/fired_last": late,
-    }
-    recent = min(lifetime(regularizer, dimension), len(pairs))
-    remarks.append(
-        f"in another order of the pairs {common.features:.0%} of the features in groups are the "
-        f"same, and {common.together:.0%} of the pairs of features in one group; {late:.0%} of the "
-        f"features fire in the last {recent:,} steps"
-    )
-    if common.features < SAME:
-        remarks.append(
-            "warning: which features have a group depends on the order of the pairs more than on "
-            "the pairs; tuner.learning=batch finds groups that do not"
-        )
-    return tuple(remarks)
+def oscar_dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
+    """Return OSCAR's d.
 
-
-def _dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
-    """Return d."""
+    Raises
+    ------
+    InputError
+        It is smaller than the number of sparse features that may get a weight.
+    """
     if regularizer.dimension is None:
         return max(start.size - n_dense, 1)
     count = count_features(start, n_dense, pairs.feature)
