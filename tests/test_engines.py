@@ -108,6 +108,14 @@ def test_a_worker_that_hangs_is_replaced(folder: Path, capsys: pytest.CaptureFix
     engine.close()
 
 
+def test_an_opening_that_hangs(folder: Path) -> None:
+    engine = LocalEngine(workers=1, deadline=2, attempts=2)
+    engine.serve(OpenToy(folder, seconds=1000))
+    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 2 s \(engine.de"):
+        list(engine.map(5, PLAIN))
+    engine.close()
+
+
 def test_a_task_that_kills_all_its_workers(engine: LocalEngine) -> None:
     results = engine.map(1, [(0, ""), (1, "kill"), (2, "")])
     assert next(results)[0] == 0

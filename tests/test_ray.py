@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,37 @@ def test_a_worker_that_hangs_is_replaced(
     assert [value for value, _ in engine.map(5, tasks)] == [0, 5, 10]
     assert "a worker took more than 4 s (engine.deadline)" in capsys.readouterr().err
     engine.deadline = before
+
+
+@with_ray
+def test_what_is_ready_has_not_taken_too_long(
+    engine: RayEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long it lies there."""
+    before, engine.deadline = engine.deadline, 3.0
+    results = engine.map(2, [(n, "slow") for n in range(9)])
+    found = [next(results)[0]]
+    time.sleep(4)
+    found += [value for value, _ in results]
+    assert found == [2 * n for n in range(9)]
+    assert "another takes its place" not in capsys.readouterr().err
+    engine.deadline = before
+
+
+@with_ray
+def test_time_of_opening_is_not_that_of_the_first_task(
+    cluster: Any, engine: RayEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But an opening that hangs is ended, too."""
+    assert len(list(engine.map(1, PLAIN))) == len(PLAIN)
+    slow = RayEngine(cluster.address, workers=2, deadline=7)
+    slow.serve(OpenToy(tmp_path, seconds=4))
+    assert [value for value, _ in slow.map(5, [(n, "slower") for n in range(2)])] == [0, 5]
+    assert "another takes its place" not in capsys.readouterr().err
+    hanging = RayEngine(cluster.address, workers=1, deadline=2, attempts=2)
+    hanging.serve(OpenToy(tmp_path, seconds=1000))
+    with pytest.raises(InputError, match=r"2 workers were lost .* took more than 2 s \(engine.de"):
+        list(hanging.map(5, PLAIN))
 
 
 @with_ray

@@ -15,12 +15,15 @@ from torchtune_smt.core.errors import InputError
 
 @dataclass(frozen=True)
 class OpenToy:
-    """Opens a worker that multiplies, and does what a task says before."""
+    """Opens a worker, in some seconds, that multiplies, and does what a task says before."""
 
     folder: Path
     ballast: bytes = b""
+    seconds: float = 0
 
     def __call__(self) -> Callable[[Any, Any], Any]:
+        time.sleep(self.seconds)
+
         def once(name: str) -> bool:
             """Whether nobody has done this yet."""
             try:
@@ -51,6 +54,8 @@ class OpenToy:
                     time.sleep(0.01)
             if what == "slow":
                 time.sleep(0.2)
+            if what == "slower":
+                time.sleep(4)
             if what == "bad":
                 raise InputError("is bad; make it good", path="file", line=3)
             if what == "bug":

@@ -26,7 +26,8 @@ class RayEngine(Engine):
     """Computes tasks on a Ray cluster.
 
     Tasks are pure functions: where a worker or a node dies or hangs, another computes its task
-    again. A process of Ray opens one worker and keeps it. The common part lies once on each node.
+    again. A process of Ray opens one worker and keeps it: the first task that it is given does that
+    alone, and is given once more. The common part lies once on each node.
 
     Parameters
     ----------
@@ -35,7 +36,8 @@ class RayEngine(Engine):
     workers : int, optional
         Tasks at a time; by default one for each core of the cluster.
     deadline : float, optional
-        Seconds after which a task counts as hung; never by default.
+        Seconds after which a task counts as hung, and so does the opening of a worker; never by
+        default.
     attempts : int
         A task that has lost so many workers is an error.
     object_store : int
@@ -145,7 +147,9 @@ class RayEngine(Engine):
         if self.deadline is not None:
             first = min(begin for _, begin in busy.values())
             timeout = max(0.0, first + self.deadline - time.monotonic())
-        for reference in ray.wait(list(busy), timeout=timeout)[0]:
+        ray.wait(list(busy), timeout=timeout)
+        # All that are ready: what waits here has not taken too long.
+        for reference in ray.wait(list(busy), num_returns=len(busy), timeout=0)[0]:
             number, _ = busy.pop(reference)
             try:
                 error, answer = ray.get(reference)
@@ -154,7 +158,10 @@ class RayEngine(Engine):
                 continue
             if error is not None:
                 raise error
-            run.answer(number, answer)
+            if answer is None:
+                run.queue.appendleft(number)
+            else:
+                run.answer(number, answer)
         now = time.monotonic()
         for reference, (number, begin) in list(busy.items()):
             if self.deadline is not None and now - begin >= self.deadline:
@@ -176,8 +183,12 @@ def _check_head(address: str | None) -> None:
 
 def _compute(
     opened: tuple[bytes, str, list[str]], common: bytes, task: bytes
-) -> tuple[Exception | None, bytes]:
-    """Return the error or the result of a task; runs in a process of Ray."""
+) -> tuple[Exception | None, bytes | None]:
+    """Return the error or the result of a task; runs in a process of Ray.
+
+    One that has to open a worker does no more, and the result is None: the time of that is not the
+    task's.
+    """
     open_worker, folder, path = opened
     try:
         worker = _OPENED.get(open_worker)
@@ -185,7 +196,8 @@ def _compute(
             os.chdir(folder)
             sys.path.extend(place for place in path if place not in sys.path)
             _OPENED.clear()
-            worker = _OPENED[open_worker] = pickle.loads(open_worker)()
+            _OPENED[open_worker] = pickle.loads(open_worker)()
+            return None, None
         _, content = pickle.loads(task)
         return None, pickle.dumps(worker(pickle.loads(common), content))
     except Exception as error:
