@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
+import liu2013
 import simianer2012
 import tables
 from published import merged, read_results
@@ -66,7 +68,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("simianer2012/table.csv", simianer2012.Result), ("green2013/own.csv", green2013.Result)],
+    [
+        ("simianer2012/table.csv", simianer2012.Result),
+        ("green2013/own.csv", green2013.Result),
+        ("liu2013/table.csv", tables.Result),
+        ("liu2013/controls/table.csv", tables.Result),
+    ],
 )
 def test_published_tables_are_written_again_as_they_are(
     path: str, kind: type[tables.Result], tmp_path: Path
@@ -131,10 +138,44 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     assert f"{said}1 with m (+id,ng,shape, seed 1)." in text
 
 
-def test_the_table_of_green_keeps_published_rows(tmp_path: Path) -> None:
+def plain() -> dict[str, Any]:
+    """What any result has."""
     fields = {f.name for f in dataclasses.fields(tables.Result)}
-    described = {k: v for k, v in dataclasses.asdict(result("x")).items() if k in fields}
-    described |= {"tuning_set": "dev (1,000)", "training_sentences": 0, "corpus": "multi30k"}
+    return {k: v for k, v in dataclasses.asdict(result("x")).items() if k in fields}
+
+
+def test_the_table_of_liu_keeps_published_rows(tmp_path: Path) -> None:
+    described = plain() | {"significance": "randomization", "p_test": 0.01, "p_devtest": 0.5}
+
+    def row(name: str, seed: int = 1, **given: object) -> tables.Result:
+        return tables.Result(**described | {"row": name, "seed": seed} | given)
+
+    old = [row(liu2013.BASELINE), row("oscar"), row("oscar", 2), row("random_pairs")]
+    output = tmp_path / "published"
+    output.mkdir()
+    tables.write_csv(output / "table.csv", [tables.Section("fisher", "", old)])
+    again = [row(liu2013.BASELINE, test=35.0), row("oscar", 3)]
+    for one in again:
+        place = liu2013.place(tmp_path / "here" / "fisher", one.row, one.seed)
+        place.mkdir(parents=True)
+        one.save(place)
+    liu2013.write_tables(tmp_path / "here", output)
+    found = read_results(output / "table.csv", tables.Result)
+    void: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
+    first = dataclasses.replace(old[1], **void)
+    last = dataclasses.replace(old[3], **void)
+    assert found == [again[0], first, old[2], again[1], last]
+    text = (output / "table.md").read_text()
+    assert "| not compared |" in text and "| 1, 2, 3 |" in text
+    assert "`random_pairs`" not in text.partition("Not run: ")[2].splitlines()[0]
+
+
+def test_the_table_of_green_keeps_published_rows(tmp_path: Path) -> None:
+    described = plain() | {
+        "tuning_set": "dev (1,000)",
+        "training_sentences": 0,
+        "corpus": "multi30k",
+    }
     described |= {"significance": "randomisation", "p_test": 0.01, "p_devtest": 0.5}
 
     def row(name: str, **given: object) -> green2013.Result:

@@ -34,7 +34,7 @@ from command_line import (
 )
 from domains import chosen, read_set, write_set
 from measured import measured
-from published import merged
+from published import merged_with_p
 from runs import LOG, REPOSITORY, Run, complete, said_path
 from tables import Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus, configuration
@@ -307,12 +307,7 @@ def results_of(options: Options, name: str) -> list[Result]:
 def with_kept(results: Sequence[Result], output: Path, name: str) -> list[Result]:
     """Return results, and the published ones that were not done again, in the same order."""
     done = {(result.row, result.seed): result for result in results}
-    found, changed = merged(done, output / CSV, Result, name)
-    for row, seed in found.keys() - done.keys():
-        if (baseline_of(row), seed) in changed:
-            result = found[row, seed]
-            result.p_devtest = result.p_test = None
-            result.significance = "not compared"
+    found = merged_with_p(done, output / CSV, Result, name, baseline_of)
     order = rows_of(name, list(ROWS), SETS)
     return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
 

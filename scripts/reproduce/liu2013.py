@@ -31,6 +31,7 @@ from command_line import (
 )
 from diagnosis import plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
+from published import NOT_COMPARED, merged_with_p
 from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
@@ -47,7 +48,8 @@ TITLE: Final = "Liu et al. (2013), Table 1"
 NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). p: of the difference from "
     "PRO on dev with default features, by approximate randomisation (10,000 trials); bold below "
-    f"0.05; `{NOT_AGAIN}`: the translations are not there any more. "
+    f"0.05; `{NOT_AGAIN}`: the translations are not there any more; `{NOT_COMPARED}`: the baseline "
+    "has been done again since, elsewhere. "
     "Active: weights that are not 0, dense ones among them; for OSCAR groups with such a weight. "
     "Reused: those of them that fire in the 1000 best translations of a sentence of test. "
     "Iterations: the one with the best BLEU on dev, whose weights were kept, and all. "
@@ -222,7 +224,8 @@ SYSTEM: Final = ("model=liu2013",)
 # Of PRO on dev in each iteration of tuner=grouping, by default.
 DEV_ITERATIONS: Final = 10
 # What rows took that were done before, and the sizes of the training data.
-MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / "table.csv"
+CSV: Final = "table.csv"
+MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / CSV
 SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872}
 
 
@@ -400,11 +403,14 @@ def compare_rows(corpus: Corpus, folder: Path) -> None:
 
 
 def write_tables(folder: Path, output: Path) -> None:
-    """Write table.md, table.csv and the pictures of all rows that are done."""
+    """Write table.md, table.csv and the pictures of all rows that are done.
+
+    Rows that the folder has from before, and that were not done again, stay.
+    """
     sections, of_all_seeds = [], []
     diagnoses: dict[str, list[dict[str, list[float]]]] = {}
     for name, about in CORPORA.items():
-        rows = results_of(folder / name)
+        rows = with_kept(results_of(folder / name), output, name)
         if rows:
             firsts = [done[0] for done in rows.values()]
             more = [*tables.over_seeds(rows, BASELINE), *_missing(rows)]
@@ -422,10 +428,20 @@ def write_tables(folder: Path, output: Path) -> None:
     text = tables.markdown(TITLE, NOTES, sections, published, BASELINE)
     with atomic_writer(output / "table.md") as file:
         file.write(text)
-    tables.write_csv(output / "table.csv", of_all_seeds)
+    tables.write_csv(output / CSV, of_all_seeds)
     tables.plot(output / "bleu-by-features.png", sections)
     if diagnoses:
         plot_diagnosis(output / "chance-in-groups.png", diagnoses)
+
+
+def with_kept(
+    rows: Mapping[str, Sequence[Result]], output: Path, name: str
+) -> dict[str, list[Result]]:
+    """Return rows with the published ones that were not done again, in the order of the table."""
+    done = {(result.row, result.seed): result for seeds in rows.values() for result in seeds}
+    found = merged_with_p(done, output / CSV, Result, name, lambda row: BASELINE)
+    rows = {row: [found[key] for key in sorted(found) if key[0] == row] for row in ROWS}
+    return {row: seeds for row, seeds in rows.items() if seeds}
 
 
 def _missing(rows: Mapping[str, Sequence[Result]]) -> list[str]:

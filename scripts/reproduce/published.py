@@ -8,11 +8,13 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import tables
 
 from torchtune_smt.core.errors import InputError
+
+NOT_COMPARED: Final = "not compared"
 
 Kind = TypeVar("Kind", bound=tables.Result)
 
@@ -64,6 +66,31 @@ def merged(
     before = {(r.row, r.seed): r for r in read_results(path, kind) if r.corpus == corpus}
     changed = {key for key in done.keys() & before.keys() if _bleu(done[key]) != _bleu(before[key])}
     return before | dict(done), changed
+
+
+def merged_with_p(
+    done: Mapping[tuple[str, int], Kind],
+    path: Path,
+    kind: type[Kind],
+    corpus: str,
+    baseline_of: Callable[[str], str],
+) -> dict[tuple[str, int], Kind]:
+    """Return what `merged` does, where rows have a baseline.
+
+    Those that were not done again have no p-value any more where their baseline has other scores.
+
+    Parameters
+    ----------
+    baseline_of : callable
+        Returns the row that another one is compared with, with the same seed.
+    """
+    found, changed = merged(done, path, kind, corpus)
+    for row, seed in found.keys() - done.keys():
+        if (baseline_of(row), seed) in changed:
+            result = found[row, seed]
+            result.p_devtest = result.p_test = None
+            result.significance = NOT_COMPARED
+    return found
 
 
 def _bleu(result: tables.Result) -> tuple[float, float]:
