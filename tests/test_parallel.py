@@ -21,7 +21,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Hinge, Logistic, Perceptron
-from torchtune_smt.optim import FOBOS, SGD, AdaGrad
+from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.base import Serial, Work
 from torchtune_smt.parallel.columns import Columns
 from torchtune_smt.parallel.engine import Engine, InProcess
@@ -49,6 +49,7 @@ SETTINGS: dict[str, Settings] = {
         Hinge("mean"),
         partial(FOBOS, lr=0.2, regularizer=Oscar(1e-3, 1e-4, 40), unregularized=2),
     ),
+    "rda": (Logistic("sum"), partial(RDA, lr=0.2, regularizer=L1(0.05), unregularized=2)),
     "torch": (Logistic("sum"), partial(torch.optim.SparseAdam, lr=0.1)),
 }
 

@@ -230,12 +230,15 @@ class Tuning:
                 "each shard has an optimizer of its own, whose average nobody asks for; set "
                 "optimizer.average=none, and tuner.result=average for the mean over epochs"
             )
-        if self.strategy.shards_data and self._parts.optimizer.forgets:
+        resends = self.strategy.shards_data and getattr(self.strategy, "resends", True)
+        if resends and self._parts.optimizer.forgets:
             raise InputError(
                 f"{self._parts.optimizer.name} forgets the sparse weights that it begins with, and "
                 f"under parallel={name.lower()} each epoch begins with those of all shards: take "
-                "another optimizer, or another way to spread the work"
+                "parallel=mix, whose shards go on with their own, or another optimizer"
             )
+        loss = self._parts.loss if "loss" in self._takes else None
+        self.strategy.check(class_of(options, "tuner"), loss)
 
     def plan(self, folder: Path) -> str:
         """Return in one line what is going to be done, and where lists are held meanwhile."""

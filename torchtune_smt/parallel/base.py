@@ -10,6 +10,7 @@ from typing import ClassVar
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.losses import Loss
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.tuners.base import Tuner
 
@@ -54,6 +55,20 @@ class Strategy(ABC):
 
     shards_data: ClassVar[bool] = False
     decodes_lists: ClassVar[bool] = False
+
+    def check(self, kind: type[Tuner], loss: Loss | None) -> None:
+        """Raise InputError if it cannot spread the rounds of a tuner with a loss; it can, here.
+
+        Commands ask before they read or build anything.
+
+        Parameters
+        ----------
+        kind : class
+            Of the tuner.
+        loss : PairwiseLoss or ListwiseLoss, optional
+            None: the tuner takes none.
+        """
+        return None
 
     @abstractmethod
     def tuner(self, work: Work) -> Tuner:

@@ -21,6 +21,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.jobs import Job, utilisation_numbers
@@ -69,26 +70,31 @@ class Stale(Strategy):
         self.max_staleness = max_staleness
         self.simulate = simulate
 
+    def check(self, kind: type[Tuner], loss: Loss | None) -> None:
+        """Raise InputError if a tuner takes steps of its own, or more than one for a mini-batch."""
+        if not issubclass(kind, OnlineTuner) or kind.step is not OnlineTuner.step:
+            raise InputError(
+                f"parallel=stale sends the gradients of OnlineTuner, and {kind.__name__} "
+                "takes steps of its own: take tuner=online, or parallel=itermix"
+            )
+        if loss is not None and loss.reduction == "each":
+            raise InputError(
+                "parallel=stale sends one gradient for each mini-batch, and loss.reduction=each "
+                "takes a step after each pair or list: set loss.reduction=sum, or take "
+                "parallel=itermix"
+            )
+
     def tuner(self, work: Work) -> StaleTuner:
         """Return the tuner whose mini-batches run side by side.
 
         Raises
         ------
         InputError
-            It takes steps of its own, or more than one for a mini-batch.
+            See `check`.
         """
         online = work.make(work.weights, work.sentences, work.decoder)
-        if not isinstance(online, OnlineTuner) or type(online).step is not OnlineTuner.step:
-            raise InputError(
-                f"parallel=stale sends the gradients of OnlineTuner, and {type(online).__name__} "
-                "takes steps of its own: take tuner=online, or parallel=itermix"
-            )
-        if online.loss.reduction == "each":
-            raise InputError(
-                "parallel=stale sends one gradient for each mini-batch, and loss.reduction=each "
-                "takes a step after each pair or list: set loss.reduction=sum, or take "
-                "parallel=itermix"
-            )
+        self.check(type(online), getattr(online, "loss", None))
+        assert isinstance(online, OnlineTuner)
         return StaleTuner(online, self)
 
 
