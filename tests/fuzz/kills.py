@@ -1,62 +1,41 @@
 """Kills runs at random moments: what is resumed must end as if nothing had happened.
 
 ``python tests/fuzz/kills.py [KIND...] [--kills 100]``; ``--case N`` does one case again. A case is
-a run, or a build of a model, that is killed (SIGKILL's effect, at a random moment of its CPU time)
-or stopped (Ctrl-C, SIGTERM), taken up again, killed again, and at last left to finish. Then
-weights, translations, groups, or the model, must be those of an undisturbed run to the last bit,
-and nothing else may be left. One process imports everything and loads all kernels; each run is a
-fork of it.
+a run, or a build of a model, that is killed (SIGKILL's effect, at a random moment) or stopped
+(Ctrl-C, SIGTERM), taken up again, killed again, and at last left to finish. Then weights,
+translations, groups, or the model, must be those of an undisturbed run to the last bit, and nothing
+else may be left. Where workers compute, none may outlive the run, and in some cases one of them is
+killed instead: the run must finish. One process imports everything and loads all kernels; each run
+is a fork of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from forks import Blow, call, fork
+from kill_kinds import KINDS
 from tqdm import tqdm
 
-from torchtune_smt.cli import main as command
 from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.resources import example_folder
 
 _MOST_KILLS: Final = 8
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
-
-_DATA: Final = [
-    *["data.train=[train.de,train.en]", "data.dev=[dev.de,dev.en.0,dev.en.1]", "data.test=null"],
-    *["model.order=2", "model.iterations=2"],
-]
-_TUNE: Final = [
-    *_DATA,
-    *["model.folder=model", "model.folds=2", "threads=1", "decoder.k=10", "decoder.pop_limit=5"],
-]
-_BATCH: Final = ["tuner.iterations=4", "tuner.patience=null"]
-TUNERS: Final[dict[str, list[str]]] = {
-    "online": ["features=rule_id", "tuner.epochs=4", "tuner.batch_size=5"],
-    "pro": [*_BATCH, "features=rule_id"],
-    "mira": [*_BATCH, "features=rule_id"],
-    "mert": [*_BATCH, "features=dense"],
-    "stochastic": [*_BATCH, "features=rule_id", "tuner.solver.passes=3"],
-    "grouping": [
-        *["features=rule_id", "tuner.sentences=20", "tuner.passes=3", "tuner.iterations=3"],
-        *["tuner.dev.iterations=2", "regularizer.lambda1=1e-4", "regularizer.lambda2=1e-7"],
-    ],
-}
-# These save in the middle of an epoch, or of an iteration, too.
-_OFTEN: Final = ("online", "grouping")
-KINDS: Final = (*TUNERS, "build")
 _RESULTS: Final = ("weights.txt.gz", "dev.translations.txt", "groups.tsv.gz")
 
 
@@ -66,67 +45,15 @@ class Tally:
 
     cases: int = 0
     kills: int = 0
+    lost: int = 0
     stops: int = 0
     bad: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.cases} cases, {self.kills} kills, {self.stops} stops, {len(self.bad)} bad"
-
-
-def call(arguments: Sequence[str]) -> int:
-    """Run a command in this process; return its exit code."""
-    try:
-        return command(arguments)
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-            return 1
-        return error.code or 0
-
-
-def fork(
-    arguments: Sequence[str],
-    log: Path,
-    moment: float | None = None,
-    stop: signal.Signals | None = None,
-) -> tuple[int, float]:
-    """Run a command in a fork; return how it ended and the seconds of CPU time it took.
-
-    Parameters
-    ----------
-    moment : float, optional
-        When it is killed, in seconds of its CPU time, which does not depend on what else runs.
-    stop : signal, optional
-        Sent then instead of killing it.
-
-    Returns
-    -------
-    int
-        Its exit code, or the negative number of the signal that killed it.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(handle, 1)
-            os.dup2(handle, 2)
-            if moment is not None:
-                if stop is None:
-                    # As SIGKILL: nothing in the process learns of it.
-                    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-                else:
-                    signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), stop))
-                signal.setitimer(signal.ITIMER_PROF, moment)
-            code = call(arguments)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    _, status, used = os.wait4(pid, 0)
-    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+        lost = f", {self.lost} workers lost" * (self.lost > 0)
+        return (
+            f"{self.cases} cases, {self.kills} kills{lost}, {self.stops} stops, {len(self.bad)} bad"
+        )
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -143,6 +70,14 @@ def parts(folder: Path) -> set[Path]:
     return {path for end in ("part", "old") for path in folder.rglob(f".*.{end}")}
 
 
+def steps(folder: Path) -> list[int]:
+    """Return the steps that a run has logged, in sentences."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    # A kill may have cut off the last one.
+    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
+
+
 class Kills:
     """The cases of one kind, in a folder of their own.
 
@@ -153,76 +88,101 @@ class Kills:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self._how = KINDS[kind]
+        self._builds = self._how.command[0] == "build-model"
         self._log = Path(f"{kind}.log")
-        if kind == "build":
-            self._command = ["build-model", *_DATA, "model.folds=2"]
-            self._check(call([*self._command, "model.order=3", "model.folder=old"]), "old")
+        if self._builds:
+            code = call([*self._how.command, "model.order=3", "model.folder=old"])
+            self._check(code, "old")
             self._old = tree(Path("old"))
-            self._where = "model.folder={}/model"
-        else:
-            minutes = ["tuner.checkpoint_minutes=0"] if kind in _OFTEN else []
-            self._command = ["train", *_TUNE, f"tuner={kind}", *TUNERS[kind], *minutes]
-            self._where = "hydra.run.dir={}"
-        self._check(call(self._arguments(f"{kind}-whole")), "whole")
-        self._expected = self._results(Path(f"{kind}-whole"))
-        code, self._seconds = fork(self._arguments(f"{kind}-forked"), self._log)
-        self._check(code, "forked")
-        if self._results(Path(f"{kind}-forked")) != self._expected:
-            raise SystemExit(f"{kind}: two undisturbed runs differ")
+        whole, forked = Path(f"{kind}-whole"), Path(f"{kind}-forked")
+        self._check(call(self._arguments(whole)), "whole")
+        self._expected = self._results(whole)
+        self._steps = steps(whole)
+        end = fork(self._arguments(forked), self._log)
+        self._check(end.code, "forked")
+        self._seconds = end.seconds[self._how.clock]
+        if bad := self._after_end(forked):
+            raise SystemExit(f"{kind}: of two undisturbed runs, one has {bad}")
 
     def case(self, number: int, tally: Tally) -> None:
         """Do a case, and add what became of it."""
         draw = random.Random(f"{self.kind} {number}")
         folder = Path(f"{self.kind}-{number}")
         folder.mkdir()
-        if self.kind == "build" and number % 2:
+        if self._builds and number % 2:
             shutil.copytree("old", folder / "model")
         said = []
         for turn in range(_MOST_KILLS + 1):
-            moment = draw.uniform(0, self._seconds) if turn < _MOST_KILLS else None
-            stop = draw.choice(_STOPS) if draw.random() < 0.25 else None
+            blow = self._blow(draw) if turn < _MOST_KILLS else None
             again = (folder / "checkpoint.pt").exists() or (folder / "weights.txt.gz").exists()
-            arguments = ["train", f"resume={folder}"] if again else self._arguments(str(folder))
+            arguments = ["train", f"resume={folder}"] if again else self._arguments(folder)
             self._log.unlink(missing_ok=True)
-            before = parts(folder)
-            code, _ = fork(arguments, self._log, moment, stop)
+            before, taken = parts(folder), steps(folder)
+            end = fork(arguments, self._log, blow)
             text = self._log.read_text(errors="replace")
-            said.append(f"{code} after {moment}")
-            if code == -signal.SIGPROF:
+            said.append(f"{blow}: {end.code}")
+            tally.lost += end.lost
+            finished = False
+            if end.killed:
                 tally.kills += 1
                 bad = self._after_kill(folder, number)
-            elif stop is not None and code == 128 + stop:
+            elif blow is not None and blow.stop is not None and end.code == 128 + blow.stop:
                 tally.stops += 1
                 bad = self._after_stop(folder, text, before)
-            elif code == 0 or (again and "this run is finished" in text):
+            elif end.code == 0 or (again and "this run is finished" in text):
+                finished = True
                 bad = self._after_end(folder)
-                break
             else:
                 bad = text
-            if bad:
+            bad = bad or self._resumed_too_early(text, taken)
+            if end.left:
+                bad = f"processes live on: {end.left}"
+            if bad or finished:
                 break
         if bad:
-            tally.bad.append(f"{self.kind} {number} ({', '.join(said)}): {bad}")
+            tally.bad.append(f"{self.kind} {number} ({'; '.join(said)}): {bad}")
         else:
             shutil.rmtree(folder)
         tally.cases += 1
 
-    def _arguments(self, folder: str) -> list[str]:
-        return [*self._command, self._where.format(folder)]
+    def _blow(self, draw: random.Random) -> Blow:
+        moment, what = self._seconds * draw.random(), draw.random()
+        if self._how.clock == "wall":
+            # Most of the time goes by before workers are open: late moments are drawn more often.
+            moment = self._seconds * draw.random() ** 0.25
+            if what < 0.3:
+                return Blow(moment, worker=draw)
+        return Blow(moment, self._how.clock, draw.choice(_STOPS) if what > 0.75 else None)
+
+    def _arguments(self, folder: Path) -> list[str]:
+        where = f"model.folder={folder}/model" if self._builds else f"hydra.run.dir={folder}"
+        return [*self._how.command, where]
 
     def _check(self, code: int, what: str) -> None:
         if code:
             raise SystemExit(f"{self.kind} {what}: exit code {code}")
 
     def _results(self, folder: Path) -> dict[str, bytes]:
-        if self.kind == "build":
+        if self._builds:
             return tree(folder / "model")
         found = tree(folder)
         return {name: found[name] for name in _RESULTS if name in found}
 
+    def _resumed_too_early(self, text: str, taken: list[int]) -> str:
+        """Return what is wrong where a run goes on that had logged some steps."""
+        found = re.search(r"^resuming in .*, after ([\d,]+) sentences$", text, re.MULTILINE)
+        if found is None or "tuner=online" not in self._how.command:
+            return ""
+        # A step is kept after it is logged.
+        kept = sorted(set(taken))[:-1]
+        if kept and int(found[1].replace(",", "")) < kept[-1]:
+            return f"{found[0]}, and {kept[-1]} were kept"
+        return ""
+
     def _after_kill(self, folder: Path, number: int) -> str:
         """Return what is wrong, if anything: there is one whole model, or none."""
-        if self.kind != "build":
+        if not self._builds:
             return ""
         there = restored(folder / "model").exists()
         if number % 2 and not there:
@@ -233,7 +193,7 @@ class Kills:
 
     def _after_stop(self, folder: Path, text: str, before: set[Path]) -> str:
         last = text.splitlines()[-1:]
-        line = f"torchtune-smt {self._command[0]}: stopped"
+        line = f"torchtune-smt {self._how.command[0]}: stopped"
         if "Traceback" in text or not last or not last[0].startswith(line):
             return text
         if (folder / "checkpoint.pt").exists() and f"resume={folder}" not in last[0]:
@@ -243,11 +203,16 @@ class Kills:
 
     def _after_end(self, folder: Path) -> str:
         results = self._results(folder)
-        different = [n for n in self._expected if results.get(n) != self._expected[n]]
-        if different or results.keys() != self._expected.keys():
+        if results.keys() != self._expected.keys():
+            return f"other results: {sorted(results)}"
+        different = [n for n in self._expected if results[n] != self._expected[n]]
+        if different and self._how.exact:
             return f"other results: {different}"
-        if (folder / "lists").exists():
-            return "lists are left"
+        if steps(folder) != self._steps:
+            return f"another log: {steps(folder)}, not {self._steps}"
+        for rest in ("lists", "checkpoint.steps"):
+            if any((folder / rest).glob("*")):
+                return f"{rest} are left"
         return f"left: {left}" if (left := parts(folder)) else ""
 
 
@@ -289,7 +254,7 @@ def main() -> int:
                     kills = Kills(kind)
             tally = Tally()
             number = options.first if options.case is None else options.case
-            while tally.kills < options.kills:
+            while tally.kills + tally.lost < options.kills:
                 kills.case(number, tally)
                 number += 1
                 if options.case is not None:

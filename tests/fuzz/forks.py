@@ -1,0 +1,168 @@
+"""Commands in forks of this process, which are killed or stopped, or lose a worker."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from torchtune_smt.cli import main as command
+
+# Seconds in which all processes of a command that has ended are to have ended, too.
+_TO_END: Final = 30.0
+_CLOCKS: Final = {
+    "cpu": (signal.ITIMER_PROF, signal.SIGPROF),
+    "wall": (signal.ITIMER_REAL, signal.SIGALRM),
+}
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What happens to a command.
+
+    Attributes
+    ----------
+    moment : float
+        When, in seconds of its clock.
+    clock : {"cpu", "wall"}
+        Its CPU time does not depend on what else runs, but a command whose workers compute takes
+        little of it.
+    stop : signal, optional
+        Sent then instead of killing it; Ctrl-C goes to its workers, too, as in a terminal.
+    worker : random.Random, optional
+        Draws a worker, which is killed instead, by the wall clock, as soon as there is one.
+    """
+
+    moment: float
+    clock: Literal["cpu", "wall"] = "cpu"
+    stop: signal.Signals | None = None
+    worker: random.Random | None = None
+
+    def __str__(self) -> str:
+        what = "a worker killed" if self.worker else self.stop.name if self.stop else "killed"
+        return f"{what} after {self.moment:.3f} s ({'wall' if self.worker else self.clock})"
+
+
+@dataclass(frozen=True)
+class End:
+    """How a command ended.
+
+    Attributes
+    ----------
+    code : int
+        Its exit code, or the negative number of the signal that killed it.
+    killed : bool
+        Whether its blow killed it.
+    lost : int
+        How many of its workers were killed.
+    left : list of str
+        The commands of its processes that live on.
+    seconds : dict of str to float
+        What it took by each clock.
+    """
+
+    code: int
+    killed: bool
+    lost: int
+    left: list[str]
+    seconds: dict[str, float]
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run a command in this process; return its exit code."""
+    try:
+        return command(arguments)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+            return 1
+        return error.code or 0
+
+
+def fork(arguments: Sequence[str], log: Path, blow: Blow | None = None) -> End:
+    """Run a command in a fork, with a session of its own, and wait until it has ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    begin = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            os.setsid()
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            if blow is not None and blow.worker is None:
+                _wind(blow)
+            code = call(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    lost = 0
+    try:
+        if blow is not None and blow.worker is not None:
+            lost = _kill_worker(pid, begin + blow.moment, blow.worker)
+        _, status, used = os.wait4(pid, 0)
+    except BaseException:
+        # Ctrl-C does not reach another session.
+        os.kill(pid, signal.SIGKILL)
+        raise
+    seconds = {"cpu": used.ru_utime + used.ru_stime, "wall": time.monotonic() - begin}
+    code = os.waitstatus_to_exitcode(status)
+    killed = blow is not None and code == -_CLOCKS[blow.clock][1]
+    return End(code, killed, lost, _left(pid), seconds)
+
+
+def _wind(blow: Blow) -> None:
+    """Have a blow befall this process."""
+    timer, alarm = _CLOCKS[blow.clock]
+    stop = blow.stop
+    if stop is None:
+        # As SIGKILL: nothing in the process learns of it.
+        signal.signal(alarm, signal.SIG_DFL)
+    elif stop == signal.SIGINT:
+        signal.signal(alarm, lambda *_: os.killpg(0, stop))
+    else:
+        signal.signal(alarm, lambda *_: os.kill(os.getpid(), stop))
+    signal.setitimer(timer, blow.moment)
+
+
+def _kill_worker(pid: int, moment: float, draw: random.Random) -> int:
+    """Kill a worker of a process, from a moment on; return how many were, as it may have ended."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        workers = [p for p, text in _session(pid).items() if "spawn_main" in text]
+        if workers and time.monotonic() >= moment:
+            os.kill(draw.choice(workers), signal.SIGKILL)
+            return 1
+        time.sleep(0.01)
+    return 0
+
+
+def _left(pid: int) -> list[str]:
+    """Return the processes of a session whose first one has ended, and kill them, too."""
+    end = time.monotonic() + _TO_END
+    while (left := _session(pid)) and time.monotonic() < end:
+        time.sleep(0.02)
+    for other in left:
+        os.kill(other, signal.SIGKILL)
+    return list(left.values())
+
+
+def _session(pid: int) -> dict[int, str]:
+    """Return the living processes of a session, with their commands."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == pid and state != "Z":
+                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
