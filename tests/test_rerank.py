@@ -47,7 +47,18 @@ def test_best_hypotheses(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rerank(monkeypatch)
+    told = "weights: 1 of 3 features with a weight are nowhere in list: W_z\n"
+    assert capsys.readouterr() == ("c d\nfür uns\n", told)
+    (folder / "weights").write_text("LM0_0 1\nW_y 2\nW_z 0\n")
+    rerank(monkeypatch)
     assert capsys.readouterr() == ("c d\nfür uns\n", "")
+    names = "".join(f"W_{i} {i}\n" for i in range(1, 8))
+    (folder / "weights").write_text("LM0_0 1\nW_y 2\n" + names)
+    rerank(monkeypatch)
+    err = capsys.readouterr().err
+    assert "weights: 7 of 9 features" in err and err.endswith(
+        "list: W_1, W_2, W_3, W_4, W_5, ...\n"
+    )
 
 
 @pytest.mark.parametrize("letter", ["\u00a0", "\u3000", "\x1c", "\u2028"])
@@ -96,7 +107,12 @@ def test_faulty_lines_are_skipped_if_asked(
 @pytest.mark.parametrize(
     ("weights", "override", "message"),
     [
-        ("other 1\n", "n_best=1", "weights: has no weight for any feature of list"),
+        (
+            "other 1\n",
+            "n_best=1",
+            "weights: has no weight for any feature of list: it has other, and the lists have "
+            "LM0_0, W_x, W_y; was it made for other lists",
+        ),
         ("LM0_0 x\n", "n_best=1", "weights:1: has a value that is no finite number"),
         ("LM0_0 1\n", "n_best=0", "n_best must be"),
         ("LM0_0 1\n", "format=joshua", "format must be moses or cdec"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +18,9 @@ from torchtune_smt.core.textio import atomic_writer, read_text
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
 from torchtune_smt.models.weight_files import read_any_weights
+
+# Features that a message names.
+_NAMED: Final = 5
 
 
 @hydra_main("rerank")
@@ -32,12 +37,21 @@ def main(cfg: DictConfig) -> None:
     active = weights.features.names(np.flatnonzero(weights.values))
     features = stored.lists.features
     assert features is not None
+    found = features.lookup(active) >= 0
+    others = [name for name, there in zip(active, found, strict=True) if not there]
     if not active:
         print(f"{cfg.weights}: all weights are 0, which leaves lists as they are", file=sys.stderr)
-    elif not any(name in features for name in active):
+    elif not found.any():
         raise InputError(
-            f"has no weight for any feature of {cfg.input}; was it made for other lists?",
+            f"has no weight for any feature of {cfg.input}: it has {_some(others)}, and the lists "
+            f"have {_some(features.names(range(len(features))))}; was it made for other lists?",
             path=cfg.weights,
+        )
+    elif others:
+        print(
+            f"{cfg.weights}: {len(others):,} of {len(active):,} features with a weight are nowhere "
+            f"in {cfg.input}: {_some(others)}",
+            file=sys.stderr,
         )
     k = cfg.n_best or 1
     if by_risk is None:
@@ -53,3 +67,8 @@ def main(cfg: DictConfig) -> None:
     else:
         with atomic_writer(cfg.output) as file:
             file.writelines(lines)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first few of some names."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
