@@ -262,6 +262,17 @@ def test_all_of_moses_own(shared):
         ("type=wbe-msd-", "type=wbe-", 13, "the reordering type"),
         ("=6 type", "=3 type", 13, "LexicalReordering0 has 6 scores, and not num-features=3"),
         ("# A comment", "comment", 1, "stands before the first [section]"),
+        ("[stack]", "[weight]", 24, "a second [weight] (the first is in line 16); leave one of"),
+        ("[stack]", "[feature]", 24, "a second [feature] (the first is in line 8)"),
+        ("[stack]", "[distortion-limit]", 24, "a second [distortion-limit] (the first is in line"),
+        ("[distortion-limit]\n6", "[distortion-limit]", 6, "[distortion-limit] is empty; write"),
+        ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "[distortion-limit] has a sec"),
+        ("[stack]\n200", "[weight-file]", 24, "[weight-file] is empty; write its value in the"),
+        ("[stack]\n200", "[weight-file]\na\nb", 26, "[weight-file] has a second value; leave one"),
+        ("Distortion\n", "Distortion\nDistortion name=D\n", 15, "a second Distortion is not sup"),
+        ("Distortion\n", "Distortion name=LM1\n", 15, "a second feature is called LM1; give it"),
+        ("path=table.gz", "path=table.gz path=b", 12, "path= stands here twice; leave one of"),
+        ("LM1= 0.5", "LM1= 0.5\nLM1= 0.5", 24, "LM1 has weights already; remove one line"),
     ],
 )
 def test_bad_moses_ini(tmp_path, old, new, line, message):

@@ -30,6 +30,8 @@ _LIMITS: Final = {
     "cube-pruning-pop-limit": "pop_limit",
     "stack": "stack_size",
 }
+# All sections that are read.
+_READ: Final = (*_LIMITS, "input-factors", "feature", "weight", "weight-file")
 # What Moses writes where there is no limit.
 _NONE: Final = {"distortion-limit": -1, "table-limit": 0}
 LANGUAGE_MODEL: Final = "LM0"
@@ -108,8 +110,9 @@ def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
     Raises
     ------
     InputError
-        The file is missing or bad, names a feature that is not supported or a binary table, or a
-        feature has no weights, or not as many as it has scores, or weights are those of none.
+        The file is missing or bad, has a section that is read twice or one without its value, names
+        a feature twice, one that is not supported or a binary table, or a feature has no weights,
+        or not as many as it has scores, or weights are those of none.
     """
     return _Reader(Path(path)).read()
 
@@ -173,6 +176,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sections: dict[str, list[tuple[str, int]]] = {}
+        self.begin: dict[str, int] = {}
         name = None
         for number, line in enumerate(read_lines(path), start=1):
             text = line.split("#", 1)[0].strip(" \t")
@@ -180,6 +184,10 @@ class _Reader:
                 continue
             if text.startswith("[") and text.endswith("]"):
                 name = text[1:-1]
+                if name in self.begin and name in _READ:
+                    message = f"a second [{name}] (the first is in line {self.begin[name]})"
+                    raise self._error(f"{message}; leave one of them", number)
+                self.begin.setdefault(name, number)
                 self.sections.setdefault(name, [])
             elif name is None:
                 raise self._error("stands before the first [section]", number)
@@ -202,21 +210,23 @@ class _Reader:
             if factor != "0":
                 raise self._error("only factor 0 is supported", line)
         limits = {
-            name: self._limit(section, text, line)
+            name: self._limit(section, *self._value(section))
             for section, name in _LIMITS.items()
-            for text, line in self._lines(section)
+            if section in self.sections
         }
         if "table-limit" in phrases.settings:
             text = phrases.settings["table-limit"]
             limits["table_limit"] = self._limit("table-limit", text, phrases.line)
-        files = self._lines("weight-file")
+        weight_file = None
+        if "weight-file" in self.sections:
+            weight_file = self.path.parent / self._value("weight-file")[0]
         return MosesIni(
             self.path,
             phrases,
             language_model,
             reordering[0] if reordering else None,
             self._weights(features),
-            self.path.parent / files[-1][0] if files else None,
+            weight_file,
             limits,
         )
 
@@ -225,6 +235,16 @@ class _Reader:
 
     def _lines(self, name: str) -> list[tuple[str, int]]:
         return self.sections.get(name, [])
+
+    def _value(self, name: str) -> tuple[str, int]:
+        """Return the one value of a section that is there, and its line."""
+        lines = self._lines(name)
+        if not lines:
+            message = f"[{name}] is empty; write its value in the next line, or remove it"
+            raise self._error(message, self.begin[name])
+        if len(lines) > 1:
+            raise self._error(f"[{name}] has a second value; leave one of them", lines[1][1])
+        return lines[0]
 
     def _features(self) -> list[Feature]:
         """Return the features, named as Moses names those that have no name: ``Distortion0``."""
@@ -237,6 +257,8 @@ class _Reader:
                 key, equals, value = word.partition("=")
                 if not equals:
                     raise self._error(f"{word!r} is no setting; write key=value", line)
+                if key in settings:
+                    raise self._error(f"{key}= stands here twice; leave one of them", line)
                 settings[key] = value
             number = counts.get(kind, 0)
             counts[kind] = number + 1
@@ -244,7 +266,12 @@ class _Reader:
             if kind not in (*known, "LexicalReordering"):
                 message = f"the feature {kind} is not supported; remove it and its weights"
                 raise self._error(message, line)
-            features.append(Feature(kind, settings.get("name", f"{kind}{number}"), settings, line))
+            if number and kind in _PENALTIES:
+                raise self._error(f"a second {kind} is not supported; remove it", line)
+            name = settings.get("name", f"{kind}{number}")
+            if any(feature.name == name for feature in features):
+                raise self._error(f"a second feature is called {name}; give it another name", line)
+            features.append(Feature(kind, name, settings, line))
         return features
 
     def _only(self, features: list[Feature], kinds: tuple[str, ...], what: str) -> Feature:
