@@ -435,6 +435,20 @@ def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], par
     check(tmp_path, arguments, part)
 
 
+def test_remarks_of_readers_are_no_results(tmp_path: Path) -> None:
+    """What was left out is said on the standard error output; translations stand alone."""
+    write(
+        tmp_path, {"grammar": GRAMMAR + "[X] ||| a ||| x ||| EgivenF=-7\n", "test.de": "a\n\na\n"}
+    )
+    outcome = run_command(*TRANSLATE[:-1], folder=tmp_path).check()
+    assert outcome.out.count("\n") == 3 and "dropped" not in outcome.out
+    assert "warning: grammar: 1 rules occur again and were dropped" in outcome.err
+    (tmp_path / "system").write_text("x y\nx\n")
+    outcome = run_command(*EVALUATE[:2], *DATA, "split=test", folder=tmp_path).check()
+    assert "warning: test: 2 sentences, 1 lines dropped (1 empty)\n" in outcome.err
+    assert "dropped" not in outcome.out and "BLEU" in outcome.out
+
+
 def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
     write(tmp_path, {})
     check(tmp_path, [*EVALUATE, "tokenize=words"], "unknown tokenizer 'words': choose one of")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.core.errors import DivergenceError, InputError, did_you_mean, escaped
-from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.resources import PACKAGE, config_folder
 
 
 class Command(Protocol):
@@ -55,7 +56,8 @@ def hydra_main(
             try:
                 _make_classes_importable(cfg)
                 check_options(cfg)
-                return function(cfg)
+                with _remarks():
+                    return function(cfg)
             except BrokenPipeError:
                 discard_output()
                 raise SystemExit(f"error: {CLOSED}") from None
@@ -152,6 +154,24 @@ def warn(sentences: Iterable[str]) -> None:
     """Print what a user is told and a command goes on after, a line each, as an error is."""
     for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr, flush=True)
+
+
+class _Remarks(logging.Handler):
+    """Says what readers of files remark, as `warn` does: the standard output is for results."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn([record.getMessage()])
+
+
+@contextmanager
+def _remarks() -> Iterator[None]:
+    """Say what parts of this package log meanwhile."""
+    logger, handler = logging.getLogger(PACKAGE.name), _Remarks()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _make_classes_importable(cfg: DictConfig) -> None:

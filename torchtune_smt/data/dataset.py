@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,8 @@ from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class Dataset:
     ) -> Corpus | None:
         """Read a set (``train``, ``dev``, ``test``); None if there is none.
 
+        Lines of it that were left out as they are empty are logged, but for a training bitext.
+
         Parameters
         ----------
         training : bool
@@ -129,7 +134,7 @@ class Dataset:
         if getattr(self, split) is None:
             return None
         source, references = self._files(split)
-        return read_corpus(
+        corpus = read_corpus(
             source,
             references,
             empty=self.empty,
@@ -138,6 +143,10 @@ class Dataset:
             lengths=LengthFilter(self.max_length, self.max_ratio) if training else None,
             max_words=max_words,
         )
+        # Of a training set a command says it with what else there is to say.
+        if corpus.dropped and not training:
+            logger.warning("%s: %s", split, corpus.summary())
+        return corpus
 
     def require(
         self, split: str, *, training: bool = False, max_words: int | None = None
