@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, Run, run_command
 
+from torchtune_smt.decoders.hiero import HieroDecoder
+
 GRAMMAR = """\
 [X] ||| a ||| x ||| EgivenF=-0.1
 [X] ||| b ||| y ||| EgivenF=-0.2
@@ -433,6 +435,22 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
 )
 def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], part: str) -> None:
     check(tmp_path, arguments, part)
+
+
+def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {})
+    outcome = run_command(*TRANSLATE, f"decoder.pop_limit={10**12}", folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: decoder: pop_limit must be at most 1,073,741,824, not 1")
+
+    def no_room(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(HieroDecoder, "_translate", no_room)
+    outcome = run_command(*TRANSLATE, "decoder.pop_limit=1000000", folder=tmp_path)
+    assert outcome.code == 1
+    assert "sentence 1 (counted from 0), of 3 words, 'b a b': its search needs" in outcome.err
+    assert "lower decoder.pop_limit (1,000,000), or split the sentence" in outcome.err
 
 
 def test_remarks_of_readers_are_no_results(tmp_path: Path) -> None:

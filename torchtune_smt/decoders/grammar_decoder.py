@@ -20,6 +20,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
+from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.lm.folds import fold_of
@@ -101,12 +102,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     Raises
     ------
     ValueError
-        A limit is below 1, `unknown` is neither, or a template needs what is not there
-        (`RuleFeatures`).
+        A limit is below 1 or absurdly large, `unknown` is neither, or a template needs what is not
+        there (`RuleFeatures`).
     """
 
     k: int
     max_words: int
+    pop_limit: int
 
     def __init__(
         self,
@@ -131,6 +133,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         for name, limit in limits.items():
             if limit is None or limit < 1:
                 raise ValueError(f"{name} must be at least 1, not {limit}")
+            if limit > NO_LIMIT:
+                raise ValueError(f"{name} must be at most {NO_LIMIT:,}, not {limit}")
             setattr(self, name, limit)
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
@@ -199,7 +203,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         ValueError
             `k` is below 1, or a sentence is too long.
         InputError
-            The search for the translations of a sentence took more than `seconds`.
+            The search for the translations of a sentence took more than `seconds`, or needs more
+            memory than there is.
         """
         size = self.k if k is None else k
         if size < 1:
@@ -227,7 +232,17 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
                         *prepared[s], sparse_weights[s], dense_weight, size, stop
                     )
                 except OutOfTimeError:
-                    raise self._out_of_time(sources[s]) from None
+                    raise self._failed(
+                        sources[s],
+                        f"its search took more than {self.seconds:g} s (decoder.seconds); give "
+                        "more, lower decoder.pop_limit, or split the sentence",
+                    ) from None
+                except MemoryError:
+                    raise self._failed(
+                        sources[s],
+                        "its search needs more memory than there is; lower decoder.pop_limit "
+                        f"({self.pop_limit:,}), or split the sentence",
+                    ) from None
 
         # The longest first: at the end no thread waits long for another one.
         order = sorted(range(len(sources)), key=lambda s: -len(sources[s].words))
@@ -248,12 +263,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             )
         return KBestLists.of(lists)
 
-    def _out_of_time(self, source: Source) -> InputError:
+    def _failed(self, source: Source, message: str) -> InputError:
+        """Return what is said of a sentence that was not decoded."""
         begin = " ".join(source.words[:_SHOWN]) + (" ..." if len(source.words) > _SHOWN else "")
         return InputError(
             f"sentence {source.index} (counted from 0), of {len(source.words)} words, {begin!r}: "
-            f"its search took more than {self.seconds:g} s (decoder.seconds); give more, lower "
-            "decoder.pop_limit, or split the sentence"
+            f"{message}"
         )
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64:
