@@ -112,6 +112,11 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
     ),
     "UTF-8 of dev": (TUNE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of train": (TRAIN, {"train.de": BAD_UTF8}, ["train.de:2: is not valid UTF-8; convert"]),
+    "reserved word of input": (
+        [*TRANSLATE, "data.tokenize=false"],
+        {"dev.de": "a b\n[X] <unk>\na <s> b\n"},
+        ["dev.de:3: the word '<s>' is reserved; replace it or remove the line"],
+    ),
     "UTF-8 of input": (TRANSLATE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
     "UTF-8 of system": (EVALUATE, {"system": BAD_UTF8}, ["system:2: is not valid UTF-8; convert"]),
     "long sentence of dev": (

@@ -25,7 +25,7 @@ from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lines
-from torchtune_smt.data.bitext import check_length
+from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.kbest.formats import nbest_lines
@@ -107,6 +107,7 @@ def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:
             for line in some:
                 words = text.tokens(line)
                 number += 1
+                check_reserved(words, path, number)
                 if longest is not None:
                     check_length(words, longest, path, number)
                 batch.append(Source(number - 1, words))

@@ -132,13 +132,8 @@ def read_corpus(
                         line=number,
                     )
                 reason = "empty"
-            elif not RESERVED.isdisjoint(words):
-                word = next(word for word in words if word in RESERVED)
-                raise InputError(
-                    f"the word '{word}' is reserved; replace it or remove the line",
-                    path=path,
-                    line=number,
-                )
+            else:
+                check_reserved(words, path, number)
         if reason is None and lengths is not None:
             for words in sides[1:]:
                 reason = reason or lengths.reason(len(sides[0]), len(words))
@@ -160,6 +155,15 @@ def read_corpus(
         )
     corpus.dropped.update(dropped)
     return corpus
+
+
+def check_reserved(words: Sequence[str], path: AnyPath, line: int) -> None:
+    """Raise InputError where a sentence has a word that is one of `RESERVED`."""
+    if not RESERVED.isdisjoint(words):
+        word = next(word for word in words if word in RESERVED)
+        raise InputError(
+            f"the word '{word}' is reserved; replace it or remove the line", path=path, line=line
+        )
 
 
 def check_length(words: Sequence[str], most: int, path: AnyPath, line: int) -> None:
