@@ -269,6 +269,10 @@ class _Reader:
             if number and kind in _PENALTIES:
                 raise self._error(f"a second {kind} is not supported; remove it", line)
             name = settings.get("name", f"{kind}{number}")
+            # The decoder has these itself, by this name.
+            if kind in _PENALTIES and name != f"{kind}0":
+                message = f"{kind} must be called {kind}0; remove name={name}, in [weight] as well"
+                raise self._error(message, line)
             if any(feature.name == name for feature in features):
                 raise self._error(f"a second feature is called {name}; give it another name", line)
             features.append(Feature(kind, name, settings, line))
