@@ -10,16 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from torchtune_smt.cli import main as command
 
 # Seconds in which all processes of a command that has ended are to have ended, too.
 _TO_END: Final = 30.0
-_CLOCKS: Final = {
-    "cpu": (signal.ITIMER_PROF, signal.SIGPROF),
-    "wall": (signal.ITIMER_REAL, signal.SIGALRM),
-}
 
 
 @dataclass(frozen=True)
@@ -29,24 +25,27 @@ class Blow:
     Attributes
     ----------
     moment : float
-        When, in seconds of its clock.
-    clock : {"cpu", "wall"}
-        Its CPU time does not depend on what else runs, but a command whose workers compute takes
-        little of it.
+        When, in seconds of its CPU time, which does not depend on what else runs.
     stop : signal, optional
         Sent then instead of killing it; Ctrl-C goes to its workers, too, as in a terminal.
+    lines : int, optional
+        The moment is one of the wall clock instead, counted from when `log` has so many lines: a
+        command whose workers compute takes little time itself.
+    log : Path, optional
     worker : random.Random, optional
-        Draws a worker, which is killed instead, by the wall clock, as soon as there is one.
+        Draws a worker, which is killed instead, as soon as there is one. Needs `lines`.
     """
 
     moment: float
-    clock: Literal["cpu", "wall"] = "cpu"
     stop: signal.Signals | None = None
+    lines: int | None = None
+    log: Path | None = None
     worker: random.Random | None = None
 
     def __str__(self) -> str:
         what = "a worker killed" if self.worker else self.stop.name if self.stop else "killed"
-        return f"{what} after {self.moment:.3f} s ({'wall' if self.worker else self.clock})"
+        where = "" if self.lines is None else f" after line {self.lines}"
+        return f"{what} {self.moment:.3f} s{where}"
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,16 @@ class End:
         How many of its workers were killed.
     left : list of str
         The commands of its processes that live on.
-    seconds : dict of str to float
-        What it took by each clock.
+    cpu, wall : float
+        What it took, in seconds of CPU time and by the wall clock.
     """
 
     code: int
     killed: bool
     lost: int
     left: list[str]
-    seconds: dict[str, float]
+    cpu: float
+    wall: float
 
 
 def call(arguments: Sequence[str]) -> int:
@@ -98,7 +98,7 @@ def fork(arguments: Sequence[str], log: Path, blow: Blow | None = None) -> End:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            if blow is not None and blow.worker is None:
+            if blow is not None and blow.lines is None:
                 _wind(blow)
             code = call(arguments)
             sys.stdout.flush()
@@ -107,42 +107,54 @@ def fork(arguments: Sequence[str], log: Path, blow: Blow | None = None) -> End:
             os._exit(code)
     lost = 0
     try:
-        if blow is not None and blow.worker is not None:
-            lost = _kill_worker(pid, begin + blow.moment, blow.worker)
+        if blow is not None and blow.lines is not None:
+            lost = _strike(pid, blow)
         _, status, used = os.wait4(pid, 0)
     except BaseException:
         # Ctrl-C does not reach another session.
         os.kill(pid, signal.SIGKILL)
         raise
-    seconds = {"cpu": used.ru_utime + used.ru_stime, "wall": time.monotonic() - begin}
     code = os.waitstatus_to_exitcode(status)
-    killed = blow is not None and code == -_CLOCKS[blow.clock][1]
-    return End(code, killed, lost, _left(pid), seconds)
+    killed = blow is not None and code in (-signal.SIGPROF, -signal.SIGKILL)
+    cpu, wall = used.ru_utime + used.ru_stime, time.monotonic() - begin
+    return End(code, killed, lost, _left(pid), cpu, wall)
 
 
 def _wind(blow: Blow) -> None:
     """Have a blow befall this process."""
-    timer, alarm = _CLOCKS[blow.clock]
     stop = blow.stop
     if stop is None:
         # As SIGKILL: nothing in the process learns of it.
-        signal.signal(alarm, signal.SIG_DFL)
-    elif stop == signal.SIGINT:
-        signal.signal(alarm, lambda *_: os.killpg(0, stop))
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
     else:
-        signal.signal(alarm, lambda *_: os.kill(os.getpid(), stop))
-    signal.setitimer(timer, blow.moment)
+        signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), stop))
+    signal.setitimer(signal.ITIMER_PROF, blow.moment)
 
 
-def _kill_worker(pid: int, moment: float, draw: random.Random) -> int:
-    """Kill a worker of a process, from a moment on; return how many were, as it may have ended."""
+def _strike(pid: int, blow: Blow) -> int:
+    """Have a blow befall a process, if it has not ended; return how many workers were killed."""
+    moment = None
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        workers = [p for p, text in _session(pid).items() if "spawn_main" in text]
-        if workers and time.monotonic() >= moment:
-            os.kill(draw.choice(workers), signal.SIGKILL)
-            return 1
-        time.sleep(0.01)
+        now = time.monotonic()
+        if moment is None and _lines(blow.log) >= blow.lines:
+            moment = now + blow.moment
+        if moment is not None and now >= moment:
+            if blow.worker is None:
+                send = os.killpg if blow.stop == signal.SIGINT else os.kill
+                send(pid, blow.stop or signal.SIGKILL)
+                return 0
+            if workers := [p for p, text in _session(pid).items() if "spawn_main" in text]:
+                os.kill(blow.worker.choice(workers), signal.SIGKILL)
+                return 1
+        time.sleep(0.002)
     return 0
+
+
+def _lines(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
 
 
 def _left(pid: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 DATA: Final = [
     *["data.train=[train.de,train.en]", "data.dev=[dev.de,dev.en.0,dev.en.1]", "data.test=null"],
@@ -36,13 +36,13 @@ class Kind:
         Without the folder that it writes to.
     exact : bool
         Whether the result is that of an undisturbed one, to the last bit.
-    clock : {"cpu", "wall"}
-        By which moments are drawn.
+    workers : bool
+        Whether processes compute.
     """
 
     command: list[str]
     exact: bool = True
-    clock: Literal["cpu", "wall"] = "cpu"
+    workers: bool = False
 
 
 def _tuned(*options: str) -> Kind:
@@ -50,7 +50,7 @@ def _tuned(*options: str) -> Kind:
 
 
 def _with_workers(*options: str) -> Kind:
-    return Kind([*_TUNE, *options], clock="wall")
+    return Kind([*_TUNE, *options], workers=True)
 
 
 KINDS: Final[dict[str, Kind]] = {

@@ -101,7 +101,7 @@ class Kills:
         self._steps = steps(whole)
         end = fork(self._arguments(forked), self._log)
         self._check(end.code, "forked")
-        self._seconds = end.seconds[self._how.clock]
+        self._seconds = end.wall if self._how.workers else end.cpu
         if bad := self._after_end(forked):
             raise SystemExit(f"{kind}: of two undisturbed runs, one has {bad}")
 
@@ -114,7 +114,7 @@ class Kills:
             shutil.copytree("old", folder / "model")
         said = []
         for turn in range(_MOST_KILLS + 1):
-            blow = self._blow(draw) if turn < _MOST_KILLS else None
+            blow = self._blow(draw, folder) if turn < _MOST_KILLS else None
             again = (folder / "checkpoint.pt").exists() or (folder / "weights.txt.gz").exists()
             arguments = ["train", f"resume={folder}"] if again else self._arguments(folder)
             self._log.unlink(missing_ok=True)
@@ -146,14 +146,18 @@ class Kills:
             shutil.rmtree(folder)
         tally.cases += 1
 
-    def _blow(self, draw: random.Random) -> Blow:
-        moment, what = self._seconds * draw.random(), draw.random()
-        if self._how.clock == "wall":
-            # Most of the time goes by before workers are open: late moments are drawn more often.
-            moment = self._seconds * draw.random() ** 0.25
-            if what < 0.3:
-                return Blow(moment, worker=draw)
-        return Blow(moment, self._how.clock, draw.choice(_STOPS) if what > 0.75 else None)
+    def _blow(self, draw: random.Random, folder: Path) -> Blow:
+        what = draw.random()
+        stop = draw.choice(_STOPS) if what < 0.25 else None
+        if not self._how.workers:
+            return Blow(draw.uniform(0, self._seconds), stop)
+        # Any moment of the opening, or about that when one of the next lines is logged.
+        lines = len(steps(folder)) + draw.randrange(len(self._steps) // 2)
+        moment = draw.uniform(0, 0.1)
+        if draw.random() < 0.25:
+            lines, moment = 0, draw.uniform(0, self._seconds)
+        worker = draw if what > 0.7 else None
+        return Blow(moment, stop, lines, folder / "metrics.jsonl", worker)
 
     def _arguments(self, folder: Path) -> list[str]:
         where = f"model.folder={folder}/model" if self._builds else f"hydra.run.dir={folder}"

@@ -17,7 +17,7 @@ QUICK = "stale"
 )
 def test_killed_runs_and_builds_end_as_undisturbed_ones(kind: str) -> None:
     """A run takes long where workers are opened."""
-    kills = "1" if KINDS[kind].clock == "wall" else "3"
+    kills = "1" if KINDS[kind].workers else "3"
     script = Path(__file__).with_name("kills.py")
     done = subprocess.run(
         [sys.executable, script, kind, "--kills", kills],
