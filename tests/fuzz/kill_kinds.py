@@ -64,6 +64,10 @@ KINDS: Final[dict[str, Kind]] = {
     "itermix": _with_workers(*_SHARDS, "parallel=itermix", "tuner.result=last"),
     "itersel": _with_workers(*_SHARDS, "parallel=itersel", "parallel.features=100"),
     "decode": _with_workers(*_GROUPING, "parallel=decode", "engine.workers=2"),
+    "learn": _with_workers(
+        *[*_GROUPING, "tuner.learning=mix", "tuner.shards=3", "optimizer.lr=10"],
+        *["parallel=decode", "engine.workers=2"],
+    ),
     "in_time": Kind([*_TUNE, *_ONLINE, *_OFTEN, *_STALE, "parallel.max_staleness=0"]),
     # No two runs are the same, and steps are kept between checkpoints.
     "stale": Kind([*_TUNE, *_ONLINE, *_STALE], exact=False),
