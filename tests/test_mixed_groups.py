@@ -135,7 +135,7 @@ def test_it_goes_towards_the_minimum():
 
 
 def test_bad_options_and_pairs():
-    for name, value in [("shards", 0), ("shards", 1.5), ("passes", 0), ("lr", 0), ("lr", 1e999)]:
+    for name, value in [("shards", 0), ("passes", 0), ("lr", 0), ("lr", 1e999)]:
         with pytest.raises(ValueError, match=f"{name} must be"):
             MixedLearning(Oscar(), **{name: value})
     with pytest.raises(ValueError, match="schedule must be one of"):

@@ -25,8 +25,8 @@ CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
-class GroupLearning(GroupLearner):
-    """Algorithm 2, and its options.
+class StepLearning(GroupLearner):
+    """The options of Algorithm 2's steps.
 
     Parameters
     ----------
@@ -55,6 +55,11 @@ class GroupLearning(GroupLearner):
         check_schedule(self.schedule)
         if self.passes < 1:
             raise ValueError(f"passes must be at least 1, not {self.passes}")
+
+
+@dataclass(frozen=True)
+class GroupLearning(StepLearning):
+    """Algorithm 2, whose steps are taken one after the other, and OSCAR's prox with each."""
 
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show

@@ -13,13 +13,13 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.fobos import FOBOS
-from torchtune_smt.optim.schedules import SCHEDULES, check_schedule
+from torchtune_smt.optim.schedules import SCHEDULES
 from torchtune_smt.regularizers import NoRegularizer
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.group_diagnosis import judged
-from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
-from torchtune_smt.tuners.learn_groups import oscar_dimension
+from torchtune_smt.tuners.group_learner import LearntGroups
+from torchtune_smt.tuners.learn_groups import StepLearning, oscar_dimension
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def compute_here(tasks: Iterable[ShardSteps]) -> Iterator[ShardResult]:
 
 
 @dataclass(frozen=True)
-class MixedLearning(GroupLearner):
+class MixedLearning(StepLearning):
     """Algorithm 2 of Liu et al. (2013) on shards, mixed as in Simianer et al. (2012), Algorithm 3.
 
     In each pass each shard starts from the same weights and takes a step on a random pair of its
@@ -102,14 +102,8 @@ class MixedLearning(GroupLearner):
 
     Parameters
     ----------
-    regularizer : Oscar
-        Its `dimension`, where it is given, is d; otherwise d is the number of sparse features that
-        have a place in the first weights.
-    lr : float
-        η0 > 0.
-    schedule : "1/t", "inv_sqrt" or "constant"
-        t counts the steps of a shard.
-    passes : int
+    regularizer, lr, schedule, passes
+        See `StepLearning`; t counts the steps of a shard.
     shards : int
         Each pair is in one; there are no more than pairs.
     compute : callable
@@ -121,20 +115,13 @@ class MixedLearning(GroupLearner):
         A value is out of range.
     """
 
-    lr: float = 1.0
-    schedule: str = "1/t"
-    passes: int = 20
     shards: int = 8
     compute: Compute = compute_here
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be finite and above 0, not {self.lr}")
-        check_schedule(self.schedule)
-        for name in ("passes", "shards"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number, 1 or more, not {value!r}")
+        super().__post_init__()
+        if self.shards < 1:
+            raise ValueError(f"shards must be at least 1, not {self.shards}")
 
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
