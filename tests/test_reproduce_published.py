@@ -136,6 +136,18 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     ) not in text
     said = "Not compared, as they were not done on one machine: 1 with 4 (+id,ng,shape, seed 1); "
     assert f"{said}1 with m (+id,ng,shape, seed 1)." in text
+    missing = text.partition("Seeds that were not run: ")[2].splitlines()[0]
+    assert missing.startswith("4, +id,ng,shape (2, 3); 4+m, +id,ng,shape (1, 2, 3); ")
+    assert "over seeds" not in text
+    # With two seeds of a row there is a mean.
+    more = result("4_train_sparse", seed=2, test=2 / 3)
+    place = simianer2012.place(folder, "fisher", more.row, 2)
+    place.mkdir(parents=True)
+    more.save(place)
+    simianer2012.write_tables(folder, output)
+    text = (output / "table.md").read_text()
+    mean = "| 4 | +id,ng,shape | 1, 2 | 30.25 ± 0.00 | 0.50 ± 0.24 | 0.00 ± 0.00 |"
+    assert mean in text.splitlines()
 
 
 def plain() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,6 +168,17 @@ ROWS: Final = {
     ),
 }
 
+# Rows that are to have several seeds; others have the first alone.
+SEVERAL: Final = (
+    "4_train_sparse",
+    "4_then_scale_sparse",
+    "mira_dev_default",
+    "mira_dev_sparse",
+    "adagrad_dev_sparse",
+    "adagrad_train_sparse",
+    "adagrad_then_dev_sparse",
+)
+SEEDS: Final = (1, 2, 3)
 # What rows took that were done before.
 CSV: Final = "table.csv"
 MEASURED: Final = REPOSITORY / "docs" / "results" / "simianer2012" / CSV
@@ -320,7 +332,8 @@ def write_tables(folder: Path, output: Path) -> None:
         sections.append(Section(name, about, list(results.values())))
         lines += [f"## {name}", "", f"{about} {_apart(name)}", ""]
         lines += tables.header(sections[-1].results)
-        lines += [*_table(results), "", *_not_compared(results)]
+        lines += [*_table(results), "", *_over_seeds(results), *_missing(results)]
+        lines += _not_compared(results)
     if not sections:
         return
     with atomic_writer(output / "table.md") as file:
@@ -332,6 +345,37 @@ def in_order(results: Mapping[tuple[str, int], Result]) -> dict[tuple[str, int],
     """Return results in the order of the table."""
     keys = list(ROWS)
     return dict(sorted(results.items(), key=lambda item: (keys.index(item[0][0]), item[0][1])))
+
+
+def _over_seeds(results: Mapping[tuple[str, int], Result]) -> list[str]:
+    """Return the means of rows that were done with several seeds, as lines of Markdown."""
+    rows = {key: [r for (row, _), r in results.items() if row == key] for key in SEVERAL}
+    several = {key: done for key, done in rows.items() if len(done) > 1}
+    if not several:
+        return []
+    lines = [
+        "Mean and standard deviation over seeds:",
+        "",
+        "| algorithm | features | seeds | BLEU devtest | BLEU test | BLEU out |",
+        "|---|---|---|---|---|---|",
+    ]
+    for done in several.values():
+        cells = [done[0].method, done[0].features, ", ".join(str(r.seed) for r in done)]
+        for name in ("devtest", "test", "out"):
+            bleu = [getattr(result, name) for result in done]
+            cells.append(f"{statistics.mean(bleu):.2f} ± {statistics.stdev(bleu):.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _missing(results: Mapping[tuple[str, int], Result]) -> list[str]:
+    """Return which seeds of rows that are to have several were not run, as a paragraph."""
+    missing = []
+    for key in SEVERAL:
+        left = [str(seed) for seed in SEEDS if (key, seed) not in results]
+        if left:
+            missing.append(f"{ROWS[key].algorithm}, {ROWS[key].features} ({', '.join(left)})")
+    return [f"Seeds that were not run: {'; '.join(missing)}.", ""] if missing else []
 
 
 def _not_compared(results: Mapping[tuple[str, int], Result]) -> list[str]:
