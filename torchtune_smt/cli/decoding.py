@@ -20,6 +20,7 @@ from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.models.base import Model, ModelSource
@@ -66,8 +67,14 @@ def open_tuned(
         said = announcement(cfg)
         if said is not None:
             print(said, file=sys.stderr, flush=True)
+
+        def bitext() -> Corpus:
+            found = dataset.require("train", training=True)
+            print(f"training bitext: {found.summary()}", file=sys.stderr)
+            return found
+
         found = source.open(
-            lambda: dataset.require("train", training=True),
+            bitext,
             report=lambda line: print(line, file=sys.stderr),
             compare_bitext=False,
             may_write=settings.may_write_model,
