@@ -116,7 +116,7 @@ FRACTION: Final = "regularizer.fraction"
 DEFAULTS: Final = {STRENGTH: "1e-4", RATE: "0.01", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
 
-def _control(name: str, option: str) -> Row:
+def _oscar_but(name: str, option: str) -> Row:
     """Return the row of OSCAR with another option."""
     overrides = (*OSCAR, *RULE_ID, "lm=folds", option)
     return Row(name, "train, dev", "+group", overrides, "folds", like="oscar")
@@ -184,6 +184,8 @@ ROWS: Final = {
         "folds",
         like="oscar",
     ),
+    # On shards of the pairs, which mix after each pass.
+    "oscar_shards": _oscar_but("OSCAR, on shards of the pairs", "tuner.learning=mix"),
     # Is it grouping, selection, or luck?
     "oscar_minimum": Row(
         "OSCAR, groups of the minimum",
@@ -205,9 +207,9 @@ ROWS: Final = {
         "folds",
         swept=(FRACTION,),
     ),
-    "oscar_single": _control("OSCAR, each feature alone", "tuner.control=single"),
-    "oscar_shuffled": _control("OSCAR, groups shuffled", "tuner.control=shuffled"),
-    "random_pairs": _control("groups of random pairs", "tuner.learning=random_pairs"),
+    "oscar_single": _oscar_but("OSCAR, each feature alone", "tuner.control=single"),
+    "oscar_shuffled": _oscar_but("OSCAR, groups shuffled", "tuner.control=shuffled"),
+    "random_pairs": _oscar_but("groups of random pairs", "tuner.learning=random_pairs"),
     "clusters": Row(
         "clusters of L1's weights",
         "train, dev",
