@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -362,8 +361,7 @@ def _over_seeds(results: Mapping[tuple[str, int], Result]) -> list[str]:
     for done in several.values():
         cells = [done[0].method, done[0].features, ", ".join(str(r.seed) for r in done)]
         for name in ("devtest", "test", "out"):
-            bleu = [getattr(result, name) for result in done]
-            cells.append(f"{statistics.mean(bleu):.2f} ± {statistics.stdev(bleu):.2f}")
+            cells.append(tables.spread_cell([getattr(result, name) for result in done]))
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 

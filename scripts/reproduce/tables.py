@@ -262,18 +262,23 @@ def over_seeds(rows: Mapping[str, Sequence[Result]], baseline: str) -> list[str]
     for key, done in several.items():
         cells = [name(done[0]), ", ".join(str(result.seed) for result in done)]
         for one in ("dev", "devtest", "test"):
-            own = np.array([getattr(result, one) for result in done])
-            cells.append(f"{own.mean():.2f} ± {own.std(ddof=1):.2f}")
+            own = [getattr(result, one) for result in done]
+            cells.append(spread_cell(own))
             if one == "dev":
                 continue
             if key == baseline or baseline not in several:
                 cells.append("baseline" if key == baseline else "")
                 continue
-            theirs = np.array([getattr(result, one) for result in several[baseline]])
-            p = runs_test(theirs, own, SAMPLES, SEED).value
+            theirs = [getattr(result, one) for result in several[baseline]]
+            p = runs_test(np.array(theirs), np.array(own), SAMPLES, SEED).value
             cells.append(f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}")
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
+
+
+def spread_cell(values: Sequence[float]) -> str:
+    """Return the mean and the standard deviation of at least two values as a cell of a table."""
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
 
 
 def tuning_set(result: Result) -> str:
