@@ -101,11 +101,13 @@ def test_rows_that_are_not_done_again_stay(tmp_path: Path) -> None:
     write(tmp_path / "table.csv", *before)
     again = result("1_dev_sparse", test=40.0)
     done = {("1_dev_sparse", 1): again, ("1_dev_sparse", 2): before[1]}
-    found, changed = merged(done, tmp_path / "table.csv", simianer2012.Result, "fisher")
-    assert found == {("4_train_sparse", 1): before[0], **done}
+    found = merged(done, tmp_path / "table.csv", simianer2012.Result, "fisher")
+    assert found.results == {("4_train_sparse", 1): before[0], **done}
+    assert found.before == {(one.row, one.seed): one for one in before}
     # With seed 2 nothing is different.
-    assert changed == {("1_dev_sparse", 1)}
-    assert merged(done, tmp_path / "table.csv", simianer2012.Result, "multi30k") == (done, set())
+    assert found.changed == {("1_dev_sparse", 1)}
+    other = merged(done, tmp_path / "table.csv", simianer2012.Result, "multi30k")
+    assert other == (done, {}, set())
 
 
 def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
@@ -129,6 +131,21 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     left = {"mira_dev_sparse": 0.02}
     kept = dataclasses.replace(old[1], differs=left, differs_out=left)
     assert found == [again, kept, old[2]]
+    # A row that comes out as it was keeps its comparisons, and has more.
+    new = {"4_train_sparse": 0.03}
+    same = dataclasses.replace(old[2], differs=new, differs_out=new)
+    place = simianer2012.place(folder, "fisher", same.row, 1)
+    place.mkdir(parents=True)
+    same.save(place)
+    published = {"1_dev_sparse": 0.01, "4_then_dev_sparse": 0.5}
+    write(output / "table.csv", old[0], old[1], dataclasses.replace(old[2], differs=published))
+    simianer2012.write_tables(folder, output)
+    found = read_results(output / "table.csv", simianer2012.Result)
+    kept_too = {"4_then_dev_sparse": 0.5, **new}
+    assert found == [again, kept, dataclasses.replace(same, differs=kept_too)]
+    write(output / "table.csv", again, kept, old[2])
+    (place / tables.RESULT).unlink()
+    simianer2012.write_tables(folder, output)
     text = (output / "table.md").read_text()
     assert (
         "Not compared, as they were not done on one machine: "

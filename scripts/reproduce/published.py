@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import tables
 
@@ -44,9 +44,25 @@ def read_results(path: Path, kind: type[Kind]) -> list[Kind]:
     return found
 
 
+class Merged(NamedTuple, Generic[Kind]):
+    """Results of a corpus, by row and seed, with the published ones that were not done again.
+
+    Attributes
+    ----------
+    results, before : dict of (str, int) to Result
+        All, and those that are published.
+    changed : set of (str, int)
+        Those that were done again and have other scores now: comparisons with them are void.
+    """
+
+    results: dict[tuple[str, int], Kind]
+    before: dict[tuple[str, int], Kind]
+    changed: set[tuple[str, int]]
+
+
 def merged(
     done: Mapping[tuple[str, int], Kind], path: Path, kind: type[Kind], corpus: str
-) -> tuple[dict[tuple[str, int], Kind], set[tuple[str, int]]]:
+) -> Merged[Kind]:
     """Return results of a corpus with the published ones that were not done again.
 
     Parameters
@@ -55,17 +71,10 @@ def merged(
         Those that there are here, by row and seed.
     path : path
         The published table; it need not be there.
-
-    Returns
-    -------
-    dict of (str, int) to Result
-        By row and seed.
-    set of (str, int)
-        Those that were done again and have other scores now: comparisons with them are void.
     """
     before = {(r.row, r.seed): r for r in read_results(path, kind) if r.corpus == corpus}
     changed = {key for key in done.keys() & before.keys() if _bleu(done[key]) != _bleu(before[key])}
-    return before | dict(done), changed
+    return Merged(before | dict(done), before, changed)
 
 
 def merged_with_p(
@@ -84,7 +93,7 @@ def merged_with_p(
     baseline_of : callable
         Returns the row that another one is compared with, with the same seed.
     """
-    found, changed = merged(done, path, kind, corpus)
+    found, _, changed = merged(done, path, kind, corpus)
     for row, seed in found.keys() - done.keys():
         if (baseline_of(row), seed) in changed:
             result = found[row, seed]

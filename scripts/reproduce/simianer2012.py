@@ -320,12 +320,11 @@ def write_tables(folder: Path, output: Path) -> None:
     sections = []
     for name, about in CORPORA.items():
         done = results_of(folder, name)
-        results, changed = merged(done, output / CSV, Result, name)
-        results = in_order(results)
-        for key, seed in results.keys() - done.keys():
-            for differs in (results[key, seed].differs, results[key, seed].differs_out):
-                for other in [other for other in differs if (other, seed) in changed]:
-                    del differs[other]
+        found = merged(done, output / CSV, Result, name)
+        results = in_order(found.results)
+        for row, before in found.before.items():
+            if row not in found.changed:
+                _keep_comparisons(results[row], before, found.changed)
         if not results:
             continue
         sections.append(Section(name, about, list(results.values())))
@@ -338,6 +337,15 @@ def write_tables(folder: Path, output: Path) -> None:
     with atomic_writer(output / "table.md") as file:
         file.write("\n".join(lines))
     tables.write_csv(output / CSV, sections)
+
+
+def _keep_comparisons(result: Result, before: Result, changed: set[tuple[str, int]]) -> None:
+    """Give a result the comparisons that are published of it, but those with what has changed."""
+    for name in ("differs", "differs_out"):
+        published: dict[str, float] = getattr(before, name)
+        kept = {row: p for row, p in published.items() if (row, before.seed) not in changed}
+        done = {} if result is before else getattr(result, name)
+        setattr(result, name, kept | done)
 
 
 def in_order(results: Mapping[tuple[str, int], Result]) -> dict[tuple[str, int], Result]:
