@@ -465,7 +465,8 @@ def test_files_of_the_user(place: Path, tmp_path: Path) -> None:
     text = translate(own, f"input={tmp_path / 'dev.de'}")
     assert text == (own.folder / "dev.translations.txt").read_text()
     # A model that is missing is built here, too, and says what it leaves out.
-    arguments = [f"weights={own.weights}", f"input={tmp_path / 'dev.de'}", "model.folder=again"]
+    folder = f"model.folder={tmp_path / 'model'}"
+    arguments = [f"weights={own.weights}", f"input={tmp_path / 'dev.de'}", folder]
     again = run_command("translate", *arguments, folder=place).check()
     assert "training bitext: 300 sentences, 1 lines dropped (1 empty)" in again.err
     assert again.out == text
