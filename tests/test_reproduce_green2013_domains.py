@@ -42,6 +42,7 @@ def test_parts_of_dev(tmp_path: Path) -> None:
         places = [whole.index(row) for row in drawn]
         assert len(set(places)) == len(rows) and places == sorted(places)
         assert drawn != rows
+    assert not set(lines_of(parts["sample1"][0])) & set(lines_of(parts["sample2"][0]))
     before = {path: path.read_bytes() for files in parts.values() for path in files}
     assert green2013_domains.write_parts("example", tmp_path / "data") == parts
     assert {path: path.read_bytes() for path in before} == before
@@ -77,7 +78,7 @@ def test_the_table_has_means_over_runs(tmp_path: Path) -> None:
             folders.setdefault(system, []).append(folder)
     parts = [Part([i, i + 2], [[references[i]], [references[i + 2]]]) for i in (0, 1)]
     sets = {"devtest": "devtest", "test": "test"}
-    table = green2013_domains.table(folders, parts, sets)
+    table = green2013_domains.table(folders, {}, parts, sets)
     assert list(table.head) == ["tuned on", "domain 1 (2)", "p", "domain 2 (2)", "p"]
     for row in table.rows:
         for number, cell in ((0, row[1]), (1, row[3])):
@@ -93,6 +94,12 @@ def test_the_table_has_means_over_runs(tmp_path: Path) -> None:
             assert cell == pytest.approx(sum(scores) / len(scores))
     assert table.rows[0][2] == "baseline"
     assert 0 < float(str(table.rows[1][2])) <= 1
+    # A system that has another one beside it is compared with that.
+    folders["sample"] = folders["domain 1"]
+    table = green2013_domains.table(folders, {"domain 1": "sample"}, parts, sets)
+    assert [row[2] for row in table.rows[::2]] == ["baseline", table.rows[2][2]]
+    assert table.rows[1][2] == 1
+    assert [row[1] for row in table.rows[1:]] == [table.rows[1][1]] * 2
 
 
 def test_runs_are_those_of_the_row_on_a_part(

@@ -36,6 +36,10 @@ SETS: Final = ("devtest", "test")
 SEEDS: Final = (1, 2, 3)
 BASELINE: Final = "all of dev"
 FILE: Final = "domains.md"
+P: Final = (
+    f"p: of the difference from {BASELINE}, and of domains from the sample of the same size, for "
+    "these runs."
+)
 
 
 class Part(NamedTuple):
@@ -60,7 +64,8 @@ def dataset_of(name: str) -> Dataset:
 def write_parts(name: str, folder: Path) -> dict[str, list[Path]]:
     """Write the parts of dev that are tuned on, where they are not there; return their files.
 
-    They are domains, ``domain1``, and for each as many sentences of all, ``sample1``, drawn once.
+    They are domains, ``domain1``, and for each as many sentences of all, ``sample1``, drawn once;
+    each sentence is in one sample at most.
     """
     dataset = dataset_of(name)
     languages = dataset.source_language, dataset.target_language
@@ -69,11 +74,13 @@ def write_parts(name: str, folder: Path) -> dict[str, list[Path]]:
         corpus = read_set(dataset, "dev")
         place = {line: i for i, line in enumerate(corpus.lines)}
         split = read_split(domains.FOLDER / f"{name}.txt")["dev"]
+        order = np.random.default_rng(1).permutation(len(place))
         with atomic_folder(folder) as beside:
             for number in TUNED_ON:
                 own = [place[line] for line in split[number - 1].tolist()]
-                drawn = np.random.default_rng(number).choice(len(place), len(own), replace=False)
-                for key, places in (("domain", own), ("sample", sorted(drawn))):
+                # Like domains, samples have no sentence in common.
+                drawn, order = order[: len(own)], order[len(own) :]
+                for key, places in (("domain", own), ("sample", sorted(drawn.tolist()))):
                     write_set(beside, f"{key}{number}", chosen(corpus, places), languages)
     return {
         key: [folder / f"{key}.{languages[0]}", *sorted(folder.glob(f"{key}.{languages[1]}*"))]
@@ -126,42 +133,60 @@ def do_corpus(name: str, given: green2013.Options, sets: Mapping[str, str]) -> l
     corpus = Corpus(base, dict(sets), reuse_k=1)
     of_corpus = given.folder / "own" / name / "domains"
     parts = write_parts(name, of_corpus / "data")
+    labels = {part: label(part, len(read_lines(files[0]))) for part, files in parts.items()}
     folders: dict[str, list[Path]] = {}
     failed = []
 
-    def note(label: str, folder: Path, done: bool) -> None:
-        folders.setdefault(label, []).append(folder)
+    def note(system: str, folder: Path, done: bool) -> None:
+        folders.setdefault(system, []).append(folder)
         if not done:
-            failed.append(f"{name}: {label}")
+            failed.append(f"{name}: {system}")
             print(f"  failed; see {folder / LOG}", flush=True)
 
     for seed in given.seeds:
-        for key, label in ((DENSE, f"dense, {BASELINE}"), (ROW, BASELINE)):
-            print(f"{name}: {label}, seed {seed}", flush=True)
+        for key, system in ((DENSE, f"dense, {BASELINE}"), (ROW, BASELINE)):
+            print(f"{name}: {system}, seed {seed}", flush=True)
             done = green2013.do_row(key, corpus, name, seed, given) is not None
-            note(label, green2013.place(given, name, key, seed), done)
+            note(system, green2013.place(given, name, key, seed), done)
         for part, files in parts.items():
-            kind, number = part[:-1], part[-1]
-            label = f"domain {number}" if kind == "domain" else "sample of dev"
-            label += f" ({len(read_lines(files[0])):,} sentences)"
-            print(f"{name}: {label}, seed {seed}", flush=True)
+            print(f"{name}: {labels[part]}, seed {seed}", flush=True)
             done = do_part(part, files, corpus, name, seed, given)
-            note(label, place(given, name, part, seed), done)
+            note(labels[part], place(given, name, part, seed), done)
     if not failed:
-        text = table(folders, tested_parts(name, sets), sets).markdown()
+        beside = {labels[f"domain{n}"]: labels[f"sample{n}"] for n in TUNED_ON}
+        text = table(folders, beside, tested_parts(name, sets), sets).markdown()
         seeds = ", ".join(map(str, given.seeds))
         with atomic_writer(of_corpus / FILE) as file:
-            file.write(f"{name}: BLEU on devtest and test together; seed {seeds}\n\n{text}")
+            file.write(f"{name}: BLEU on devtest and test together; seed {seeds}. {P}\n\n{text}")
         print(f"\n{text}")
     return failed
 
 
+def label(part: str, size: int) -> str:
+    """Return what a part of dev is called in the table."""
+    number = part.removeprefix("domain")
+    what = "sample of dev" if number == part else f"domain {number}"
+    return f"{what} ({size:,} sentences)"
+
+
 def table(
-    folders: Mapping[str, Sequence[Path]], parts: Sequence[Part], sets: Mapping[str, str]
+    folders: Mapping[str, Sequence[Path]],
+    beside: Mapping[str, str],
+    parts: Sequence[Part],
+    sets: Mapping[str, str],
 ) -> Table:
     """Return BLEU of each system in each domain, means over its runs.
 
-    p: of the difference from `BASELINE`, by approximate randomisation for these runs.
+    Parameters
+    ----------
+    folders : mapping of str to sequence of path
+        The runs of each system.
+    beside : mapping of str to str
+        What systems are compared with; `BASELINE` where nothing is said. p is by approximate
+        randomisation, for these runs.
+    parts : sequence of Part
+    sets : mapping of str to str
+        As for `tested_parts`.
     """
     names = [f"{one}.translations.txt" for one in SETS]
     # One set that stands for both counts once.
@@ -176,9 +201,12 @@ def table(
         head += [f"domain {number} ({len(part.places)})", "p"]
         systems = {s: [[run[i] for i in part.places] for run in runs] for s, runs in lines.items()}
         evaluation = Evaluation(systems, part.references, lowercase=True)
-        found = evaluation.compare(baseline=BASELINE, test=SIGNIFICANCE)
-        column: dict[str, list[Cell]] = {c.system: [c.score, round(c.p_value, 4)] for c in found}
-        column[BASELINE] = [found[0].baseline_score, "baseline"]
+        column: dict[str, list[Cell]] = {}
+        for baseline in (BASELINE, *beside.values()):
+            for one in evaluation.compare(baseline=baseline, test=SIGNIFICANCE):
+                column.setdefault(BASELINE, [one.baseline_score, "baseline"])
+                if beside.get(one.system, BASELINE) == baseline:
+                    column[one.system] = [one.score, round(one.p_value, 4)]
         columns.append(column)
     rows: list[list[Cell]] = [
         [system, *(cell for column in columns for cell in column[system])] for system in folders
