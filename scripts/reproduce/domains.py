@@ -149,7 +149,7 @@ def _means(rows: Bags, words: int, label: Int64, before: Float64) -> Float64:
 
 def split_corpus(name: str, k: int, seed: int) -> Split:
     """Return the lines of each domain of a corpus."""
-    dataset = Dataset(**configuration([f"data={name}"]).data)
+    dataset = dataset_of(name)
     corpora = {one: read_set(dataset, one) for one in SETS[name]}
     lower = {
         one: [[word.lower() for word in sentence] for sentence in corpus.source]
@@ -209,7 +209,7 @@ def write_data(name: str, folder: Path) -> None:
     if copy.is_file() and copy.read_text("utf-8") == text:
         return
     split = read_split(path)
-    dataset = Dataset(**configuration([f"data={name}"]).data)
+    dataset = dataset_of(name)
     languages = dataset.source_language, dataset.target_language
     with atomic_folder(folder) as beside:
         out = Corpus([], [], [])
@@ -230,6 +230,11 @@ def write_data(name: str, folder: Path) -> None:
                 out = out.followed_by(chosen(corpus, apart))
         write_set(beside, OUT, out, languages)
         (beside / path.name).write_text(text, "utf-8")
+
+
+def dataset_of(name: str) -> Dataset:
+    """Return the data of a corpus."""
+    return Dataset(**configuration([f"data={name}"]).data)
 
 
 def read_set(dataset: Dataset, name: str) -> Corpus:

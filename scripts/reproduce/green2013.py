@@ -32,15 +32,14 @@ from command_line import (
     said,
     stand_ins,
 )
-from domains import chosen, read_set, write_set
+from domains import chosen, dataset_of, read_set, write_set
 from measured import measured
 from published import merged_with_p
 from runs import LOG, REPOSITORY, Run, complete, said_path
 from tables import Section
-from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus, configuration
+from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
 from torchtune_smt.core.textio import atomic_folder, atomic_path, atomic_writer
-from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.times import round_seconds
 
@@ -217,7 +216,7 @@ def small_dev(name: str, options: Options) -> list[Path]:
     if "dev_large" not in SIZES[name]:
         return []
     folder = options.folder / "own" / name / "data"
-    dataset = Dataset(**configuration([f"data={name}"]).data)
+    dataset = dataset_of(name)
     if not folder.is_dir():
         corpus = read_set(dataset, "dev")
         size = len(corpus.source)

@@ -19,12 +19,11 @@ import domains
 import green2013
 import numpy as np
 from command_line import add_corpora, chosen_corpora, ended, said, stand_ins
-from domains import chosen, read_set, read_split, write_set
+from domains import chosen, dataset_of, read_set, read_split, write_set
 from runs import LOG, REPOSITORY, Run, complete
-from tuned import SIGNIFICANCE, Corpus, configuration
+from tuned import SIGNIFICANCE, Corpus
 
 from torchtune_smt.core.textio import atomic_folder, atomic_writer, read_lines
-from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.evaluation.table import Cell, Table
 
@@ -54,11 +53,6 @@ class Part(NamedTuple):
 
     places: list[int]
     references: list[list[str]]
-
-
-def dataset_of(name: str) -> Dataset:
-    """Return the data of a corpus."""
-    return Dataset(**configuration([f"data={name}"]).data)
 
 
 def write_parts(name: str, folder: Path) -> dict[str, list[Path]]:
