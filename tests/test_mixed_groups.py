@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.mixed_groups import MixedLearning, cut, learn_mixed
+from torchtune_smt.tuners.mixed_groups import MixedLearning, cut, learn_mixed, one_step
 
 SEED = (1, 1)
 
@@ -62,9 +62,9 @@ def test_weights_are_those_of_the_definition(
     x *= np.random.default_rng(seed).uniform(0.5, 1.5, x.shape)
     d = n_sparse + 2
     learning = MixedLearning(Oscar(lambda1, lambda2, d), 0.7, schedule, passes, shards)
-    parts = cut(pair_rows(x), shards, (*SEED, 4))
+    parts = cut(pair_rows(x), shards, (*SEED, 5))
     found = learn_mixed(parts, start, n_dense, learning, (*SEED, 2))
-    order = np.random.default_rng((*SEED, 4)).permutation(n_pairs)
+    order = np.random.default_rng((*SEED, 5)).permutation(n_pairs)
     rows = [np.sort(part) for part in np.array_split(order, min(shards, n_pairs))]
     expected = by_definition(x, start, n_dense, learning, d, (*SEED, 2), rows)
     assert np.allclose(found.weights, expected, rtol=1e-10, atol=1e-12)
@@ -147,3 +147,9 @@ def test_bad_options_and_pairs():
         MixedLearning(Oscar(dimension=2)).learn(pair_rows(x), start, 1, SEED, show)
     with pytest.raises(DivergenceError, match="the margin of pair"):
         MixedLearning(Oscar()).learn(pair_rows(x * 1e300), start, 1, SEED, show)
+
+
+def test_the_smallest_task_takes_a_step_on_its_pair():
+    weights, loss = one_step().take()
+    assert weights.tolist() == [1.0]
+    assert loss == 1.0

@@ -20,6 +20,7 @@ from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
 from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.tuners.mixed_groups import one_step
 
 # Sentences that a worker is tried on.
 _TRIED: Final = 5
@@ -36,7 +37,10 @@ def serve_workers(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
         dimension = tuning.shard_dimension
     else:
         some = task.tuning.sources[:_TRIED]
-        DecodeWorker(task.decoder.fork())(active(task.weights), DecodeTask(some, None))
+        decode = DecodeWorker(task.decoder.fork())
+        decode(active(task.weights), DecodeTask(some, None))
+        if cfg.tuner.get("learning") == "mix":
+            decode(None, one_step())
     tuning.engine.serve(OpenWorker.of(cfg, task, dimension))
     return _EndOfWorkers(tuning.engine)
 

@@ -81,6 +81,12 @@ class ShardResult(NamedTuple):
     loss: float
 
 
+def one_step() -> ShardSteps:
+    """Return the smallest task: one pair of one feature."""
+    pair = Rows(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1))
+    return ShardSteps(pair, np.zeros(1), before=0, lr=1.0, schedule="1/t", seed=(0,))
+
+
 Compute = Callable[[Iterable[ShardSteps]], Iterator[ShardResult]]
 """Takes the steps of some shards, wherever; results come in the order of the shards."""
 
@@ -130,7 +136,8 @@ class MixedLearning(StepLearning):
         check_pairs(len(pairs))
         dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
         oscar = replace(self.regularizer, dimension=dimension)
-        shards = cut(pairs, self.shards, (*seed, 4))
+        # 1 and 4 name the streams of the pairs and of the control; see `GroupingTuner`.
+        shards = cut(pairs, self.shards, (*seed, 5))
 
         def once(stream: int, what: str) -> Mixed:
             def on_pass(done: int) -> None:
