@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from torchtune_smt.core.errors import InputError
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
 import measured
-from forecast import print_hours
+from forecast import print_hours, read_measured
 from green2013 import ROWS, SETS, SIZES, Result
 from runs import Log, Run
 from tuned import Features, configuration
@@ -205,6 +207,46 @@ def test_the_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     assert options(tmp_path, *arguments, "--publish", str(tmp_path)).command == (
         "python scripts/reproduce/green2013.py --tables own --corpora fisher --sets dev --seeds 1 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tables", "own", "--small", "--sets", "dev_large"], "none of these --rows"),
+        (["--tables", "own", "--rows", "arow_pt_al_lo"], "none of these --rows"),
+        (["--tables", "moses", "--rows", "stale"], "none of these --rows"),
+        (
+            [
+                "--tables",
+                "own",
+                "--corpora",
+                "multi30k",
+                "--rows",
+                "mert_dense",
+                "--sets",
+                "train5k",
+            ],
+            "none of",
+        ),
+        (["--seeds", "1", "1"], "--seeds must be"),
+        (["--seeds", "-1"], "--seeds must be"),
+        (["--epochs", "0"], "--epochs must be"),
+        (["--measured", "nowhere.csv"], "there is no file nowhere.csv"),
+    ],
+)
+def test_bad_command_lines(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        green2013.parse(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_forecast_from_another_kind_of_table(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("row,seconds\nstale,1\n")
+    with pytest.raises(InputError, match=r"other.csv: has no column corpus; name a table"):
+        read_measured(tmp_path / "other.csv")
 
 
 def test_the_small_example_has_no_tables_of_moses(capsys: pytest.CaptureFixture[str]) -> None:

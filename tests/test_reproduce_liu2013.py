@@ -24,6 +24,7 @@ from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.tuners.feature_groups import FeatureGroups, save_groups
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
+import command_line
 import liu2013
 import runs
 import tables
@@ -275,6 +276,34 @@ def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
         "--fractions 0.02 0.1 0.5 --seeds 2"
     )
     assert chosen.grids["regularizer.lambda2"] == [1e-8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strengths", "0.1"], "--strengths needs --sweep"),
+        (["--lambda2s", "1e-9"], "--lambda2s needs --sweep"),
+        (["--sweep-iterations", "2"], "--sweep-iterations needs --sweep"),
+        (["--sweep", "--sweep-iterations", "0"], "--sweep-iterations must be 1"),
+        (["--iterations", "0"], "--iterations must be 1"),
+        (["--threads", "0"], "--threads must be 1"),
+        (["--train-sentences", "-1"], "--train-sentences must be 0"),
+        (["--seeds", "1", "1"], "--seeds must be"),
+    ],
+)
+def test_bad_command_lines(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        liu2013.parse(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_mistyped_override_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    code = command_line.ended(lambda: [str(tuned.configuration(["nosuch.option=3"]))])
+    assert code == 1
+    assert capsys.readouterr().err == "error: --set: Could not override 'nosuch.option'.\n"
 
 
 def test_a_choice_from_shorter_runs(tmp_path: Path) -> None:

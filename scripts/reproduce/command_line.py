@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 from runs import REPOSITORY
 
 from torchtune_smt.core.errors import InputError
@@ -66,6 +68,12 @@ def add_common(parser: argparse.ArgumentParser, name: str, of_set: str = "") -> 
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write the tables there, too")
 
 
+def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
+    """End the script if there is a seed below 0, or one twice."""
+    if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
+        parser.error("--seeds must be 0 or more, and differ")
+
+
 def said(given: argparse.Namespace, defaults: Mapping[str, Any]) -> list[str]:
     """Return options as they are given on a command line, but those that have their defaults."""
     words = []
@@ -93,6 +101,10 @@ def ended(work: Callable[[], Sequence[str]]) -> int:
         failed = work()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (HydraException, OmegaConfBaseException) as error:
+        # What follows on the first line is about Hydra.
+        print(f"error: --set: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchtune_smt.core.errors import InputError
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -28,10 +30,24 @@ class Measured:
 
 
 def read_measured(path: Path) -> dict[tuple[str, str], Measured]:
-    """Return what rows of a published table.csv took, by corpus and row."""
+    """Return what rows of a published table.csv took, by corpus and row.
+
+    Raises
+    ------
+    InputError
+        The file is another kind of table.
+    """
     found = {}
     with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
+        lines = csv.DictReader(file)
+        needed = {"corpus", "row", "iterations", "cpu_minutes", "training_sentences"}
+        missing = sorted(needed.difference(lines.fieldnames or ()))
+        if missing:
+            raise InputError(
+                f"{path}: has no column {missing[0]}; name a table that a script of "
+                "scripts/reproduce has written"
+            )
+        for line in lines:
             iterations = max(int(line["iterations"]), 1)
             found[line["corpus"], line["row"]] = Measured(
                 float(line["cpu_minutes"]) / iterations,

@@ -27,6 +27,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_seeds,
     chosen_corpora,
     ended,
     said,
@@ -192,6 +193,7 @@ class Options:
 def rows_of(name: str, keys: Sequence[str], sets: Sequence[str]) -> list[str]:
     """Return the rows that there are of a corpus, as SET/ROW."""
     there = [one for one in sets if one in SIZES[name]]
+    keys = [key for key in keys if key in ROWS]
     return [f"{one}/{key}" for one in there for key in keys if one in ROWS[key].sets]
 
 
@@ -475,7 +477,7 @@ def forecasts(
     A row that was not run on a set is judged by the set of the nearest size, and one that was never
     run by rows of the same kind.
     """
-    known = forecast.read_measured(path) if path.is_file() else {}
+    known = forecast.read_measured(path)
     for name in names:
         for row, seed in runs_of(name, keys, sets, options):
             one, _, key = row.partition("/")
@@ -498,7 +500,7 @@ def forecasts(
 
 def do_own(given: argparse.Namespace, options: Options) -> list[str]:
     """Do rows of systems with own tables; return which have failed."""
-    keys = [key for key in given.rows or ROWS if key in ROWS]
+    keys = given.rows or list(ROWS)
     failed = []
     for name in chosen_corpora(given):
         runs = runs_of(name, keys, given.sets, options)
@@ -540,7 +542,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_corpora(parser)
     rows = dict.fromkeys([*ROWS, *green2013_moses.ROWS])
-    add_rows(parser, list(rows), ", and those whose weights they start from")
+    add_rows(parser, list(rows))
     parser.add_argument(
         "--sets", nargs="+", choices=SETS, default=list(SETS), metavar="SET", help="tuned on"
     )
@@ -567,6 +569,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--small has a corpus of its own: give --tables own, and leave --corpora out")
     if given.epochs is not None and given.epochs < 1:
         parser.error("--epochs must be 1 or more")
+    check_seeds(parser, given.seeds or ())
+    if not given.measured.is_file():
+        parser.error(f"--measured: there is no file {given.measured}")
+    own = [rows_of(name, given.rows or list(ROWS), given.sets) for name in chosen_corpora(given)]
+    moses = [key for key in given.rows or green2013_moses.ROWS if key in green2013_moses.ROWS]
+    if not ("own" in given.tables and any(own)) and not ("moses" in given.tables and moses):
+        parser.error("none of these --rows is in these --tables, with these --corpora and --sets")
     return given
 
 
@@ -605,7 +614,7 @@ def do_all(given: argparse.Namespace) -> list[str]:
     moses_keys = [key for key in given.rows or green2013_moses.ROWS if key in green2013_moses.ROWS]
     if given.forecast:
         if "own" in given.tables:
-            keys = [key for key in given.rows or ROWS if key in ROWS]
+            keys = given.rows or list(ROWS)
             rows = forecasts(keys, chosen_corpora(given), given.sets, measured_rows, options)
             forecast.print_hours(rows, said_path(measured_rows))
         if "moses" in given.tables:

@@ -10,6 +10,7 @@ side.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_seeds,
     chosen_corpora,
     ended,
     said,
@@ -113,6 +115,13 @@ RATE: Final = "optimizer.lr"
 LAMBDA2: Final = "regularizer.lambda2"
 FRACTION: Final = "regularizer.fraction"
 # Where they are not chosen on devtest; λ2 is the paper's.
+# What --sweep tries, by the option that says it.
+GRIDS: Final = {
+    "strengths": (1e-5, 1e-4, 1e-3),
+    "rates": (1e-3, 3e-3, 1e-2),
+    "lambda2s": (3e-10, 3e-9, 3e-8),
+    "fractions": (0.02, 0.1, 0.5),
+}
 DEFAULTS: Final = {STRENGTH: "1e-4", RATE: "0.01", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
 
@@ -523,12 +532,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="T",
         help="choose them from runs of so many iterations, each, and run the chosen one in full",
     )
-    parser.add_argument("--strengths", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
-    parser.add_argument(
-        "--rates", type=float, nargs="+", default=[1e-3, 3e-3, 1e-2], help="step sizes of L1"
-    )
-    parser.add_argument("--lambda2s", type=float, nargs="+", default=[3e-10, 3e-9, 3e-8])
-    parser.add_argument("--fractions", type=float, nargs="+", default=[0.02, 0.1, 0.5])
+    for name, what in {
+        "strengths": "of L1",
+        "rates": "step sizes of L1",
+        "lambda2s": "of OSCAR",
+        "fractions": "of λ_max, for groups of the minimum",
+    }.items():
+        default = " ".join(f"{value:g}" for value in GRIDS[name])
+        parser.add_argument(
+            f"--{name}",
+            type=float,
+            nargs="+",
+            metavar="VALUE",
+            help=f"{what}, that --sweep tries (default: {default})",
+        )
     parser.add_argument(
         "--seeds",
         type=int,
@@ -544,11 +561,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--small has a corpus of its own: leave --corpora out")
     if options.sweep_iterations is not None and not options.sweep:
         parser.error("--sweep-iterations needs --sweep")
-    for name in ("train_sentences", "iterations"):
-        if (getattr(options, name) or 0) < 0:
-            parser.error(f"--{name.replace('_', '-')} must be 0 or more")
-    if min(options.seeds) < 0 or len(set(options.seeds)) < len(options.seeds):
-        parser.error("--seeds must be 0 or more, and differ")
+    if options.train_sentences is not None and options.train_sentences < 0:
+        parser.error("--train-sentences must be 0 or more")
+    for name in ("iterations", "sweep_iterations", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    check_seeds(parser, options.seeds)
+    for name, values in GRIDS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, list(values))
+        elif not options.sweep:
+            parser.error(f"--{name} needs --sweep")
     return options
 
 
@@ -559,7 +583,7 @@ def as_command(given: argparse.Namespace) -> str:
     words += said(given, {"iterations": None})
     if given.sweep:
         # Also where they are the default ones.
-        grids = dict.fromkeys(["strengths", "rates", "lambda2s", "fractions"])
+        grids = dict.fromkeys(GRIDS)
         words += said(given, {"sweep": False, "sweep_iterations": None, **grids})
     return " ".join([*words, *said(given, {"seeds": [1], "threads": 1, "set": []})])
 
@@ -575,7 +599,7 @@ def as_options(given: argparse.Namespace) -> Options:
         folder=given.folder.resolve(),
         command=as_command(given),
         train_sentences=sentences,
-        iterations=iterations or (3 if given.small else 15),
+        iterations=(3 if given.small else 15) if iterations is None else iterations,
         seeds=tuple(given.seeds),
         threads=given.threads,
         grids=grids if given.sweep else {},
@@ -587,6 +611,9 @@ def as_options(given: argparse.Namespace) -> Options:
 def do_rows(given: argparse.Namespace) -> list[str]:
     """Do rows and write the tables; return which have failed."""
     options = as_options(given)
+    publish = None if given.publish is None else given.publish.resolve()
+    # Models of the repository are found, and built, there.
+    os.chdir(REPOSITORY)
     keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
     names = chosen_corpora(given)
     if given.forecast:
@@ -611,8 +638,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
                 f"active, {result.reused:,} reused, {result.minutes:.1f} minutes",
                 flush=True,
             )
-    if given.publish is not None:
-        write_tables(options.folder, given.publish)
+    if publish is not None:
+        write_tables(options.folder, publish)
     print(options.folder / "table.md")
     return failed
 

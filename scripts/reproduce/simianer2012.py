@@ -25,6 +25,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_seeds,
     chosen_corpora,
     ended,
     said,
@@ -492,6 +493,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         value = getattr(given, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    check_seeds(parser, given.seeds)
     return given
 
 
