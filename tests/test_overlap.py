@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_counts(first: dict[str, float], second: dict[str, float]) -> None:
         both = sorted(a & b)
         assert one.same_sign == sum(first[n] * second[n] > 0 for n in both)
         x, y = ([weights[n] for n in both] for weights in (first, second))
-        if len(set(x)) > 1 and len(set(y)) > 1:
+        if len(both) > 2 and len(set(x)) > 1 and len(set(y)) > 1:
             dx, dy = np.array(x) - np.mean(x), np.array(y) - np.mean(y)
             expected = (dx * dy).sum() / np.sqrt((dx**2).sum() * (dy**2).sum())
             assert one.correlation == pytest.approx(expected)
@@ -101,6 +102,12 @@ def test_weights_of_two_runs(run: Run, tmp_path: Path) -> None:
     assert int(found["all"]["|A|"]) == len(weights)
     assert picture.read_bytes().startswith(b"<?xml")
     assert outcome.err == f"picture: {picture}\n"
+    # Two long names are letters, which the table and the picture explain; CSV has no room for that.
+    assert found["all"]["A"] == str(run.folder)
+    outcome = analyse(tmp_path, "overlap", run.folder, "own", f"plot={picture}")
+    assert f"- A: {run.folder}\n" in outcome.out
+    texts = re.findall(r"<!-- (.*?) -->", picture.read_text())
+    assert f"A: {run.folder}" in texts
 
 
 def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> None:
@@ -131,6 +138,9 @@ def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> Non
     assert [json.dumps(list(row.values())[2:]) for row in decoded] == [
         json.dumps(list(row.values())[2:]) for row in stored
     ]
+    outcome = analyse(run.place, "overlap", *lists.values(), "of=[test]")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: of=[test] would change nothing: n-best lists have")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +154,7 @@ def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> Non
         (["overlap", "own", "twin", "of=[dve]"], "of must be a list of weights, train, dev and"),
         (["overlap", "own", "twin", "of=[dev]"], "own: lies in no run's folder, and cannot decode"),
         (["overlap", "own", "twin", "data=example"], "data is given, and nothing is decoded"),
+        (["overlap", "own", "twin", "n_best=3"], "n_best=3 would change nothing: weights have"),
         (["overlap", "own", "twin", "plot=a.gif"], "plot must end with .png, .svg or .pdf, not"),
         (["overlap", "systems={a:[own,twin]}"], "a has 2 runs, and overlap takes one of each"),
     ],

@@ -102,6 +102,7 @@ def _of(template: str, members: Collection[str], first: FeatureSet, second: Feat
     pairs = np.array([(a[name], b[name]) for name in sorted(both)]).reshape(-1, 2)
     # The product of tiny weights may be 0.
     same = int((np.sign(pairs[:, 0]) == np.sign(pairs[:, 1])).sum())
-    varies = len(both) > 1 and pairs.std(axis=0).all()
+    # Two points always lie on a line.
+    varies = len(both) > 2 and pairs.std(axis=0).all()
     correlation = float(np.corrcoef(pairs.T)[0, 1]) if varies else None
     return Overlap(template, mine, yours, len(both), same, correlation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from torchtune_smt.runs.times import round_seconds
 
 
 def draw_overlaps(
-    pairs: Sequence[tuple[str, str, Sequence[Overlap]]], output: IO[bytes], form: str
+    pairs: Sequence[tuple[str, str, Sequence[Overlap]]],
+    output: IO[bytes],
+    form: str,
+    caption: str = "",
 ) -> None:
     """Draw bars for each pair of sets and template: features of the first alone, of both, ...
 
@@ -25,11 +28,11 @@ def draw_overlaps(
     ----------
     pairs : sequence of (str, str, sequence of Overlap)
         The names of both sets, and what they have in common.
-    output, form
-        As for `torchtune_smt.core.pictures.picture`.
+    output, form, caption
+        As for `torchtune_smt.core.pictures.picture`, here and below.
     """
     size = 8, 1 + 0.3 * sum(len(found) for *_, found in pairs) + 0.4 * len(pairs)
-    options = {"figsize": size, "squeeze": False}
+    options: dict[str, Any] = {"figsize": size, "squeeze": False, "caption": caption}
     with picture(output, form, len(pairs), 1, **options) as (_, axes):
         for axis, (first, second, found) in zip(axes.flat, pairs, strict=True):
             labels = [one.template for one in found]
@@ -56,6 +59,7 @@ def draw_weights(
     dense: Collection[str],
     output: IO[bytes],
     form: str,
+    caption: str = "",
 ) -> None:
     """Draw a point for each sparse feature with a weight in either of two systems.
 
@@ -72,7 +76,7 @@ def draw_weights(
     groups = by_template(ours.keys() | theirs.keys(), dense)
     if len(groups) > 1:
         groups.pop(DENSE, None)
-    with picture(output, form, figsize=(6.5, 6)) as (figure, axis):
+    with picture(output, form, caption=caption, figsize=(6.5, 6)) as (figure, axis):
         for template, names in groups.items():
             x, y = ([side.get(name, 0.0) for name in names] for side in (ours, theirs))
             # Points are pixels: there may be a million.
@@ -82,13 +86,15 @@ def draw_weights(
         axis.axline((0, 0), slope=1, color="grey", linewidth=0.5, linestyle=":")
         axis.set_xlabel(f"weight in {a}")
         axis.set_ylabel(f"weight in {b}")
-        if axis.has_data():
+        if groups:
             figure.legend(loc="outside upper center", ncols=4, fontsize="small")
 
 
-def draw_spellings(systems: Mapping[str, Sequence[Spelling]], output: IO[bytes], form: str) -> None:
+def draw_spellings(
+    systems: Mapping[str, Sequence[Spelling]], output: IO[bytes], form: str, caption: str = ""
+) -> None:
     """Draw how often words occur in the references, and in the features, of each system."""
-    with picture(output, form, 1, 2, figsize=(10, 4)) as (figure, axes):
+    with picture(output, form, 1, 2, caption=caption, figsize=(10, 4)) as (figure, axes):
         for axis, what in zip(axes, ("tokens", "features"), strict=True):
             width = 0.8 / len(systems)
             for n, (name, found) in enumerate(systems.items()):
@@ -100,7 +106,9 @@ def draw_spellings(systems: Mapping[str, Sequence[Spelling]], output: IO[bytes],
         figure.legend(loc="outside upper center", ncols=4, fontsize="small")
 
 
-def draw_orders(sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str) -> None:
+def draw_orders(
+    sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form: str, caption: str = ""
+) -> None:
     """Draw how many segments of each size have whose order in a reference.
 
     Parameters
@@ -109,7 +117,7 @@ def draw_orders(sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form:
         By whose order it is: the number of segments of so many words.
     """
     lengths = sorted({size for counts in sizes.values() for size in counts})
-    with picture(output, form, figsize=(8, 4)) as (_, axis):
+    with picture(output, form, caption=caption, figsize=(8, 4)) as (_, axis):
         places, bottom = np.arange(len(lengths)), np.zeros(len(lengths))
         for name, counts in sizes.items():
             heights = np.array([counts.get(size, 0) for size in lengths])
@@ -125,7 +133,7 @@ def draw_orders(sizes: Mapping[str, Mapping[int, int]], output: IO[bytes], form:
 
 def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str) -> None:
     """Draw dev BLEU after each round, by the number of the round and by the time so far."""
-    options = {"figsize": (10, 4.5), "sharey": True}
+    options: dict[str, Any] = {"figsize": (10, 4.5), "sharey": True}
     with picture(output, form, 1, 2, **options) as (figure, (by_round, by_time)):
         for s, (name, runs) in enumerate(systems.items()):
             style = {"color": f"C{s % 10}", "marker": "o", "markersize": 3}
@@ -148,12 +156,14 @@ def draw_contributions(
     systems: tuple[str, str],
     output: IO[bytes],
     form: str,
+    caption: str = "",
 ) -> None:
     """Draw what features add in two systems: to the lead of the first one's translation in either.
 
     Of systems with different models, which score their own translations alone, to the score.
     """
-    with picture(output, form, figsize=(8, 1.5 + 0.35 * len(found))) as (_, axis):
+    size = 8, 1.5 + 0.35 * len(found)
+    with picture(output, form, caption=caption, figsize=size) as (_, axis):
         places = np.arange(len(found))
         for n, name in enumerate(systems):
             adds = [(one.first, one.second)[n] for one in found]

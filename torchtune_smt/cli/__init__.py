@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_stoppable(program, command)
     except InputError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         discard_output()

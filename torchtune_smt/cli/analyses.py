@@ -56,7 +56,8 @@ class Found(NamedTuple):
 def overlap(cfg: DictConfig) -> Found:
     """Count the features that each two sets have in common."""
     sets = feature_sets(cfg)
-    labels, notes = _labels(one.name for one in sets)
+    labels, notes = _labels(cfg, (one.name for one in sets))
+    key = "\n".join(notes)
     if len(sets) < 2:
         raise InputError(
             "an overlap is that of two sets of features; name another system, or what else of this "
@@ -76,14 +77,15 @@ def overlap(cfg: DictConfig) -> Found:
             row = [a, b, one.template, one.first, one.second, one.both, *shares]
             rows.append([*row, *((one.same_sign, one.correlation) if weighed else ())])
     table = Table(head, rows, notes, left=3)
-    return Found(table, lambda file, form: pictures.draw_overlaps(pairs, file, form))
+    return Found(table, lambda file, form: pictures.draw_overlaps(pairs, file, form, key))
 
 
 def adaptation(cfg: DictConfig) -> Found:
     """Compare the weights of rival features, or of the same features, in two systems."""
     systems = _two(cfg)
     sets = [read_weight_set(name, output) for name, output in systems.items()]
-    (a, b), notes = _labels(systems)
+    (a, b), notes = _labels(cfg, systems)
+    key = "\n".join(notes)
     if not sets[0].values.keys() & sets[1].values.keys():
         left, right = (output.path for output in systems.values())
         raise InputError(
@@ -114,7 +116,7 @@ def adaptation(cfg: DictConfig) -> Found:
     dense = {*sets[0].dense, *sets[1].dense}
     return Found(
         Table(head, rows, notes, left=3 if cfg.rivals else 1).shortened(cfg.rows),
-        lambda file, form: pictures.draw_weights((a, first), (b, second), dense, file, form),
+        lambda file, form: pictures.draw_weights((a, first), (b, second), dense, file, form, key),
     )
 
 
@@ -124,7 +126,8 @@ def spellings(cfg: DictConfig) -> Found:
     if cfg.words is None:
         raise InputError("words is missing; give them with words=[WORD,WORD,...]")
     pattern = _pattern(cfg)
-    labels, notes = _labels(systems)
+    labels, notes = _labels(cfg, systems)
+    key = "\n".join(notes)
     found = []
     for label, (name, output) in zip(labels, systems.items(), strict=True):
         weights = read_weight_set(name, output)
@@ -142,7 +145,7 @@ def spellings(cfg: DictConfig) -> Found:
     ]
     named = dict(zip(labels, found, strict=True))
     return Found(
-        Table(head, rows, notes), lambda file, form: pictures.draw_spellings(named, file, form)
+        Table(head, rows, notes), lambda file, form: pictures.draw_spellings(named, file, form, key)
     )
 
 
@@ -160,7 +163,8 @@ def reordering(cfg: DictConfig) -> Found:
         sources = [" ".join(words) for words in outputs.corpus.source]
         chosen = [i for i in chosen if pattern.search(sources[i])]
     translations = [outputs.translations[output] for output in systems.values()]
-    (a, b), notes = _labels(systems)
+    (a, b), notes = _labels(cfg, systems)
+    key = "\n".join(notes)
     said = {"first": a, "second": b, "both": "both", "neither": "neither"}
     rows: list[list[Cell]] = []
     sizes: dict[str, Counter[int]] = {order: Counter() for order in ORDERS}
@@ -180,7 +184,7 @@ def reordering(cfg: DictConfig) -> Found:
     table = Table(["sentence", a, b, "a reference has the order of"], rows, notes, left=4)
     named = {said[order]: found for order, found in sizes.items()}
     return Found(
-        table.shortened(cfg.rows), lambda file, form: pictures.draw_orders(named, file, form)
+        table.shortened(cfg.rows), lambda file, form: pictures.draw_orders(named, file, form, key)
     )
 
 
@@ -215,7 +219,7 @@ def explain(cfg: DictConfig) -> Found:
             raise InputError(
                 "lies in no run's folder, and decodes nothing; give a run", path=output.path
             )
-    data = common_data(cfg, list(systems.values()))
+    data = common_data(cfg, list(systems.values()), references=False)
     if data is None:
         raise InputError(f"nobody says what {cfg.split} is; give data=NAME")
     with option_errors("data", data):
@@ -232,7 +236,8 @@ def explain(cfg: DictConfig) -> Found:
     lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
     rows: list[Mapping[str, float]] = []
     weights: list[Mapping[str, float]] = []
-    (a, b), notes = _labels(systems)
+    (a, b), notes = _labels(cfg, systems)
+    key = "\n".join(notes)
     comparable = other_model(paths) is None
     lacking = templates_of_others(paths) if comparable else [[], []]
     for name, path, more in zip((a, b), paths, lacking, strict=True):
@@ -267,7 +272,7 @@ def explain(cfg: DictConfig) -> Found:
     shown = found[: cfg.rows]
     return Found(
         table.shortened(cfg.rows),
-        lambda file, form: pictures.draw_contributions(shown, (a, b), file, form),
+        lambda file, form: pictures.draw_contributions(shown, (a, b), file, form, key),
     )
 
 
@@ -289,13 +294,14 @@ def _two(cfg: DictConfig) -> dict[str, Output]:
     return systems
 
 
-def _labels(names: Iterable[str]) -> tuple[list[str], list[str]]:
+def _labels(cfg: DictConfig, names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return names for the columns of tables, and notes that tell what they stand for.
 
-    Names of runs may be long: where one is, they are A, B and so on.
+    Names of runs may be long: where one is, they are A, B and so on, but not in CSV, which has no
+    notes.
     """
     names = list(names)
-    if max(map(len, names), default=0) <= LONGEST:
+    if cfg.table == "csv" or max(map(len, names), default=0) <= LONGEST:
         return names, []
     letters = [ascii_uppercase[n % 26] + str(n // 26 or "") for n in range(len(names))]
     return letters, [f"{a}: {name}" for a, name in zip(letters, names, strict=True)]

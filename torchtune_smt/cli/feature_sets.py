@@ -89,6 +89,18 @@ def feature_sets(cfg: DictConfig) -> list[FeatureSet]:
     decoded = [what for what in cfg.of if what != WEIGHTS]
     if "data" in cfg and not decoded:
         raise InputError("data is given, and nothing is decoded; say what, as in of=[dev,test]")
+    are_lists = [output.kind == "lists" for output in outputs.values()]
+    if all(are_lists) and list(cfg.of) != [WEIGHTS]:
+        raise InputError(
+            f"of=[{','.join(cfg.of)}] would change nothing: n-best lists have the features that "
+            "they have; leave it out"
+        )
+    # Unless it is what it is by itself.
+    if cfg.n_best != 1 and not decoded and not any(are_lists):
+        raise InputError(
+            f"n_best={cfg.n_best} would change nothing: weights have no translations; leave it "
+            "out, or say what is decoded, as in of=[dev,test]"
+        )
     sets = []
     for system, output in outputs.items():
         if output.kind == "lists":

@@ -56,6 +56,10 @@ def _one_of(*choices: str) -> Rule:
 
 _SWITCH: Final = Rule("true or false", lambda value: isinstance(value, bool))
 _TEXT: Final = Rule("text", lambda value: isinstance(value, str) and value != "")
+_SPLIT: Final = Rule(
+    "train or dev or test, of which data.test=NAME makes another set the last one",
+    lambda value: value in ("train", "dev", "test"),
+)
 _LIST: Final = Rule("a list, as in [a,b]", lambda value: OmegaConf.is_list(value))
 _CLASSES: Final = Rule(
     "a list of classes, as in [{_target_:my_module.MyClass}]",
@@ -114,7 +118,7 @@ RULES: Final = {
         (_SWITCH, "optimizer.regularize_dense tuner.keep_lists tuner.shuffle"),
         (_SWITCH, "tuner.merge_identical"),
         (_SWITCH, "detokenize capitalize lowercase mbr group_seeds report rivals"),
-        (_TEXT, "weights input split tokenize analysis"),
+        (_TEXT, "weights input tokenize analysis"),
         (_TEXT.or_null(), "init.file resume output baseline html plot match"),
         (_FILES.or_null(), "references"),
         (_LIST, "features.templates metrics"),
@@ -126,6 +130,7 @@ RULES: Final = {
         (_KEPT, "decoder.features"),
         (_DIMENSION, "regularizer.dimension"),
         (_one_of("folds", "full"), "lm"),
+        (_SPLIT, "split"),
         (_one_of("cpu", "cuda"), "device"),
         (_one_of("moses", "cdec").or_null(), "format"),
         (_one_of("error", "skip"), "on_error"),

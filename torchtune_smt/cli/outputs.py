@@ -120,8 +120,13 @@ def read_outputs(
     return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
 
 
-def common_data(cfg: DictConfig, outputs: Sequence[Output]) -> dict[str, Any] | None:
-    """Return the data that are given, or else those of the runs; None: there are none."""
+def common_data(
+    cfg: DictConfig, outputs: Sequence[Output], *, references: bool = True
+) -> dict[str, Any] | None:
+    """Return the data that are given, or else those of the runs; None: there are none.
+
+    `references` says whether the command takes any in the place of data.
+    """
     if "data" in cfg:
         make_dataset(cfg)
         return {
@@ -141,7 +146,8 @@ def common_data(cfg: DictConfig, outputs: Sequence[Output]) -> dict[str, Any] | 
                 return None
             raise InputError(
                 f"was tuned with other data than {first}, or text that is prepared in another "
-                "way; say what is to be compared: data=NAME, or references=[FILE,...]",
+                "way; say what is to be compared: data=NAME"
+                + (", or references=[FILE,...]" if references else ""),
                 path=folder,
             )
     return found

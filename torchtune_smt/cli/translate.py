@@ -37,6 +37,8 @@ BATCH = 64
 def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
     by_risk = risk_order(cfg, settings.given)
+    if cfg.capitalize and not cfg.detokenize:
+        raise InputError("capitalize=true would change nothing without detokenize=true")
     dataset = dataset_of_run(cfg)
     batches: Iterable[list[Source]] = _read_sources(cfg, dataset)
     total = None

@@ -12,7 +12,13 @@ FORMS: Final = ("png", "svg", "pdf")
 
 @contextmanager
 def picture(
-    output: IO[bytes], form: str, rows: int = 1, columns: int = 1, **options: Any
+    output: IO[bytes],
+    form: str,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    caption: str = "",
+    **options: Any,
 ) -> Iterator[tuple[Any, Any]]:
     """Give a figure and its axes to draw on, and write it; the same drawing gives the same bytes.
 
@@ -22,6 +28,8 @@ def picture(
     form : {"png", "svg", "pdf"}
     rows, columns : int
         Of axes.
+    caption : str
+        Lines below them, such as what letters stand for.
     options
         Of `matplotlib.pyplot.subplots`.
     """
@@ -33,6 +41,8 @@ def picture(
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
+    if caption:
+        figure.supxlabel(caption, x=0.01, ha="left", fontsize="small")
     try:
         yield figure, axes
         # The day is no result, and nothing is loaded from the addresses that matplotlib names.

@@ -55,7 +55,8 @@ FAULTS: Final = {
     ),
     kernels.EMPTY_HYPOTHESIS: (
         "with an empty hypothesis",
-        "the hypothesis is empty; remove the line, or leave such lines out with on_error=skip",
+        "the hypothesis is empty; remove the line (tuning and rerank leave such lines out with "
+        "on_error=skip)",
     ),
     kernels.NO_LABEL: (
         "with a nameless value",
@@ -334,7 +335,7 @@ class ListAssembler:
                 raise InputError(
                     f"this list is of sentence {numbers[slot]}, and sentence "
                     f"{before[slot] + 1} has none; sentences are numbered from 0 without gaps "
-                    "(on_error=skip leaves sentences without a list out)",
+                    "(tuning and rerank leave sentences without a list out with on_error=skip)",
                     path=self._path,
                     line=int(line[slot]),
                 )
