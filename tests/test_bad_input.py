@@ -338,6 +338,16 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         {},
         ["exists and holds no model; choose another folder, or remove it"],
     ),
+    "a feature of the decoder's in a grammar": (
+        TUNE,
+        {"grammar": f"{GRAMMAR}[X] ||| c ||| z ||| EgivenF=-1 PassThrough=1\n"},
+        ["grammar:4: the grammar has a feature PassThrough, and the decoder counts one of this"],
+    ),
+    "a feature of the decoder's to translate with": (
+        TRANSLATE,
+        {"grammar": GRAMMAR.replace("EgivenF=-0.2", "WordPenalty=-1 Glue=1")},
+        ["grammar:2: the grammar has a feature WordPenalty, and", "or give it another name"],
+    ),
     # Combinations
     "the bitext with a grammar from a file": (
         [*TUNE, "tuner.tune_on=train"],

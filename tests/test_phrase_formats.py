@@ -273,6 +273,24 @@ def test_all_of_moses_own(shared):
         ("Distortion\n", "Distortion name=D\n", 14, "Distortion must be called Distortion0; rem"),
         ("name=LM1", "name=TranslationModel0", 15, "a second feature is called TranslationModel0"),
         ("path=table.gz", "path=table.gz path=b", 12, "path= stands here twice; leave one of"),
+        (
+            "name=LexicalReordering0",
+            "name=LM0",
+            13,
+            "the decoder has a feature LM0 itself; give Lex",
+        ),
+        (
+            "name=TranslationModel0",
+            "name=WordPenalty0",
+            12,
+            "the decoder has a feature WordPenalty0",
+        ),
+        (
+            "name=LM1",
+            "name=Distortion0",
+            15,
+            "the decoder has a feature Distortion0 itself; give K",
+        ),
         ("LM1= 0.5", "LM1= 0.5\nLM1= 0.5", 24, "LM1 has weights already; remove one line"),
     ],
 )

@@ -20,6 +20,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
+from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.kbest.lists import KBest, KBestLists, Source
@@ -87,7 +88,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     model, templates, max_words, unique, threads
         As `HieroDecoder` takes them.
     own_names : sequence of str
-        The decoder's dense features, behind those of the grammar.
+        The decoder's dense features, behind those of the grammar, which has none of these names.
     longest : int
         Words that a rule may cover.
     orientations : sequence of str
@@ -104,6 +105,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     ValueError
         A limit is below 1 or absurdly large, `unknown` is neither, or a template needs what is not
         there (`RuleFeatures`).
+    InputError
+        The grammar has a feature with the name of one of the decoder's; file and line are named
+        where a file names it.
     """
 
     k: int
@@ -143,6 +147,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.unknown = unknown
         self.seconds = seconds
         self.words = self.grammar.target_words
+        _check_names(self.grammar, own_names)
         self.dense_names = [*self.grammar.dense_names, *own_names]
         self.features = Vocabulary(self.dense_names)
         self._longest = longest
@@ -389,6 +394,19 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             known = np.concatenate([known, self.models[m].word_ids(new)])
             self._lm_words[m] = known
         return known
+
+
+def _check_names(grammar: Grammar, own_names: Sequence[str]) -> None:
+    """Refuse a grammar that has a feature of the decoder's: one name has one weight."""
+    taken = [name for name in grammar.dense_names if name in own_names]
+    if taken:
+        path, line = grammar.feature_places.get(taken[0], (None, None))
+        raise InputError(
+            f"the grammar has a feature {taken[0]}, and the decoder counts one of this name itself "
+            f"({', '.join(own_names)}); leave it out of the grammar, or give it another name",
+            path=path,
+            line=line,
+        )
 
 
 def _uncovered(words: Int32, symbols: Int32) -> Bool:

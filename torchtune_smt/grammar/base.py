@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
+from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -56,6 +58,8 @@ class Grammar(ABC):
         if nobody knows them.
     rule_alignment : int32 [rules], optional
         Which of them a rule has; None: each has its own, in their order.
+    feature_places : mapping of str to (Path, int)
+        The file and the line where a feature is named first, of those that a file names.
     """
 
     gaps: ClassVar[bool] = True
@@ -63,6 +67,7 @@ class Grammar(ABC):
     point_begin: Int64 | None = None
     points: Int32 | None = None
     rule_alignment: Int32 | None = None
+    feature_places: Mapping[str, tuple[Path, int]] = MappingProxyType({})
 
     source_words: Vocabulary
     target_words: Vocabulary

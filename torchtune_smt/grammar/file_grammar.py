@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +48,8 @@ class FileGrammar(Grammar):
     rank_by : str, optional
         The feature whose largest values come first among the rules of a source side. The given
         order by default.
+    feature_places : mapping of str to (Path, int), optional
+        See `Grammar`.
 
     Attributes
     ----------
@@ -65,6 +69,7 @@ class FileGrammar(Grammar):
         *,
         table_limit: int | None = None,
         rank_by: str | None = None,
+        feature_places: Mapping[str, tuple[Path, int]] | None = None,
     ) -> None:
         if table_limit is not None and table_limit < 1:
             raise ValueError(f"table_limit must be 1 or more, not {table_limit}")
@@ -72,6 +77,7 @@ class FileGrammar(Grammar):
             raise ValueError(f"rank_by: no feature {rank_by!r} among {', '.join(dense_names)}")
         self.source_words, self.target_words = source.words, target.words
         self.dense_names = list(dense_names)
+        self.feature_places = dict(feature_places or {})
         self.table_limit = NO_LIMIT if table_limit is None else table_limit
 
         n_rules = source.begin.size - 1

@@ -188,9 +188,20 @@ def _build(
             dense,
             table_limit=table_limit,
             rank_by=rank_by,
+            feature_places=_places(text, names[:n_names], path),
         )
     except ValueError as error:
         raise InputError(str(error), path=path) from None
+
+
+def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]]:
+    """Return the line of each name, given the spans where each first stands, in their order."""
+    places, line, read = {}, 1, 0
+    for begin, end in names.tolist():
+        line += int(np.count_nonzero(text[read:begin] == ord("\n")))
+        read = begin
+        places[bytes(text[begin:end]).decode()] = (path, line)
+    return places
 
 
 def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:

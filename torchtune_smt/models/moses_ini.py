@@ -111,8 +111,9 @@ def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
     ------
     InputError
         The file is missing or bad, has a section that is read twice or one without its value, names
-        a feature twice, one that is not supported or a binary table, or a feature has no weights,
-        or not as many as it has scores, or weights are those of none.
+        a feature twice, one that is not supported or a binary table, a feature is called as one
+        that the decoder has itself, or has no weights, or not as many as it has scores, or weights
+        are those of none.
     """
     return _Reader(Path(path)).read()
 
@@ -160,6 +161,12 @@ def write_moses_ini(
             values = (weights.get(f"{label}_{i}", 0.0) for i in range(width))
             numbers = " ".join(map(repr, map(float, values)))
             file.write(f"{renamed.get(label, label)}= {numbers}\n")
+
+
+def _kept_names(kind: str) -> list[str]:
+    """Return the names that a feature of some kind, which is no penalty, may not have."""
+    kept = [f"{penalty}0" for penalty in _PENALTIES]
+    return kept if kind in _LANGUAGE_MODELS else [*kept, LANGUAGE_MODEL]
 
 
 def _with_absolute_path(line: str, ini: MosesIni) -> str:
@@ -273,6 +280,9 @@ class _Reader:
             if kind in _PENALTIES and name != f"{kind}0":
                 message = f"{kind} must be called {kind}0; remove name={name}, in [weight] as well"
                 raise self._error(message, line)
+            if kind not in _PENALTIES and name in _kept_names(kind):
+                message = f"the decoder has a feature {name} itself; give {kind} another name="
+                raise self._error(f"{message}, in [weight] as well", line)
             if any(feature.name == name for feature in features):
                 raise self._error(f"a second feature is called {name}; give it another name", line)
             features.append(Feature(kind, name, settings, line))
