@@ -15,6 +15,7 @@ from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.models.ini_lines import content, header
 
 # Features of one value that the decoder has itself, and those of a model's parts.
 _PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Distortion")
@@ -150,8 +151,8 @@ def write_moses_ini(
     moved = Path(path).resolve().parent != ini.path.resolve().parent
     with atomic_writer(path) as file:
         for line in read_lines(ini.path):
-            if header := re.fullmatch(r"\s*\[(.+)\]\s*", line):
-                section = header[1]
+            begun = header(line)
+            section = section if begun is None else begun
             if section not in ("weight", "weight-file"):
                 file.write((_with_absolute_path(line, ini) if moved else line) + "\n")
         if weight_file is not None:
@@ -186,11 +187,11 @@ class _Reader:
         self.begin: dict[str, int] = {}
         name = None
         for number, line in enumerate(read_lines(path), start=1):
-            text = line.split("#", 1)[0].strip(" \t")
+            text, begun = content(line), header(line)
             if not text:
                 continue
-            if text.startswith("[") and text.endswith("]"):
-                name = text[1:-1]
+            if begun is not None:
+                name = begun
                 if name in self.begin and name in _READ:
                     message = f"a second [{name}] (the first is in line {self.begin[name]})"
                     raise self._error(f"{message}; leave one of them", number)
