@@ -68,6 +68,7 @@ def without_lines(ini: MosesIni) -> MosesIni:
         path=Path(),
         weights={},
         weight_file=None,
+        weight_lines={},
         phrases=bare(ini.phrases),
         language_model=bare(ini.language_model),
         reordering=bare(ini.reordering),

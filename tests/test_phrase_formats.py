@@ -33,12 +33,17 @@ ein ||| one ||| 0.2 0.2 0.6 0.2 0.6 0.2
 nun ||| ||| 0.2 0.2 0.6 0.2 0.6 0.2
 """
 TYPE = "wbe-msd-bidirectional-fe-allff"
+ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
 
 
 def written(path: Path, text: str) -> Path:
     data = text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def no_bitext():
+    pytest.fail("no bitext is needed")
 
 
 def entries(table) -> dict[tuple[str, str], list[float]]:
@@ -346,10 +351,9 @@ def test_weights_of_a_moses_ini(tmp_path):
 def test_the_model_of_a_moses_ini(tmp_path):
     written(tmp_path / "table.gz", PHRASES)
     written(tmp_path / "reordering", REORDERING)
-    arpa = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
-    written(tmp_path / "lm.arpa", arpa)
+    written(tmp_path / "lm.arpa", ARPA)
     ini = written(tmp_path / "moses.ini", INI)
-    model = MosesModel(str(ini)).open(lambda: pytest.fail("no bitext is needed"))
+    model = MosesModel(str(ini)).open(no_bitext)
     assert len(model.grammar) == 4
     assert model.grammar_part.name == str(tmp_path / "table.gz")
     # The decoder's limits are those of the file, unless its own options say otherwise.
@@ -360,4 +364,22 @@ def test_the_model_of_a_moses_ini(tmp_path):
         HieroDecoder(model)
     written(tmp_path / "lm.arpa", "mmap lm http://kheafield.com/code format version 5\n")
     with pytest.raises(InputError, match="is a binary language model"):
-        MosesModel(str(ini)).open(lambda: pytest.fail("no bitext is needed"))
+        MosesModel(str(ini)).open(no_bitext)
+
+
+@pytest.mark.parametrize("weights", ["0.1 0.2 0.3", "0.1 0.2 0.3 0.4 0.5"])
+def test_weights_for_other_scores_than_those_of_the_table(tmp_path, weights):
+    """Without num-features= the table says how many there are."""
+    written(tmp_path / "table.gz", PHRASES)
+    written(tmp_path / "reordering", REORDERING)
+    written(tmp_path / "lm.arpa", ARPA)
+    text = INI.replace("num-features=4 ", "")
+    ini = written(tmp_path / "moses.ini", text)
+    assert len(MosesModel(str(ini)).open(no_bitext).grammar) == 4
+    written(ini, text.replace("0.1 0.2 0.3 0.4", weights))
+    with pytest.raises(InputError) as error:
+        MosesModel(str(ini)).open(no_bitext)
+    assert str(error.value) == (
+        f"{ini}:20: TranslationModel0 has {len(weights.split())} weights, and "
+        f"{tmp_path / 'table.gz'} has 4 scores; give each its weight"
+    )

@@ -83,6 +83,7 @@ class MosesModel(ModelSource):
             reordering_name="" if ini.reordering is None else ini.reordering.name,
             rule_counts=self.rule_counts,
         )
+        ini.check_scores(table.dense_names, phrases)
         language_model = NgramModel.load(arpa, may_write=may_write)
         return Model(
             table,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -76,6 +77,8 @@ class MosesIni:
         Sparse weights.
     limits : dict of int
         What it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
+    weight_lines : dict of int
+        Where ``[weight]`` has those of a feature, by `Feature.name`.
     """
 
     path: Path
@@ -85,6 +88,7 @@ class MosesIni:
     weights: Mapping[str, float]
     weight_file: Path | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
+    weight_lines: Mapping[str, int] = field(default_factory=dict)
 
     def file_of(self, feature: Feature) -> Path:
         """Return the file of a feature; relative paths begin at the folder of the ini file.
@@ -99,6 +103,35 @@ class MosesIni:
                 f"{feature.kind} has no path=; name its file", path=self.path, line=feature.line
             )
         return self.path.parent / feature.settings["path"]
+
+    def check_scores(self, names: Container[str], table: Path) -> None:
+        """Check that each score of the phrase table has a weight, and each weight a score.
+
+        A line with ``num-features=`` says how many there are; without it, the table alone does.
+
+        Parameters
+        ----------
+        names : container of str
+            The features of the table.
+        table : Path
+
+        Raises
+        ------
+        InputError
+            There are more of either.
+        """
+        label = self.phrases.name
+        scores, weights = (
+            next(i for i in itertools.count() if f"{label}_{i}" not in there)
+            for there in (names, self.weights)
+        )
+        if scores != weights:
+            raise InputError(
+                f"{label} has {weights} weights, and {table} has {scores} scores; give each its "
+                "weight",
+                path=self.path,
+                line=self.weight_lines[label],
+            )
 
 
 def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
@@ -185,6 +218,7 @@ class _Reader:
         self.path = path
         self.sections: dict[str, list[tuple[str, int]]] = {}
         self.begin: dict[str, int] = {}
+        self._weight_lines: dict[str, int] = {}
         name = None
         for number, line in enumerate(read_lines(path), start=1):
             text, begun = content(line), header(line)
@@ -236,6 +270,7 @@ class _Reader:
             self._weights(features),
             weight_file,
             limits,
+            self._weight_lines,
         )
 
     def _error(self, message: str, line: int | None = None) -> InputError:
@@ -334,7 +369,7 @@ class _Reader:
     def _weights(self, features: list[Feature]) -> dict[str, float]:
         """Return the dense weights."""
         weights: dict[str, float] = {}
-        given: set[str] = set()
+        given = self._weight_lines
         named = {feature.name: feature for feature in features}
         for text, line in self._lines("weight"):
             label, equals, rest = text.partition("=")
@@ -348,7 +383,7 @@ class _Reader:
                 raise self._error(message, line)
             if label in given:
                 raise self._error(f"{label} has weights already; remove one line", line)
-            given.add(label)
+            given[label] = line
             values = split_words(rest)
             wanted = self._width(named[label])
             if not values or (wanted is not None and len(values) != wanted):
