@@ -231,3 +231,49 @@ def test_tuning_from_a_moses_ini(moses: Path) -> None:
     assert outcome.err == (
         "error: moses.ini:9: the feature LM0 has no weights; add `LM0= ...` to [weight]\n"
     )
+
+
+# The names of the features are those that Moses gives where there is no name=.
+NAMELESS = INI.replace("name=TranslationModel0 ", "").replace(
+    "TranslationModel0", "PhraseDictionaryMemory0"
+)
+
+
+def test_weights_that_have_no_effect_on_translations(moses: Path) -> None:
+    """As of a name with a typing error; sparse features that no sentence has are no such."""
+    options = [*MOSES, "input=dev.de", "weights=w"]
+    (moses / "w").write_text("LM0_0 0.5\nTranslationMode0_0 3\nrule_id:never~met 100\n")
+    told = "w: {} of 3 weights are left out, as their features, such as TranslationMode0_0, are not"
+    outcome = run_command("translate", *options, "features=dense", folder=moses).check()
+    assert f"{told.format(2)} in use here\n" in outcome.err
+    assert "left out" not in outcome.out
+    outcome = run_command("translate", *options, "features=rule_id", folder=moses).check()
+    assert f"{told.format(1)} in use here\n" in outcome.err
+    (moses / "w").write_text("LM0_0 0.5\nrule_id:never~met 100\n")
+    outcome = run_command("translate", *options, "features=rule_id", folder=moses).check()
+    assert "left out" not in outcome.err
+
+
+def test_weights_of_a_moses_ini_with_other_names(moses: Path) -> None:
+    (moses / "nameless.ini").write_text(NAMELESS)
+    options = [*DATA, "decoder=phrase", "model=moses", "model.ini=nameless.ini", "input=dev.de"]
+    outcome = run_command("translate", *options, "weights=moses.ini", folder=moses).check()
+    assert "moses.ini: 1 of 6 weights are left out, as their features, such as Translat" in (
+        outcome.err
+    )
+    outcome = run_command("translate", *options, "weights=nameless.ini", folder=moses).check()
+    assert "left out" not in outcome.err
+
+
+def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
+    (moses / "moses.ini").write_text(NAMELESS)
+    options = [*MOSES, "data.dev=[dev.de,dev.en]", "data.test=null", "tuner.epochs=1"]
+    options += ["features=dense", "overwrite=true", "hydra.run.dir=part"]
+    told = "init.values has no weight for 1 of 6 dense features, such as PhraseDictionaryMemory0_0"
+    for start in ("init=moses", "init=default"):
+        outcome = run_command("train", *options, start, folder=moses).check()
+        assert f"{told}, which start at 0; give one with +init.values.PhraseD" in outcome.out
+    more = "+init.values.PhraseDictionaryMemory0_0=0.2"
+    for start in (["init=zero"], ["init=moses", more]):
+        outcome = run_command("train", *options, *start, folder=moses).check()
+        assert "init.values has no weight" not in outcome.out

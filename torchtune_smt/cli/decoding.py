@@ -26,6 +26,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.weight_files import read_any_weights
 from torchtune_smt.runs.folder import COMPOUNDS
+from torchtune_smt.tuners.start import features_in_use
 
 
 def dataset_of_run(cfg: DictConfig) -> Dataset:
@@ -49,6 +50,8 @@ def open_tuned(
 ) -> Tuned:
     """Return the decoder and the weights that ``translate`` is configured with.
 
+    How many weights are of features that the decoder does not have is said: they have no effect.
+
     Parameters
     ----------
     more : sequence of RuleTemplate
@@ -66,16 +69,16 @@ def open_tuned(
         source: ModelSource = make(cfg, "model", "open")
         said = announcement(cfg)
         if said is not None:
-            print(said, file=sys.stderr, flush=True)
+            _tell(said)
 
         def bitext() -> Corpus:
             found = dataset.require("train", training=True)
-            print(f"training bitext: {found.summary()}", file=sys.stderr)
+            _tell(f"training bitext: {found.summary()}")
             return found
 
         found = source.open(
             bitext,
-            report=lambda line: print(line, file=sys.stderr),
+            report=_tell,
             compare_bitext=False,
             may_write=settings.may_write_model,
         )
@@ -99,9 +102,15 @@ def open_tuned(
             "has no weight for any dense feature of this model; was it made with another one?",
             path=cfg.weights,
         )
+    features_in_use(cfg.weights, weights.features, decoder, _tell)
     # Rows of features are written in this order.
     decoder.features.intern(weights.features.names(range(len(weights))))
     return Tuned(decoder, weights)
+
+
+def _tell(line: str) -> None:
+    """Print what a user is told: the standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:

@@ -143,6 +143,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]
         self.templates = list(templates)
+        self._template_names = frozenset(template.name for template in self.templates)
         self.unique = unique
         self.unknown = unknown
         self.seconds = seconds
@@ -194,7 +195,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     def has_feature(self, name: str) -> bool:
         """Return whether a feature is dense, or of one of the templates."""
-        return name in self.dense_names or template_of(name) in {t.name for t in self.templates}
+        return template_of(name) in self._template_names or name in self.dense_names
 
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None

@@ -7,6 +7,8 @@ from itertools import compress
 
 import numpy as np
 
+from torchtune_smt.core.arrays import Bool
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.models.weight_files import read_any_weights
@@ -28,6 +30,23 @@ def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] =
         The file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
     names, values = read_any_weights(path)
+    there = features_in_use(path, names, decoder, report)
+    weights = Weights(decoder.dense_names)
+    weights.set(list(compress(names.names(range(len(names))), there)), values[there])
+    decoder.check_start(weights, path)
+    return weights
+
+
+def features_in_use(
+    path: str, names: Vocabulary, decoder: Decoder, report: Callable[[str], None]
+) -> Bool:
+    """Return which features of a weights file, bool [names], a decoder may give.
+
+    Parameters
+    ----------
+    report : callable
+        Told how many others there are, unless all are.
+    """
     named = names.names(range(len(names)))
     there = np.array([decoder.has_feature(name) for name in named], np.bool_)
     if there.any() and not there.all():
@@ -36,14 +55,18 @@ def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] =
             f"{path}: {others.size:,} of {len(names):,} weights are left out, as their features, "
             f"such as {named[others[0]]}, are not in use here"
         )
-    weights = Weights(decoder.dense_names)
-    weights.set(list(compress(named, there)), values[there])
-    decoder.check_start(weights, path)
-    return weights
+    return there
 
 
-def weights_of_values(values: Mapping[str, float], decoder: Decoder) -> Weights:
+def weights_of_values(
+    values: Mapping[str, float], decoder: Decoder, report: Callable[[str], None] = print
+) -> Weights:
     """Return weights of the features that a decoder knows before it decodes; 0 for others.
+
+    Parameters
+    ----------
+    report : callable
+        Told if some dense features have no value, and others have one.
 
     Raises
     ------
@@ -55,4 +78,11 @@ def weights_of_values(values: Mapping[str, float], decoder: Decoder) -> Weights:
     weights.set(list(known), list(known.values()))
     if values and not known:
         decoder.check_start(weights, None)
+    missing = [name for name in decoder.dense_names if name not in known]
+    if known and missing:
+        report(
+            f"init.values has no weight for {len(missing):,} of {len(decoder.dense_names):,} "
+            f"dense features, such as {missing[0]}, which start at 0; give one with "
+            f"+init.values.{missing[0]}=VALUE, or all with init=file init.file=WEIGHTS"
+        )
     return weights
