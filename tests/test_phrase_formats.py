@@ -355,7 +355,8 @@ def test_the_model_of_a_moses_ini(tmp_path):
     ini = written(tmp_path / "moses.ini", INI)
     model = MosesModel(str(ini)).open(no_bitext)
     assert len(model.grammar) == 4
-    assert model.grammar_part.name == str(tmp_path / "table.gz")
+    tables = f"{tmp_path / 'table.gz'} with {tmp_path / 'reordering'}"
+    assert model.grammar_part.name == f"{tables} as {TYPE}"
     # The decoder's limits are those of the file, unless its own options say otherwise.
     decoder = PhraseDecoder(model, stack_size=7)
     assert (decoder.distortion_limit, decoder.table_limit) == (6, 30)

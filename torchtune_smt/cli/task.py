@@ -164,8 +164,21 @@ def open_decoder(
 
 
 def model_digests(model: Model | None) -> list[str]:
-    """Return what tells a model from others."""
-    return [] if model is None else [model.grammar_part.digest, model.language_model_part.digest]
+    """Return what tells a model from others, its limits of the search among that."""
+    if model is None:
+        return []
+    limits = [f"{name}={limit}" for name, limit in sorted(model.limits.items())]
+    return [model.grammar_part.digest, model.language_model_part.digest, *limits]
+
+
+def limits_of(model: Model | None, decoder: DictConfig) -> dict[str, str]:
+    """Return the limits of the search that a model gives, and no option, as a run records them."""
+    limits = {} if model is None else model.limits
+    return {
+        f"{name} of the model": str(limit)
+        for name, limit in limits.items()
+        if decoder.get(name) is None
+    }
 
 
 def _open_decoder(

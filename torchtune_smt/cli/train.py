@@ -27,7 +27,7 @@ from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.cli.systems import WITHOUT_EFFECT
-from torchtune_smt.cli.task import evaluate_start, open_task
+from torchtune_smt.cli.task import evaluate_start, limits_of, open_task
 from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.workers import serve_workers
@@ -104,6 +104,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
+    fingerprint |= limits_of(task.model, cfg.decoder)
     names = None
     if cfg.resume is not None:
         before = _scores_before(folder, sets)

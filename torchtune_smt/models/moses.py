@@ -11,11 +11,12 @@ import numpy as np
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Part, short
+from torchtune_smt.core.origin import Part, digest_of, short
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.textio import reading
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini, write_moses_ini
@@ -88,7 +89,7 @@ class MosesModel(ModelSource):
         return Model(
             table,
             language_model,
-            grammar_part=Part(str(phrases), short(file_checksum(phrases))),
+            grammar_part=_part(phrases, reordering, table.reordering),
             language_model_part=Part(str(arpa), short(language_model.checksum)),
             limits=ini.limits,
         )
@@ -116,6 +117,19 @@ class MosesModel(ModelSource):
         if not path.exists() and path.with_name(path.name + ".gz").exists():
             path = path.with_name(path.name + ".gz")
         return path
+
+
+def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -> Part:
+    """Return what weights belong to: the tables, and what the scores of reordering mean."""
+    content = file_checksum(phrases)
+    if reordering is None or kind is None:
+        return Part(str(phrases), short(content))
+    # Types that are all the same to a decoder are one.
+    meaning = [kind.kind, kind.hierarchical, kind.backward, kind.forward, kind.target]
+    return Part(
+        f"{phrases} with {reordering} as {kind.name}",
+        digest_of([content, file_checksum(reordering), meaning]),
+    )
 
 
 def _check_text(path: Path) -> None:
