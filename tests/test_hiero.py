@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +26,7 @@ from lm_reference import DictModel, dict_models, to_ngrams
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.deadline import deadline
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import extract_grammar
@@ -543,6 +546,15 @@ def test_a_search_with_time_enough(toy, toy_sources):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match="seconds must be above 0, or null, not 0"):
         toy(seconds=0)
+
+
+@pytest.mark.parametrize("seconds", [1e10, math.inf])
+def test_more_time_than_a_timer_can_wait(seconds):
+    before = set(threading.enumerate())
+    with deadline(seconds) as stop:
+        (timer,) = set(threading.enumerate()) - before
+        assert timer.interval == threading.TIMEOUT_MAX
+        assert not stop.any()
 
 
 @pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])

@@ -22,14 +22,14 @@ def deadline(seconds: float | None) -> Iterator[UInt8]:
     Parameters
     ----------
     seconds : float, optional
-        From now on; never by default.
+        From now on; never by default. More than `threading.TIMEOUT_MAX`, which is years, is that.
     """
     stop = np.zeros(1, np.uint8)
     if seconds is None:
         yield stop
         return
     # Kernels do not hold the GIL, so the timer's thread can run.
-    timer = threading.Timer(seconds, stop.fill, [1])
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop.fill, [1])
     timer.daemon = True
     timer.start()
     try:
