@@ -104,3 +104,23 @@ def test_a_comment_behind_the_name_of_a_section(tmp_path: Path, comment: str) ->
     tuned = read_moses_ini(tmp_path / "tuned.ini")
     assert tuned.limits == ini.limits == {"distortion_limit": 6, "table_limit": 30}
     assert {name: value for name, value in tuned.weights.items() if value} == {"LM0_0": 9.0}
+
+
+def test_penalties_that_have_a_weight_are_added(tmp_path: Path) -> None:
+    """The decoder has all of them, and so has Moses where [feature] names them."""
+    kept = ("PhraseDictionaryMemory", "LexicalReordering", "KENLM", "R=", "LM1=")
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{line}\n" for line in SECTIONS[name] if line.startswith(kept))
+        for name in ("feature", "weight")
+    )
+    (tmp_path / "moses.ini").write_text(text)
+    ini = read_moses_ini(tmp_path / "moses.ini")
+    weights = {**dict.fromkeys(ini.weights, 0.5), "PhrasePenalty0_0": 0.25, "Distortion0_0": 0.0}
+    weights["UnknownWordPenalty0_0"] = 2.0
+    write_moses_ini(tmp_path / "tuned.ini", ini, weights)
+    tuned = read_moses_ini(tmp_path / "tuned.ini")
+    assert tuned.weights == {name: value for name, value in weights.items() if value}
+    assert without_lines(tuned) == without_lines(ini)
+    lines = (tmp_path / "tuned.ini").read_text().splitlines()
+    assert lines.count("PhrasePenalty") == lines.count("UnknownWordPenalty") == 1
+    assert not {"WordPenalty", "Distortion"} & set(lines)

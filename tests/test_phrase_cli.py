@@ -277,3 +277,21 @@ def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
     for start in (["init=zero"], ["init=moses", more]):
         outcome = run_command("train", *options, *start, folder=moses).check()
         assert "init.values has no weight" not in outcome.out
+
+
+def test_penalties_that_the_model_does_not_name(moses: Path) -> None:
+    """The decoder has them all the same, and the moses.ini of the run has their weights."""
+    lines = INI.splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith(("PhrasePenalty", "Distortion")))
+    (moses / "moses.ini").write_text(text)
+    options = [*MOSES, "init=moses", "data.dev=[dev.de,dev.en]", "data.test=null"]
+    options += ["tuner.epochs=1", "hydra.run.dir=added", "features=dense"]
+    outcome = run_command("train", *options, folder=moses).check()
+    assert "no moses.ini is written" not in outcome.out
+    found = weights_of(moses / "added" / "weights.txt.gz")
+    assert {"PhrasePenalty0_0", "Distortion0_0"} <= found.keys()
+    tuned = read_moses_ini(moses / "added" / "moses.ini")
+    assert {name: value for name, value in tuned.weights.items() if value} == found
+    given = [*MOSES, "model.ini=added/moses.ini", "weights=added/moses.ini", "input=dev.de"]
+    translated = run_command("translate", *given, folder=moses).check()
+    assert translated.out.splitlines() == read_lines(moses / "added" / "dev.translations.txt")

@@ -19,7 +19,13 @@ from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini, write_moses_ini
+from torchtune_smt.models.moses_ini import (
+    PENALTIES,
+    Feature,
+    MosesIni,
+    read_moses_ini,
+    write_moses_ini,
+)
 
 INI: Final = "moses.ini"
 
@@ -95,12 +101,15 @@ class MosesModel(ModelSource):
         )
 
     def export(self, folder: Path, weights: NamedWeights) -> str | None:
-        """Write ``moses.ini``: that of the model, with the tuned weights."""
+        """Write ``moses.ini``: that of the model, with the tuned weights.
+
+        Moses's penalties are the decoder's in any case, so it has those that have got a weight.
+        """
         ini = read_moses_ini(self.ini)
         values = weights.read(None, np.arange(len(weights.features)))
         active = np.flatnonzero(values)
         tuned = dict(zip(weights.features.names(active), values[active].tolist(), strict=True))
-        more = [name for name in tuned if name not in ini.weights]
+        more = [name for name in tuned if name not in ini.weights and name not in PENALTIES]
         if more:
             return (
                 f"no {INI} is written: {len(more):,} features with a weight, such as {more[0]}, "

@@ -20,6 +20,8 @@ from torchtune_smt.models.ini_lines import content, header
 
 # Features of one value that the decoder has itself, and those of a model's parts.
 _PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Distortion")
+PENALTIES: Final = {f"{kind}0_0": kind for kind in _PENALTIES}
+"""Moses's own features, which need no file, by the names that the decoder has for them."""
 _LANGUAGE_MODELS: Final = ("KENLM", "SRILM", "IRSTLM", "RANDLM")
 _BINARY: Final = {
     "PhraseDictionaryCompact": "a compact phrase table (processPhraseTableMin)",
@@ -161,6 +163,7 @@ def write_moses_ini(
     """Write a configuration file like another one, with other weights.
 
     What else the other one says stays as it is; in another folder, relative paths become absolute.
+    `PENALTIES` that have a weight, and that the other one lacks, are added to its features.
 
     Parameters
     ----------
@@ -179,6 +182,8 @@ def write_moses_ini(
     for name in ini.weights:
         label = name.rpartition("_")[0]
         widths[label] = widths.get(label, 0) + 1
+    added = [n for n in PENALTIES if n not in ini.weights and weights.get(n, 0.0) != 0.0]
+    widths |= {name.removesuffix("_0"): 1 for name in added}
     renamed = {LANGUAGE_MODEL: ini.language_model.name}
     section = ""
     moved = Path(path).resolve().parent != ini.path.resolve().parent
@@ -188,6 +193,8 @@ def write_moses_ini(
             section = section if begun is None else begun
             if section not in ("weight", "weight-file"):
                 file.write((_with_absolute_path(line, ini) if moved else line) + "\n")
+            if begun == "feature":
+                file.writelines(f"{PENALTIES[name]}\n" for name in added)
         if weight_file is not None:
             file.write(f"[weight-file]\n{weight_file}\n\n")
         file.write("[weight]\n")
