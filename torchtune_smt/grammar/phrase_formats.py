@@ -24,6 +24,7 @@ from torchtune_smt.grammar.phrase_table import (
     RULE_COUNT,
     UNIQUE_RULE,
     PhraseTable,
+    no_count,
     reordering_names,
 )
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -124,6 +125,7 @@ def read_phrase_table(
         kind = ReorderingType.parse(reordering_type)
         columns.append(_reordering_of(table, path, kind, Path(reordering)))
         names += reordering_names(kind, reordering_name)
+    uncounted = _uncounted(table)
     result = PhraseTable(
         table.source,
         table.target,
@@ -132,7 +134,8 @@ def read_phrase_table(
         reordering=kind,
         point_begin=table.point_begin if table.points.size else None,
         points=table.points,
-        counts=table.counts if (table.counts > 0.0).all() else None,
+        counts=table.counts if uncounted is None else None,
+        uncounted=None if uncounted is None else (path, uncounted),
     )
     if result.n_duplicates:
         logger.warning(
@@ -255,15 +258,17 @@ def _logarithms(table: _Table, path: Path) -> Float64:
     return np.log(checked_probabilities(table.values.ravel(), begin, path)).reshape(lines, columns)
 
 
+def _uncounted(table: _Table) -> int | None:
+    """Return the first line without a joint count; None if all have one."""
+    lacking = np.flatnonzero(table.counts <= 0.0)
+    return int(lacking[0]) + 1 if lacking.size else None
+
+
 def _rule_counts(table: _Table, path: Path) -> Float64:
     """Return the logarithm of each pair's count, and whether it is 1."""
-    bad = np.flatnonzero(table.counts <= 0.0)
-    if bad.size:
-        raise InputError(
-            "has no positive third count behind the alignment, and rule_counts needs it",
-            path=path,
-            line=int(bad[0]) + 1,
-        )
+    line = _uncounted(table)
+    if line is not None:
+        raise no_count(path, line, "rule_counts")
     return np.stack([np.log(table.counts), (table.counts == 1.0).astype(np.float64)], axis=1)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import places_of
 from torchtune_smt.grammar.file_grammar import FileGrammar, Side
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -34,6 +37,8 @@ class PhraseTable(FileGrammar):
         Word alignment of each phrase pair: places of a source and of a target word.
     counts : float64 [phrases], optional
         How often each occurred.
+    uncounted : (Path, int), optional
+        Where the first line is that does not say so, if that is why there are no counts.
 
     Attributes
     ----------
@@ -55,17 +60,37 @@ class PhraseTable(FileGrammar):
         point_begin: Int64 | None = None,
         points: Int32 | None = None,
         counts: Float64 | None = None,
+        uncounted: tuple[Path, int] | None = None,
     ) -> None:
         super().__init__(source, target, dense_names, dense)
         self.reordering = reordering
         self._counts = None if counts is None else counts[self.given]
+        self._uncounted = uncounted
         if point_begin is not None and points is not None:
             self.point_begin, places = places_of(point_begin, self.given)
             self.points = points[places]
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return how often phrases occurred; see `Grammar`."""
+        """Return how often phrases occurred; see `Grammar`.
+
+        Raises
+        ------
+        InputError
+            A line of the table does not say so.
+        """
+        if self._uncounted is not None:
+            raise no_count(*self._uncounted, "min_count of a template")
         if self._counts is None:
             return super().rule_counts(rule)
         counts: Float64 = self._counts[rule]
         return counts
+
+
+def no_count(path: Path, line: int, what: str) -> InputError:
+    """Return the error of a line of a table that lacks what an option needs."""
+    return InputError(
+        f"has no positive third count behind the alignment, and {what} needs it; take a table with "
+        "the counts of all phrase pairs, as train-model.perl writes it, or leave that option out",
+        path=path,
+        line=line,
+    )
