@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.features import RuleId
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.lm.model import NgramModel
+from torchtune_smt.models.base import Model
 from torchtune_smt.models.moses import MosesModel
 from torchtune_smt.models.moses_ini import read_moses_ini, write_moses_ini
 from torchtune_smt.models.weight_files import read_any_weights
@@ -156,6 +160,23 @@ def test_a_reordering_table_of_another_type(tmp_path):
 def test_no_counts(tmp_path):
     with pytest.raises(InputError, match=r"table:4: has no positive third count"):
         read_phrase_table(written(tmp_path / "table", PHRASES), rule_counts=True)
+
+
+def test_min_count_without_counts(tmp_path):
+    """The line is named, though most have counts."""
+    path, arpa = written(tmp_path / "table", PHRASES), written(tmp_path / "lm.arpa", ARPA)
+    model = Model(read_phrase_table(path), NgramModel.load(arpa, may_write=False))
+    PhraseDecoder(model, templates=[RuleId()])
+    with pytest.raises(InputError) as error:
+        PhraseDecoder(model, templates=[RuleId(min_count=2)])
+    assert str(error.value) == (
+        f"{path}:4: has no positive third count behind the alignment, and min_count of a template "
+        "needs it; take a table with the counts of all phrase pairs, as train-model.perl writes "
+        "it, or leave that option out"
+    )
+    whole = written(tmp_path / "table", PHRASES.replace("1 1 1 1\n", "1 1 1 1 ||| ||| 1 1 1\n"))
+    model = Model(read_phrase_table(whole), model.language_model)
+    PhraseDecoder(model, templates=[RuleId(min_count=2)])
 
 
 @pytest.mark.parametrize("name", ["t.minphr", "t.binphr.idx"])
@@ -366,6 +387,37 @@ def test_the_model_of_a_moses_ini(tmp_path):
     written(tmp_path / "lm.arpa", "mmap lm http://kheafield.com/code format version 5\n")
     with pytest.raises(InputError, match="is a binary language model"):
         MosesModel(str(ini)).open(no_bitext)
+
+
+@pytest.mark.parametrize("kind", ["PhraseDictionaryCompact", "ProbingPT"])
+def test_the_text_of_a_binary_table(tmp_path, kind):
+    """What the file says of the table holds for its text, and its weights for anybody."""
+    written(tmp_path / "text", PHRASES)
+    written(tmp_path / "reordering", REORDERING)
+    written(tmp_path / "lm.arpa", ARPA)
+    text = INI.replace("PhraseDictionaryMemory", kind)
+    ini = written(tmp_path / "moses.ini", text)
+    names, _ = read_any_weights(ini)
+    assert "TranslationModel0_3" in names
+    model = MosesModel(str(ini), phrase_table=str(tmp_path / "text"))
+    opened = model.open(no_bitext)
+    assert opened.grammar.dense_names[:2] == ["TranslationModel0_0", "TranslationModel0_1"]
+    assert opened.limits["table_limit"] == 30
+    weights = Weights()
+    weights.set(["TranslationModel0_1"], [0.75])
+    (tmp_path / "run").mkdir()
+    assert model.export(tmp_path / "run", weights) is None
+    tuned = read_moses_ini(tmp_path / "run" / "moses.ini", binary=True)
+    assert tuned.phrases.kind == kind
+    assert tuned.weights["TranslationModel0_1"] == 0.75
+    with pytest.raises(InputError, match=r":12: .*gz; name it with model.phrase_table$"):
+        MosesModel(str(ini)).open(no_bitext)
+    written(ini, text.replace("num-features=4", "num-features=3").replace(" 0.4\n", "\n"))
+    with pytest.raises(InputError, match=r"text:1: has 4 scores, and not 3, as its settings say"):
+        model.open(no_bitext)
+    written(ini, text.replace(kind, "PhraseDictionaryMemory path=a\n" + kind, 1))
+    with pytest.raises(InputError, match=r":13: a second phrase table is not supported"):
+        model.open(no_bitext)
 
 
 @pytest.mark.parametrize("weights", ["0.1 0.2 0.3", "0.1 0.2 0.3 0.4 0.5"])

@@ -65,7 +65,7 @@ class MosesModel(ModelSource):
         may_write: bool = True,
     ) -> Model:
         """Read the files; see `ModelSource`."""
-        ini = read_moses_ini(self.ini)
+        ini = self._read_ini()
         phrases = self._file(ini, ini.phrases, self.phrase_table)
         arpa = self._file(ini, ini.language_model, self.language_model)
         _check_text(arpa)
@@ -105,7 +105,7 @@ class MosesModel(ModelSource):
 
         Moses's penalties are the decoder's in any case, so it has those that have got a weight.
         """
-        ini = read_moses_ini(self.ini)
+        ini = self._read_ini()
         values = weights.read(None, np.arange(len(weights.features)))
         active = np.flatnonzero(values)
         tuned = dict(zip(weights.features.names(active), values[active].tolist(), strict=True))
@@ -117,6 +117,9 @@ class MosesModel(ModelSource):
             )
         write_moses_ini(folder / INI, ini, tuned)
         return None
+
+    def _read_ini(self) -> MosesIni:
+        return read_moses_ini(self.ini, binary=self.phrase_table is not None)
 
     def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:
         """Return the file of a feature, or the one given in its place."""

@@ -29,6 +29,7 @@ _BINARY: Final = {
     "PhraseDictionaryOnDisk": "a binary phrase table (CreateOnDiskPt)",
     "ProbingPT": "a binary phrase table (CreateProbingPT)",
 }
+_PHRASES: Final = ("PhraseDictionaryMemory", *_BINARY)
 _LIMITS: Final = {
     "distortion-limit": "distortion_limit",
     "cube-pruning-pop-limit": "pop_limit",
@@ -136,12 +137,19 @@ class MosesIni:
             )
 
 
-def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
+def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> MosesIni:
     """Read the ``moses.ini`` of a phrase-based model.
 
     Read are ``[feature]`` (one phrase table, one language model, lexicalised reordering or none,
     and Moses's penalties), ``[weight]``, ``[weight-file]``, ``[distortion-limit]``,
     ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run.
+
+    Parameters
+    ----------
+    path : path
+    binary : bool
+        Whether the phrase table may be a binary one, as where its text is given by another option,
+        or weights alone are wanted.
 
     Raises
     ------
@@ -151,7 +159,7 @@ def read_moses_ini(path: str | os.PathLike[str]) -> MosesIni:
         that the decoder has itself, or has no weights, or not as many as it has scores, or weights
         are those of none.
     """
-    return _Reader(Path(path)).read()
+    return _Reader(Path(path)).read(binary)
 
 
 def write_moses_ini(
@@ -243,13 +251,14 @@ class _Reader:
             else:
                 self.sections[name].append((text, number))
 
-    def read(self) -> MosesIni:
+    def read(self, binary: bool) -> MosesIni:
         features = self._features()
         for feature in features:
-            if feature.kind in _BINARY:
+            if feature.kind in _BINARY and not binary:
                 message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
-                raise self._error(message + refusal(_BINARY[feature.kind]), feature.line)
-        phrases = self._only(features, ("PhraseDictionaryMemory",), "phrase table")
+                message += refusal(_BINARY[feature.kind])
+                raise self._error(f"{message}; name it with model.phrase_table", feature.line)
+        phrases = self._only(features, _PHRASES, "phrase table")
         language_model = self._only(features, _LANGUAGE_MODELS, "language model")
         reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
         if len(reordering) > 1:
@@ -312,7 +321,7 @@ class _Reader:
                 settings[key] = value
             number = counts.get(kind, 0)
             counts[kind] = number + 1
-            known = (*_PENALTIES, *_LANGUAGE_MODELS, *_BINARY, "PhraseDictionaryMemory")
+            known = (*_PENALTIES, *_LANGUAGE_MODELS, *_PHRASES)
             if kind not in (*known, "LexicalReordering"):
                 message = f"the feature {kind} is not supported; remove it and its weights"
                 raise self._error(message, line)
@@ -360,7 +369,7 @@ class _Reader:
         """Return how many weights a feature has; None if its line does not say."""
         text = feature.settings.get("num-features")
         said = None if text is None else self._integer(text, feature.line)
-        if feature.kind == "PhraseDictionaryMemory":
+        if feature.kind in _PHRASES:
             return said
         width = 1
         if feature.kind == "LexicalReordering":

@@ -36,7 +36,7 @@ def read_any_weights(path: str | os.PathLike[str]) -> tuple[Vocabulary, Float64]
     """
     if Path(path).suffix != ".ini":
         return read_weights(path)
-    ini = read_moses_ini(path)
+    ini = read_moses_ini(path, binary=True)
     names, values = Vocabulary(ini.weights), np.array(list(ini.weights.values()))
     if ini.weight_file is None:
         return names, values
