@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini, write_moses_ini
+from torchtune_smt.models.moses_ini import Feature, MosesIni, read_moses_ini
+from torchtune_smt.models.moses_ini_writing import write_moses_ini
 
 SECTIONS = {
     "input-factors": ["0"],

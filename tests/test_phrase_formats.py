@@ -21,7 +21,8 @@ from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
 from torchtune_smt.models.moses import MosesModel
-from torchtune_smt.models.moses_ini import read_moses_ini, write_moses_ini
+from torchtune_smt.models.moses_ini import read_moses_ini
+from torchtune_smt.models.moses_ini_writing import write_moses_ini
 from torchtune_smt.models.weight_files import read_any_weights
 
 PHRASES = """\

@@ -24,8 +24,8 @@ from torchtune_smt.models.moses_ini import (
     Feature,
     MosesIni,
     read_moses_ini,
-    write_moses_ini,
 )
+from torchtune_smt.models.moses_ini_writing import write_moses_ini
 
 INI: Final = "moses.ini"
 

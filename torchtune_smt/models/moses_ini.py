@@ -12,7 +12,7 @@ from typing import Final
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import finite_number, split_words
-from torchtune_smt.core.textio import atomic_writer, read_lines
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -162,68 +162,10 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     return _Reader(Path(path)).read(binary)
 
 
-def write_moses_ini(
-    path: str | os.PathLike[str],
-    ini: MosesIni,
-    weights: Mapping[str, float],
-    weight_file: str | None = None,
-) -> None:
-    """Write a configuration file like another one, with other weights.
-
-    What else the other one says stays as it is; in another folder, relative paths become absolute.
-    `PENALTIES` that have a weight, and that the other one lacks, are added to its features.
-
-    Parameters
-    ----------
-    ini : MosesIni
-    weights : mapping of str to float
-        Dense weights, called as in `MosesIni.weights`; 0 for those that are not mentioned.
-    weight_file : str, optional
-        File of the sparse weights, if there are any.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    widths: dict[str, int] = {}
-    for name in ini.weights:
-        label = name.rpartition("_")[0]
-        widths[label] = widths.get(label, 0) + 1
-    added = [n for n in PENALTIES if n not in ini.weights and weights.get(n, 0.0) != 0.0]
-    widths |= {name.removesuffix("_0"): 1 for name in added}
-    renamed = {LANGUAGE_MODEL: ini.language_model.name}
-    section = ""
-    moved = Path(path).resolve().parent != ini.path.resolve().parent
-    with atomic_writer(path) as file:
-        for line in read_lines(ini.path):
-            begun = header(line)
-            section = section if begun is None else begun
-            if section not in ("weight", "weight-file"):
-                file.write((_with_absolute_path(line, ini) if moved else line) + "\n")
-            if begun == "feature":
-                file.writelines(f"{PENALTIES[name]}\n" for name in added)
-        if weight_file is not None:
-            file.write(f"[weight-file]\n{weight_file}\n\n")
-        file.write("[weight]\n")
-        for label, width in widths.items():
-            values = (weights.get(f"{label}_{i}", 0.0) for i in range(width))
-            numbers = " ".join(map(repr, map(float, values)))
-            file.write(f"{renamed.get(label, label)}= {numbers}\n")
-
-
 def _kept_names(kind: str) -> list[str]:
     """Return the names that a feature of some kind, which is no penalty, may not have."""
     kept = [f"{penalty}0" for penalty in _PENALTIES]
     return kept if kind in _LANGUAGE_MODELS else [*kept, LANGUAGE_MODEL]
-
-
-def _with_absolute_path(line: str, ini: MosesIni) -> str:
-    """Return a line that names a file, as any folder may have it."""
-    text, mark, comment = line.partition("#")
-    folder = ini.path.resolve().parent
-    text = re.sub(r"(?<!\S)path=(\S+)", lambda found: f"path={folder / found[1]}", text)
-    return text + mark + comment
 
 
 class _Reader:
