@@ -60,7 +60,7 @@ class Curvature:
         self.cross = cross
         own = kernels.diagonal(*rows, scale, cross.shape[0])
         ridge = bound + RIDGE * float(own.max(initial=0.0)) + 1e-300
-        self.operator = (*rows, scale, cross, self.solved, ridge)
+        self.operator = (*rows, scale, False, cross, self.solved, ridge)
         self.by_column = (*columns, scale, cross, self.solved, ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
         self.diagonal = left
@@ -73,12 +73,12 @@ class Curvature:
 
     def write_down(self) -> None:
         """Write H_ss down, where products then take no longer: for many of them."""
-        begin, feature, value, scale = self.operator[:4]
-        if scale.size:
+        begin, feature, value, scale, written = self.operator[:5]
+        if not written:
             # A product with XᵀX takes as long as it has non-zeros; or twice as long as X has.
             gram = passes.gram(begin, feature, value, scale, *self.by_column[:3], 2 * value.size)
             if gram[0].size:
-                self.operator = (*gram, np.empty(0), *self.operator[4:])
+                self.operator = (*gram, np.empty(0), True, *self.operator[5:])
 
     def follow(self, dense_pull: Float64, moved: Float64) -> Float64:
         """Return how dense weights change to their optimum.

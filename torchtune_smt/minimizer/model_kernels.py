@@ -20,6 +20,7 @@ def apply(
     feature: Int32,
     value: Float64,
     scale: Float64,
+    written: bool,
     cross: Float64,
     solved: Float64,
     ridge: Float64,
@@ -31,7 +32,9 @@ def apply(
     Parameters
     ----------
     begin, feature, value, scale
-        H_ss = Xᵀ diag(scale) X, with X in CSR form; or, where `scale` is empty, H_ss itself.
+        H_ss = Xᵀ diag(scale) X, with X in CSR form, which may have no row.
+    written : bool
+        Whether it is H_ss itself that is in CSR form; `scale` is then not read.
     cross, solved : float64 [m, dense]
         H_sd, and (H_dd⁻¹ H_ds)ᵀ.
     ridge : float64 [m]
@@ -43,7 +46,13 @@ def apply(
         if x[j] != 0.0:
             for c in range(width):
                 low[c] += solved[j, c] * x[j]
-    if scale.size:
+    if written:
+        for j in range(x.size):
+            total = ridge[j] * x[j]
+            for p in range(begin[j], begin[j + 1]):
+                total += value[p] * x[feature[p]]
+            out[j] = total
+    else:
         for j in range(x.size):
             out[j] = ridge[j] * x[j]
         for i in range(scale.size):
@@ -53,12 +62,6 @@ def apply(
             total *= scale[i]
             for p in range(begin[i], begin[i + 1]):
                 out[feature[p]] += total * value[p]
-    else:
-        for j in range(x.size):
-            total = ridge[j] * x[j]
-            for p in range(begin[j], begin[j + 1]):
-                total += value[p] * x[feature[p]]
-            out[j] = total
     if width:
         for j in range(x.size):
             total = 0.0
@@ -69,14 +72,11 @@ def apply(
 
 @kernel
 def diagonal(begin: Int64, feature: Int32, value: Float64, scale: Float64, m: int) -> Float64:
-    """Return the diagonal of H_ss, float64 [m]; see `apply`."""
+    """Return the diagonal of Xᵀ diag(scale) X, float64 [m], with X in CSR form."""
     out = np.zeros(m)
-    for i in range(begin.size - 1):
+    for i in range(scale.size):
         for p in range(begin[i], begin[i + 1]):
-            if scale.size:
-                out[feature[p]] += scale[i] * value[p] * value[p]
-            elif feature[p] == i:
-                out[i] = value[p]
+            out[feature[p]] += scale[i] * value[p] * value[p]
     return out
 
 
@@ -86,6 +86,7 @@ def accelerated(
     feature: Int32,
     value: Float64,
     scale: Float64,
+    written: bool,
     cross: Float64,
     solved: Float64,
     ridge: Float64,
@@ -114,7 +115,7 @@ def accelerated(
     """
     m = v.size
     now, before = np.empty(m), np.empty(m)
-    apply(begin, feature, value, scale, cross, solved, ridge, v, now)
+    apply(begin, feature, value, scale, written, cross, solved, ridge, v, now)
     before[:] = now
     previous = v.copy()
     y, s_y, point, new, s_new = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.empty(m)
@@ -140,7 +141,7 @@ def accelerated(
                     j = order[rank]
                     new[j] = np.copysign(level[b], point[j]) if level[b] > 0.0 else 0.0
                     block[j] = b if level[b] > 0.0 else -1
-            apply(begin, feature, value, scale, cross, solved, ridge, new, s_new)
+            apply(begin, feature, value, scale, written, cross, solved, ridge, new, s_new)
             bent, length, turn = 0.0, 0.0, 0.0
             for j in range(m):
                 d = new[j] - y[j]
@@ -165,6 +166,7 @@ def face_direction(
     feature: Int32,
     value: Float64,
     scale: Float64,
+    written: bool,
     cross: Float64,
     solved: Float64,
     ridge: Float64,
@@ -195,7 +197,7 @@ def face_direction(
     m = v.size
     sign = np.sign(v)
     x, s_x = v.copy(), np.empty(m)
-    apply(begin, feature, value, scale, cross, solved, ridge, x, s_x)
+    apply(begin, feature, value, scale, written, cross, solved, ridge, x, s_x)
     residual, weight = np.zeros(blocks), np.zeros(blocks)
     size = np.zeros(blocks, np.int64)
     for j in range(m):
@@ -220,7 +222,7 @@ def face_direction(
             break
         for j in range(m):
             x[j] = sign[j] * direction[block[j]] if block[j] >= 0 else 0.0
-        apply(begin, feature, value, scale, cross, solved, ridge, x, s_x)
+        apply(begin, feature, value, scale, written, cross, solved, ridge, x, s_x)
         s_d[:] = 0.0
         for j in range(m):
             if block[j] >= 0:
