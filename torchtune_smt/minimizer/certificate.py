@@ -12,6 +12,13 @@ from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
+# Pulls balance a dense feature where their mean is at most this part of the mean of their sizes,
+# or of those of pulls of 1: some orders of magnitude more than rounding leaves, and too little to
+# move the bound.
+BALANCED, NEXT_TO_NONE = 1e-11, 1e-14
+# A bound that is above the objective by more than this part of it is none.
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Residual:
@@ -95,13 +102,43 @@ def residual(
     )
 
 
+def certified(
+    pairs: StoredPairs,
+    loss: MarginLoss,
+    penalty: Penalty,
+    found: Residual,
+    objective: float,
+    *margins: Float64,
+) -> Certificate:
+    """Return the certificate of weights, with the best bound that some margins give.
+
+    Parameters
+    ----------
+    found : Residual
+    objective : float
+        Of the weights.
+    *margins : float64 [N]
+        See `dual_bound`.
+    """
+    most = objective + ROUNDING * abs(objective) + 1e-15
+    bounds = [dual_bound(pairs, loss, penalty, some) for some in margins]
+    bound = max((some for some in bounds if some <= most), default=least(loss))
+    return Certificate(found, objective, bound, loss.below)
+
+
+def least(loss: MarginLoss) -> float:
+    """Return what a loss is nowhere below: the bound of the dual point 0."""
+    return 0.0 - loss.mean_conjugate(np.zeros(1))
+
+
 def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: Float64) -> float:
     """Return a lower bound of the objective.
 
     The dual is the largest -Σ ℓ*(-a_n) / N of all a in the domain of the loss with X_denseᵀa = 0
     and Ω°(X_sparseᵀa / N) ≤ 1. Near the minimum, a = -ℓ' at the margins does so almost. Moving
     the dense weights to their optimum moves it onto X_denseᵀa = 0 within the domain (a projection
-    in the sense of Bregman, for ℓ*); it is then scaled until the second holds as well.
+    in the sense of Bregman, for ℓ*); it is then scaled until the second holds as well. Where they
+    do not get there, all that is known is that the loss is not below `least`.
 
     Parameters
     ----------
@@ -109,6 +146,23 @@ def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: 
         At the weights in question.
     """
     dual = loss.pulls(follow_dense(pairs, loss, margins).margins)
+    if not balanced(pairs, dual):
+        return least(loss)
     _, pull = pairs.means(dual)
     dual *= 1.0 / max(1.0, penalty.dual_norm(pull))
     return -loss.mean_conjugate(dual)
+
+
+def balanced(pairs: StoredPairs, dual: Float64) -> bool:
+    """Return whether X_denseᵀa = 0, to rounding.
+
+    Parameters
+    ----------
+    dual : float64 [N]
+        a: 0 or more.
+    """
+    for column in pairs.dense.T:
+        size = np.abs(column)
+        if abs(column @ dual) > BALANCED * (size @ dual) + NEXT_TO_NONE * size.sum():
+            return False
+    return True

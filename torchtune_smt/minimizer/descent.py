@@ -11,7 +11,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.minimizer.boundary import at_boundary
-from torchtune_smt.minimizer.certificate import Certificate, Residual, dual_bound, residual
+from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
 from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -85,11 +85,10 @@ class Descent:
         while True:
             found, stopped = self.descend(point, loss, goal)
             objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
-            bound = dual_bound(self.pairs, loss, self.penalty, point.margins)
-            certificate = Certificate(found, objective, bound, loss.below)
+            certificate = certified(self.pairs, loss, self.penalty, found, objective, point.margins)
             reached = (
                 found.largest <= self.accuracy.residual
-                and objective - bound <= self.accuracy.gap * abs(objective)
+                and objective - certificate.bound <= self.accuracy.gap * abs(objective)
             )
             if stopped or (reached and self._exact):
                 return certificate, reached

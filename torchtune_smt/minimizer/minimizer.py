@@ -9,7 +9,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.minimizer.certificate import Certificate, Residual, dual_bound, residual
+from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
 from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.descent import Descent, Point
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -186,9 +186,8 @@ class Minimizer:
         dense, pull = pairs.means(loss.pulls(point.margins))
         found = residual(penalty, dense, point.sparse, pull)
         objective = loss.mean(point.margins) + penalty.value(point.sparse)
-        margins = (point.margins, self._empty(weights).margins)
-        bound = max(dual_bound(pairs, loss, penalty, some) for some in margins)
-        return Certificate(found, objective, bound, loss.below)
+        alone = self._empty(weights).margins
+        return certified(pairs, loss, penalty, found, objective, point.margins, alone)
 
     def _point(self, start: Float64 | None) -> Point:
         pairs = self.pairs
