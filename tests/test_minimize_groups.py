@@ -78,6 +78,39 @@ def test_pairs_of_all_kinds():
     assert (learn(dense).blocks < 0).all()
 
 
+@pytest.mark.parametrize("loss", MINIMIZER_LOSSES)
+@pytest.mark.parametrize("n_dense", [0, 3])
+def test_pairs_and_their_reverses_leave_rounding_of_which_no_part_groups_anything(loss, n_dense):
+    """Pulls of the same pairs that do not cancel group some."""
+    x = np.random.default_rng(0).normal(size=(50, 10))
+    loss = minimizer_loss(loss, 5e-4)
+    none = learn(np.vstack([x, -x]), n_dense, loss=loss, fraction=0.1)
+    assert (none.blocks < 0).all() and "lambda_max is 0" in none.remarks[0]
+    some = learn(np.vstack([x, x]), n_dense, loss=loss, fraction=0.1)
+    assert (some.blocks >= 0).any()
+
+
+@pytest.mark.parametrize("loss", MINIMIZER_LOSSES)
+def test_pairs_that_dense_features_tell_but_for_one_without_a_difference(loss):
+    draw = np.random.default_rng(0)
+    x = np.zeros((61, 12))
+    x[:60, :2] = draw.normal(size=(60, 2))
+    x[:60, 0] = np.abs(x[:60, 0]) + 0.1
+    for row in x[:60]:
+        row[2 + draw.choice(10, 3, replace=False)] = draw.choice([-1.0, 1.0], 3)
+    found = learn(x, 2, loss=minimizer_loss(loss, 5e-4), fraction=0.1)
+    assert (found.blocks < 0).all() and "lambda_max is 0" in found.remarks[0]
+
+
+@pytest.mark.parametrize("loss", MINIMIZER_LOSSES)
+def test_sparse_features_that_say_what_dense_ones_do(loss):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(80, 6))
+    x[:, 3], x[:, 4], x[:, 5] = x[:, 0], x[:, 1] - x[:, 2], x[:, 2]
+    found = learn(x, 3, loss=minimizer_loss(loss, 5e-4), fraction=0.1)
+    assert (found.blocks < 0).all() and "all that sparse ones do" in found.remarks[0]
+
+
 @pytest.mark.parametrize("loss", [SmoothedHinge(0.05), Logistic(), SquaredHinge()])
 def test_dense_features_that_separate_the_pairs(loss):
     x = problem(1)

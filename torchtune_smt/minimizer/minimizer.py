@@ -21,6 +21,9 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 ROUGH = 0.1
 # λ_max is known to rounding, and nothing is to survive there.
 ROUNDED_UP = 1.0 + 1e-12
+# Pulls of pairs that cancel leave a part of them that is less than the first, and dense weights at
+# their optimum one of pulls of 1 that is less than the second.
+CANCELLED, FOLLOWED = 1e-12, 1e-14
 
 
 class Minimizer:
@@ -99,7 +102,8 @@ class Minimizer:
         """Return λ_max: the scale of the penalty from which on nothing sparse survives.
 
         The dual norm of the gradient of the sparse features at 0, with dense weights at their
-        optimum. It is 0 where these tell all pairs apart, or no sparse feature ever differs.
+        optimum. It is 0 where these tell all pairs apart, where no sparse feature ever differs, and
+        where pulls of pairs cancel but for rounding, as those of pairs do that contradict each other.
 
         Parameters
         ----------
@@ -109,8 +113,10 @@ class Minimizer:
         point = self._empty(start)
         if (point.margins > 0.0).all():
             return 0.0
-        _, pull = self.pairs.means(self.loss.pulls(point.margins))
-        return penalty.dual_norm(pull) * ROUNDED_UP
+        pulls = self.loss.pulls(point.margins)
+        largest = penalty.dual_norm(self.pairs.means(pulls)[1])
+        rounding = self.pairs.mean_sizes(CANCELLED * pulls + FOLLOWED)
+        return largest * ROUNDED_UP if largest > penalty.dual_norm(rounding) else 0.0
 
     def minimize(
         self,

@@ -82,6 +82,11 @@ class StoredPairs:
             self.sparse.begin, self.sparse.feature, self.sparse.value, dual, self.n_sparse
         )
 
+    def mean_sizes(self, dual: Float64) -> Float64:
+        """Return |X|ᵀa / N of the sparse features: what the rounding of `means` is a part of."""
+        rows = self.sparse
+        return kernels.means(rows.begin, rows.feature, np.abs(rows.value), dual, self.n_sparse)
+
     def second_derivatives(self, curvatures: Float64) -> Float64:
         """Return those of the mean loss by each sparse feature, given d²ℓ/dz² of each pair."""
         rows = self.sparse
