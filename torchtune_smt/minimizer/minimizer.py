@@ -103,7 +103,7 @@ class Minimizer:
 
         The dual norm of the gradient of the sparse features at 0, with dense weights at their
         optimum. It is 0 where these tell all pairs apart, where no sparse feature ever differs, and
-        where pulls of pairs cancel but for rounding, as those of pairs do that contradict each other.
+        where pulls cancel but for rounding, as those of pairs that contradict each other do.
 
         Parameters
         ----------

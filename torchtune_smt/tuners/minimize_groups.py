@@ -124,4 +124,6 @@ def _why(minimizer: Minimizer) -> str:
     """Return why no sparse feature would have a weight, however small λ is."""
     if minimizer.pairs.n_sparse == 0:
         return "no sparse feature differs in any pair"
-    return "the dense features tell all pairs, or all that sparse ones do, or pairs contradict each other"
+    return (
+        "the dense features tell all pairs or all that sparse ones do, or pairs contradict others"
+    )
