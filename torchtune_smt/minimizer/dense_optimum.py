@@ -16,6 +16,8 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 STEPS = 60
 # Of the mean gradient of a feature, in parts of its mean |value|: rounding is less than this.
 EXACT = 1e-15
+# How well it is known where dense weights go, in parts of the weight that does most.
+NOISE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,13 @@ def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int]
     for j, number in enumerate(pairs.dense_id):
         if x[:, j].min() >= 0.0 or x[:, j].max() <= 0.0:
             return f"dense feature {number}", int(np.count_nonzero(x[:, j]))
+    size = np.abs(x).mean(axis=0)
     for direction in directions:
         margins = x @ direction
-        noise = 1e-9 * float(np.abs(margins).max(initial=0.0))
-        if noise > 0.0 and margins.min() >= -noise:
-            return "a weighting of the dense features", int(np.count_nonzero(margins > noise))
+        # A pair's own: beside one of far larger values, all others would be noise.
+        known = NOISE * float((size * np.abs(direction)).max(initial=0.0))
+        noise = np.abs(x) @ np.divide(known, size, out=np.zeros_like(size), where=size > 0.0)
+        told = int(np.count_nonzero(margins > noise))
+        if told and (margins >= -noise).all():
+            return "a weighting of the dense features", told
     return None

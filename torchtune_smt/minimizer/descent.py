@@ -28,6 +28,7 @@ SLACK, GROWTH, FEW = 0.8, 2, 200
 # Steps in a row that find nothing better, or promise less than this part of the objective, after
 # which rounding is all that is left.
 STALLED, NOTHING = 3, 1e-20
+BEST_POSSIBLE = "rounding allows no better"
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Descent:
         self.on_step = on_step
         self.steps = 0
         self.passes = 0
+        # Why the last steps ended before they were at their goal, if they did.
+        self._why = ""
         # Whether the last step was a whole one: blocks and zeros are then exact.
         self._exact = True
         self.begun = time.monotonic()
@@ -82,29 +85,47 @@ class Descent:
     def certified(self, point: Point, loss: MarginLoss) -> tuple[Certificate, bool]:
         """Go on until the certificate is as good as was asked for, or cannot be had."""
         goal = self.accuracy.residual
+        last = self.steps + self.accuracy.steps
         while True:
-            found, stopped = self.descend(point, loss, goal)
+            found = self.descend(point, loss, goal, last)
             objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
             certificate = certified(self.pairs, loss, self.penalty, found, objective, point.margins)
             reached = (
                 found.largest <= self.accuracy.residual
                 and objective - certificate.bound <= self.accuracy.gap * abs(objective)
             )
-            if stopped or (reached and self._exact):
+            if found.largest == 0.0:
+                self._why = BEST_POSSIBLE
+            if self._why or (reached and self._exact):
                 return certificate, reached
             goal = 0.1 * min(goal, found.largest)
 
-    def descend(self, point: Point, loss: MarginLoss, goal: float) -> tuple[Residual, bool]:
-        """Take steps until the KKT residual is small enough; say whether they ended before."""
+    def descend(
+        self, point: Point, loss: MarginLoss, goal: float, last: int | None = None
+    ) -> Residual:
+        """Take steps until the KKT residual is small enough; remember why, if they end before.
+
+        Parameters
+        ----------
+        last : int, optional
+            How many steps there may be in the end; by default as many more as are allowed.
+        """
         stalled = 0
-        for _ in range(self.accuracy.steps):
+        last = self.steps + self.accuracy.steps if last is None else last
+        self._why = ""
+        while not self._why:
             found = self._look(point, loss)
-            if found.largest <= goal:
-                return found, False
-            if not self.in_time() or stalled == STALLED:
-                return found, True
-            stalled = 0 if self._step(point, loss, found, goal) else stalled + 1
-        return self._look(point, loss), True
+            if not self.in_time():
+                self._why = "the time is up"
+            elif found.largest <= goal:
+                break
+            elif stalled == STALLED:
+                self._why = BEST_POSSIBLE
+            elif self.steps >= last:
+                self._why = f"the limit is steps={self.accuracy.steps}"
+            else:
+                stalled = 0 if self._step(point, loss, found, goal) else stalled + 1
+        return found
 
     def _look(self, point: Point, loss: MarginLoss) -> Residual:
         """Return the KKT residual; one pass over all pairs, unless the last one was here."""
@@ -180,9 +201,8 @@ class Descent:
         """Return what the user ought to know."""
         said = []
         if not reached:
-            why = "rounding allows no better" if self.in_time() else "the time is up"
-            said.append(f"{why}, and the minimum was not reached: {certificate}")
-        if not point.sparse.any():
+            said.append(f"{self._why}, and the minimum was not reached: {certificate}")
+        elif not point.sparse.any():
             largest = self.penalty.dual_norm(self._pull)
             said.append(
                 "no sparse feature survives: from lambda_max on none does, which is "

@@ -1,0 +1,77 @@
+"""What the minimiser tells the user is true."""
+
+import re
+
+import numpy as np
+import pytest
+from minimizer_reference import rows_of
+from test_minimizer import problem
+
+from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
+from torchtune_smt.minimizer.dense_optimum import separating
+
+LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
+
+
+def scaled(x, n_dense, loss, fraction):
+    """Return a minimiser, and a part of lambda_max."""
+    minimizer = Minimizer(rows_of(x), n_dense, loss)
+    penalty = minimizer.penalty(0.0, 1.0)
+    return minimizer, penalty.times(fraction * minimizer.largest_scale(penalty))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_steps_that_were_not_enough(loss):
+    minimizer, penalty = scaled(problem(5), 3, loss, 0.1)
+    found = minimizer.minimize(penalty, accuracy=Accuracy(steps=1, residual=1e-9))
+    assert not found.reached and found.messages[0].startswith("the limit is steps=1, and the mini")
+    # One for each loss on the way.
+    assert found.steps <= 1 + len(loss.stages())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_nothing_is_said_of_what_survives_where_the_minimum_was_not_reached(loss):
+    minimizer, penalty = scaled(problem(5), 3, loss, 0.1)
+    for accuracy in (Accuracy(seconds=1e-9), Accuracy(steps=1, residual=1e-12)):
+        found = minimizer.minimize(penalty, accuracy=accuracy)
+        assert not found.reached and not any("survives" in said for said in found.messages)
+    # Where it was, lambda_max is that of the pairs.
+    found = minimizer.minimize(penalty.times(20.0), accuracy=Accuracy(1e-9, 1e-9))
+    numbers = re.search("survives.* lambda2=(.*) here", found.messages[0])
+    assert float(numbers[1]) == pytest.approx(penalty.lambda2 / 0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(1000.0), *LOSSES])
+def test_a_gap_below_rounding_ends(loss):
+    """Nothing survives and the residual is 0, and the gap is not."""
+    x = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], (7, 5))
+    minimizer = Minimizer(rows_of(x), 0, loss)
+    penalty = minimizer.penalty(0.0, 10.0)
+    found = minimizer.minimize(penalty, accuracy=Accuracy(gap=1e-17, seconds=20.0))
+    assert found.seconds < 20.0 and found.certificate.residual.largest == 0.0
+    assert found.reached or "rounding allows no better" in found.messages[0]
+
+
+@pytest.mark.parametrize("size", [1e3, 1e10])
+def test_a_pair_of_large_values_hides_no_other_that_is_told_wrongly(size):
+    draw = np.random.default_rng(0)
+    x = np.hstack([draw.normal(size=(100, 2)), draw.choice([-1.0, 0.0, 1.0], (100, 3))])
+    x[0, 0] = size
+    minimizer, penalty = scaled(x, 2, Logistic(), 0.5)
+    assert separating(minimizer.pairs, [np.ones(2), np.array([1.0, 0.0])]) is None
+    assert not any("none wrongly" in said for said in minimizer.minimize(penalty).messages)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e10])
+def test_a_weighting_that_tells_pairs_beside_features_that_do_not(size):
+    """Two features of 40 pairs do together; a third one says nothing of them."""
+    draw = np.random.default_rng(0)
+    x = problem(1, noise=3.0)
+    x[:, :3] = 0.0
+    x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
+    x[:40, 1] = 1.0 - x[:40, 0]
+    x[:40, 2] = 0.1 * draw.normal(size=40)
+    x[0, 2] = size
+    minimizer, penalty = scaled(x, 3, Logistic(), 0.1)
+    found = minimizer.minimize(penalty)
+    assert any("tells 40 of 300 pairs, and none wrongly" in said for said in found.messages)
