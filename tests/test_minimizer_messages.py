@@ -7,8 +7,12 @@ import pytest
 from minimizer_reference import rows_of
 from test_minimizer import problem
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
 from torchtune_smt.minimizer.dense_optimum import separating
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.minimize_groups import BatchLearning
 
 LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
 
@@ -75,3 +79,27 @@ def test_a_weighting_that_tells_pairs_beside_features_that_do_not(size):
     minimizer, penalty = scaled(x, 3, Logistic(), 0.1)
     found = minimizer.minimize(penalty)
     assert any("tells 40 of 300 pairs, and none wrongly" in said for said in found.messages)
+
+
+@pytest.mark.parametrize("features", [2, 3])
+def test_lambda2_alone_and_fewer_than_two_sparse_features(features):
+    pairs = rows_of(np.random.default_rng(0).normal(size=(30, features)))
+    minimizer = Minimizer(pairs, 2, Logistic())
+    with pytest.raises(InputError, match="lambda2 pulls at nothing: set regularizer.lambda1"):
+        minimizer.penalty(0.0, 3e-8)
+    # Two that d counts are enough, and so is lambda1.
+    for penalty in (minimizer.penalty(0.0, 0.01, 2), minimizer.penalty(0.01, 0.0)):
+        found = minimizer.minimize(penalty, accuracy=Accuracy(1e-9, 1e-9))
+        assert found.reached and found.certificate.residual.largest <= 1e-9
+
+    def learn(learning):
+        return learning.learn(pairs, np.zeros(features), 2, (0, 0), lambda *progress: None)
+
+    with pytest.raises(InputError, match="set regularizer.lambda1"):
+        learn(BatchLearning(Oscar(0.0, 3e-8)))
+    # Steps need no minimum: there is no certificate of theirs, and all else.
+    for dimension in (None, 1):
+        learnt = learn(GroupLearning(Oscar(0.0, 3e-8, dimension=dimension)))
+        assert not any("above the minimum" in said for said in learnt.remarks)
+    learnt = learn(GroupLearning(Oscar(1e-8, 3e-8)))
+    assert any("above the minimum" in said for said in learnt.remarks)

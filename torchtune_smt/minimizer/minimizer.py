@@ -80,7 +80,7 @@ class Minimizer:
         ValueError
             A strength is out of range.
         InputError
-            d is smaller than that number.
+            d is smaller than that number; it is 1, and lambda1 is 0.
         """
         for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
             if not 0.0 <= value < float("inf"):
@@ -93,9 +93,14 @@ class Minimizer:
                 f"in the pairs, {least}: their penalties would be negative; give at least as "
                 "much, or null"
             )
+        if lambda1 == lambda2 == 0.0:
+            raise ValueError("OSCAR has no strength: lambda1 or lambda2 must be above 0")
         penalty = Penalty(lambda1, lambda2, dimension)
         if penalty.largest == 0.0:
-            raise ValueError("OSCAR has no strength: lambda1 or lambda2 must be above 0")
+            raise InputError(
+                "with one sparse feature, or none, lambda2 pulls at nothing: set "
+                "regularizer.lambda1"
+            )
         return penalty
 
     def largest_scale(self, penalty: Penalty, start: Float64 | None = None) -> float:

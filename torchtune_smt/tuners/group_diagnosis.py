@@ -78,8 +78,11 @@ def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
 def certificate_of(
     pairs: Rows, weights: Float64, n_dense: int, oscar: Oscar, dimension: int
 ) -> Certificate | None:
-    """Return how far weights are from the minimum of the hinge; None where λ1 = λ2 = 0."""
-    if oscar.lambda1 == oscar.lambda2 == 0.0:
+    """Return how far weights are from the minimum of the hinge; None where OSCAR is 0.
+
+    It is with λ1 = λ2 = 0, and with λ1 = 0 where d is 1: λ2 is about two features.
+    """
+    if oscar.lambda1 + oscar.lambda2 * (dimension - 1) == 0.0:
         return None
     minimizer = Minimizer(pairs, n_dense, SmoothedHinge(), weights.size)
     penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, dimension)
