@@ -11,7 +11,8 @@ from torchtune_smt.minimizer import passes_kernels as passes
 # Directions of the dense features whose curvature is less than this part of the largest one are
 # taken to be without: a feature that never differs, or two that always do alike.
 FLAT = 1e-13
-# What is added to the curvature of sparse features, as part of the largest one.
+# What is added to the curvature of sparse features, as part of the largest one, had all features
+# values of one size. It is no part of a feature's own, which may have next to none at the moment.
 RIDGE = 1e-7
 
 
@@ -35,6 +36,8 @@ class Curvature:
         H_dd.
     bound : float64 [m]
         What is added to the diagonal of H_ss, for rows that X leaves out.
+    size : float64 [m]
+        How large values of the sparse features are.
 
     Attributes
     ----------
@@ -54,12 +57,17 @@ class Curvature:
         cross: Float64,
         dense: Float64,
         bound: Float64,
+        size: Float64,
     ) -> None:
         self.inverse = inverse(dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
         own = kernels.diagonal(*rows, scale, cross.shape[0])
-        ridge = bound + RIDGE * float(own.max(initial=0.0)) + 1e-300
+        square = size * size
+        most = float(
+            np.divide(own, square, out=np.zeros_like(own), where=square > 0).max(initial=0)
+        )
+        ridge = bound + RIDGE * most * square + 1e-300
         self.operator = (*rows, scale, False, cross, self.solved, ridge)
         self.by_column = (*columns, scale, cross, self.solved, ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge

@@ -33,6 +33,8 @@ class StoredPairs:
     dense : float64 [N, k]
     sparse : Rows
         Over places in `sparse_id`.
+    size : float64 [u]
+        Mean |value| of each sparse feature, over those that are not 0.
 
     Raises
     ------
@@ -61,6 +63,9 @@ class StoredPairs:
         places = np.arange(-k, ids.size - k)
         places[:k] = -1
         self.sparse = rows.renamed(places)
+        feature, size = self.sparse.feature, np.abs(self.sparse.value)
+        count = np.bincount(feature, size > 0.0, self.n_sparse)
+        self.size: Float64 = np.bincount(feature, size, self.n_sparse) / np.maximum(count, 1.0)
 
     def __len__(self) -> int:
         return len(self.sparse)
@@ -121,4 +126,6 @@ class StoredPairs:
             begin, feature, value, kept, np.arange(m, dtype=np.int32)
         )
         columns = kernels.by_column(begin, feature, value, m)
-        return Curvature((begin, feature, value), columns, scale[row], cross, square, bound)
+        return Curvature(
+            (begin, feature, value), columns, scale[row], cross, square, bound, self.size[chosen]
+        )
