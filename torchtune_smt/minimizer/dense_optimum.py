@@ -78,10 +78,10 @@ def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int]
     (str, int) or None
         What does, and how many pairs it tells; no pair is told wrongly.
     """
+    if pairs.one_sided:
+        number, told = pairs.one_sided[0]
+        return f"dense feature {number}", told
     x = pairs.dense
-    for j, number in enumerate(pairs.dense_id):
-        if x[:, j].min() >= 0.0 or x[:, j].max() <= 0.0:
-            return f"dense feature {number}", int(np.count_nonzero(x[:, j]))
     size = np.abs(x).mean(axis=0)
     for direction in directions:
         margins = x @ direction

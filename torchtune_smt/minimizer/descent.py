@@ -33,7 +33,7 @@ BEST_POSSIBLE = "rounding allows no better"
 
 @dataclass
 class Point:
-    """Weights over the features of `StoredPairs`, and what belongs to them."""
+    """Weights over the features of `StoredPairs`, dense ones in its basis, and what they give."""
 
     dense: Float64
     sparse: Float64
@@ -135,7 +135,8 @@ class Descent:
         self._dense_pull, self._pull = self.pairs.means(self._pulls)
         self._strongest = by_size(self._pull)
         self.passes += 1
-        found = residual(self.penalty, self._dense_pull, point.sparse, self._pull, self._strongest)
+        dense = self.pairs.basis.gradient(self._dense_pull)
+        found = residual(self.penalty, dense, point.sparse, self._pull, self._strongest)
         self._seen = loss, found
         self.on_step(self.steps, found, int(np.count_nonzero(point.sparse)))
         return found

@@ -195,7 +195,7 @@ class Minimizer:
         pairs, loss = self.pairs, self.loss
         point = self._point(weights)
         dense, pull = pairs.means(loss.pulls(point.margins))
-        found = residual(penalty, dense, point.sparse, pull)
+        found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
         objective = loss.mean(point.margins) + penalty.value(point.sparse)
         alone = self._empty(weights).margins
         return certified(pairs, loss, penalty, found, objective, point.margins, alone)
@@ -203,11 +203,12 @@ class Minimizer:
     def _point(self, start: Float64 | None) -> Point:
         pairs = self.pairs
         if start is None:
-            dense, sparse = np.zeros(pairs.dense_id.size), np.zeros(pairs.n_sparse)
+            dense, sparse = np.zeros(pairs.dense.shape[1]), np.zeros(pairs.n_sparse)
         else:
             if start.shape != (self.dimension,):
                 raise ValueError(f"start has shape {start.shape}, not ({self.dimension},)")
-            dense, sparse = start[pairs.dense_id], start[pairs.sparse_id]
+            dense = pairs.basis.inside(start[pairs.dense_id])
+            sparse = start[pairs.sparse_id]
         with np.errstate(over="ignore", invalid="ignore"):
             margins = pairs.margins(dense, sparse)
         if not np.isfinite(margins).all():
@@ -238,7 +239,8 @@ class Minimizer:
         weights = np.zeros(self.dimension)
         if start is not None:
             weights[: self.n_dense] = start[: self.n_dense]
-        weights[pairs.dense_id], weights[pairs.sparse_id] = point.dense, point.sparse
+        weights[pairs.dense_id] = pairs.basis.weights(point.dense, weights[pairs.dense_id])
+        weights[pairs.sparse_id] = point.sparse
         groups = np.full(self.dimension, -1, np.int64)
         groups[pairs.sparse_id] = groups_of(point.sparse)
         return Minimum(

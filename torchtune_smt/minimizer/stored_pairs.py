@@ -9,6 +9,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import passes_kernels as kernels
 from torchtune_smt.minimizer.curvature import Curvature
+from torchtune_smt.minimizer.dense_basis import dense_basis
 
 # A pair has next to no curvature where it adds less than this part of what another one adds, to
 # the second derivative by each of its features.
@@ -30,7 +31,14 @@ class StoredPairs:
     ----------
     dense_id, sparse_id : int64 [k], [u]
         Ids of the features, ascending.
-    dense : float64 [N, k]
+    dense : float64 [N, k']
+        Z; see `basis`.
+    basis : DenseBasis
+        What Z has to do with the dense features X: weights and gradients of dense features are
+        those of Z in all that follows.
+    one_sided : list of (int, int)
+        Dense features of which no two pairs have values of different signs: their numbers, and how
+        many pairs have one that is not 0.
     sparse : Rows
         Over places in `sparse_id`.
     size : float64 [u]
@@ -59,7 +67,13 @@ class StoredPairs:
         ids, rows = pairs.chosen(np.argsort(last, kind="stable")).numbered()
         k = int(np.searchsorted(ids, n_dense))
         self.dense_id, self.sparse_id = ids[:k], ids[k:]
-        self.dense = rows.dense(k)
+        dense = rows.dense(k)
+        self.one_sided = [
+            (int(number), int(np.count_nonzero(column)))
+            for number, column in zip(self.dense_id, dense.T, strict=True)
+            if column.min() >= 0.0 or column.max() <= 0.0
+        ]
+        self.dense, self.basis = dense_basis(dense)
         places = np.arange(-k, ids.size - k)
         places[:k] = -1
         self.sparse = rows.renamed(places)
