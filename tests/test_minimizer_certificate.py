@@ -62,7 +62,7 @@ def test_a_pair_whose_dense_features_are_far_larger_than_all_others(loss, size):
 
 @pytest.mark.parametrize("loss", [SmoothedHinge(), *LOSSES])
 @pytest.mark.parametrize("seed", [0, 5])
-@pytest.mark.parametrize("far", [1.0, 100.0, 1e5])
+@pytest.mark.parametrize("far", [1.0, 100.0, 1e3, 1e5, 1e8])
 def test_weights_far_away(loss, seed, far):
     draw = np.random.default_rng(seed)
     x = np.zeros((1000, 70))
@@ -76,6 +76,14 @@ def test_weights_far_away(loss, seed, far):
     least = minimizer.minimize(penalty)
     assert least.reached
     weights = draw.normal(size=70) * far
+    largest = minimizer.largest_scale(penalty)
+    assert minimizer.largest_scale(penalty, weights) == pytest.approx(largest, rel=1e-9)
+    # It comes back from there.
+    found = minimizer.minimize(penalty, weights)
+    assert found.reached
+    objectives = found.certificate.objective, least.certificate.objective
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-3)
     certificate = minimizer.certificate(penalty, weights)
     assert certificate.bound <= least.certificate.objective * (1 + 1e-9)
-    assert certificate.objective == pytest.approx(objective(x, 10, loss, penalty, weights))
+    own = objective(x, 10, loss, penalty, weights)
+    assert certificate.objective == pytest.approx(own)

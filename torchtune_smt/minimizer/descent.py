@@ -82,6 +82,12 @@ class Descent:
         """Whether there is time for more."""
         return self.seconds < self.accuracy.seconds
 
+    def again(self) -> Descent:
+        """Return one that begins anew, and goes on counting."""
+        new = Descent(self.pairs, self.penalty, self.accuracy, self.on_step)
+        new.steps, new.passes, new.begun = self.steps, self.passes, self.begun
+        return new
+
     def certified(self, point: Point, loss: MarginLoss) -> tuple[Certificate, bool]:
         """Go on until the certificate is as good as was asked for, or cannot be had."""
         goal = self.accuracy.residual

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 # A step of 1 is taken if it gains this part of what the slope promises.
@@ -39,4 +40,27 @@ def line_minimum(
             low = middle
         if low > 0.0 and high - low < 0.02 * high:
             break
-    return low
+    return low if low > 0.0 else _short_step(function, value, high)
+
+
+def _short_step(
+    function: Callable[[float], tuple[float, float]], value: float, high: float
+) -> float:
+    """Return a step of the order of the minimum's, far below `high`; 0 if none is lower.
+
+    Where pairs have next to no curvature, that of the logistic loss for one, Newton's step may be
+    too long by any number of orders of magnitude.
+    """
+    low = high
+    while low > 0.0 and function(low)[1] > 0.0:
+        high, low = low, low * low
+    if low == 0.0:
+        return 0.0
+    while high > 2.0 * low:
+        middle = math.sqrt(low) * math.sqrt(high)
+        if function(middle)[1] > 0.0:
+            high = middle
+        else:
+            low = middle
+    # Or it is one that rounding makes.
+    return low if function(low)[0] < value - ROUNDING * abs(value) else 0.0

@@ -137,7 +137,8 @@ class Minimizer:
         penalty : Penalty
             See `penalty`.
         start : float64 [D], optional
-            Weights to begin with; by default all 0.
+            Weights to begin with; by default all 0, where it also begins again if these lead to
+            nothing better than 0.
         accuracy : Accuracy, optional
         on_step : callable
             Told before each step: its number, the KKT residual for the loss of the moment, and
@@ -151,7 +152,13 @@ class Minimizer:
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
         point = self._point(start)
         self._follow(point, [*self.loss.stages(), self.loss][:1])
-        return self._descend(run, point, start)
+        found = self._descend(run, point, start)
+        if not found.reached and run.in_time() and found.certificate.objective > self._at_0():
+            # Lost on the way, from where no pair of a wrong margin has curvature.
+            point = self._point(None)
+            self._follow(point, [*self.loss.stages(), self.loss][:1])
+            found = self._descend(run.again(), point, start)
+        return found
 
     def path(
         self,
@@ -220,8 +227,14 @@ class Minimizer:
         point = self._point(start)
         point.sparse[:] = 0.0
         point.margins = self.pairs.margins(point.dense, point.sparse)
+        if self.loss.mean(point.margins) > self._at_0():
+            point = self._point(None)
         self._follow(point, [*self.loss.stages(), self.loss])
         return point
+
+    def _at_0(self) -> float:
+        """Return the objective of weights that are all 0."""
+        return self.loss.mean(np.zeros(1))
 
     def _follow(self, point: Point, losses: Sequence[MarginLoss]) -> None:
         """Move dense weights to their optimum for each loss in turn."""

@@ -142,13 +142,15 @@ def accelerated(
                     new[j] = np.copysign(level[b], point[j]) if level[b] > 0.0 else 0.0
                     block[j] = b if level[b] > 0.0 else -1
             apply(begin, feature, value, scale, written, cross, solved, ridge, new, s_new)
-            bent, length, turn = 0.0, 0.0, 0.0
+            bent, length, turn, extent = 0.0, 0.0, 0.0, 0.0
             for j in range(m):
                 d = new[j] - y[j]
                 bent += d * (s_new[j] - s_y[j])
                 length += d * d
+                extent += y[j] * y[j]
                 turn -= d * (new[j] - v[j])
-            if bent <= bound * length * (1.0 + 1e-9) + 1e-300:
+            # Or nothing but rounding moves, of which no bound is high enough.
+            if not bent > bound * length * (1.0 + 1e-9) + 1e-300 or length <= 1e-30 * extent:
                 break
             bound = max(1.5 * bound, 1.01 * bent / length)
         for j in range(m):
