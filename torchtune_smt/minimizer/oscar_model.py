@@ -84,9 +84,10 @@ class OscarModel:
         return v, bound
 
     def value(self, v: Float64) -> float:
-        """Return the model at v."""
+        """Return the model at v; infinity or NaN, far away, which is no better than any value."""
         moved = v - self.weights
-        smooth = 0.5 * (moved @ self.curvature.apply(moved)) - self.pull @ moved
+        with np.errstate(over="ignore", invalid="ignore"):
+            smooth = 0.5 * (moved @ self.curvature.apply(moved)) - self.pull @ moved
         return float(smooth) + self.penalty.value(v)
 
     def _newton(
