@@ -6,34 +6,19 @@ from pathlib import Path
 
 import pytest
 from commands import run_command, train_until_saved
+from test_phrase_cli import INI as WITHOUT_REORDERING
+from test_phrase_cli import LM
 
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.origin import Part, short
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.models.moses import MosesModel
 
-LM = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1 <s>\n-1 </s>\n-2 <unk>\n\n\\end\\\n"
 TYPE = "hier-monotonicity-backward-fe-allff"
-INI = f"""\
-[distortion-limit]
-4
-[feature]
-UnknownWordPenalty
-WordPenalty
-PhrasePenalty
-PhraseDictionaryMemory name=TranslationModel0 num-features=1 path=table
-LexicalReordering name=LexicalReordering0 num-features=2 type={TYPE} path=reordering
-Distortion
-KENLM name=LM0 path=lm.arpa
-[weight]
-UnknownWordPenalty0= 1
-WordPenalty0= -1
-PhrasePenalty0= -0.2
-TranslationModel0= 0.1
-LexicalReordering0= 1 1
-Distortion0= 0.3
-LM0= 0.5
-"""
+REORDERING = f"LexicalReordering name=LexicalReordering0 num-features=2 type={TYPE} path=reordering"
+INI = WITHOUT_REORDERING.replace("Distortion\n", f"{REORDERING}\nDistortion\n").replace(
+    "Distortion0=", "LexicalReordering0= 1 1\nDistortion0="
+)
 OPTIONS = ["data=files", "data.name=x", "data.source_language=de", "data.target_language=en"]
 OPTIONS += ["decoder=phrase", "model=moses", "model.ini=moses.ini", "features=dense"]
 TRAIN = [*OPTIONS, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]

@@ -74,6 +74,14 @@ def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
         parser.error("--seeds must be 0 or more, and differ")
 
 
+def check_counts(parser: argparse.ArgumentParser, given: argparse.Namespace, *names: str) -> None:
+    """End the script if one of some options is given and below 1."""
+    for name in names:
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+
+
 def said(given: argparse.Namespace, defaults: Mapping[str, Any]) -> list[str]:
     """Return options as they are given on a command line, but those that have their defaults."""
     words = []

@@ -27,6 +27,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_counts,
     check_seeds,
     chosen_corpora,
     ended,
@@ -567,8 +568,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.small and (given.corpora or "moses" in given.tables):
         parser.error("--small has a corpus of its own: give --tables own, and leave --corpora out")
-    if given.epochs is not None and given.epochs < 1:
-        parser.error("--epochs must be 1 or more")
+    check_counts(parser, given, "epochs")
     check_seeds(parser, given.seeds or ())
     if not given.measured.is_file():
         parser.error(f"--measured: there is no file {given.measured}")

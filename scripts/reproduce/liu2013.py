@@ -25,6 +25,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_counts,
     check_seeds,
     chosen_corpora,
     ended,
@@ -563,10 +564,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--sweep-iterations needs --sweep")
     if options.train_sentences is not None and options.train_sentences < 0:
         parser.error("--train-sentences must be 0 or more")
-    for name in ("iterations", "sweep_iterations", "threads"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    check_counts(parser, options, "iterations", "sweep_iterations", "threads")
     check_seeds(parser, options.seeds)
     for name, values in GRIDS.items():
         if getattr(options, name) is None:

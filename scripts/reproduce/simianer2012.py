@@ -25,6 +25,7 @@ from command_line import (
     add_common,
     add_corpora,
     add_rows,
+    check_counts,
     check_seeds,
     chosen_corpora,
     ended,
@@ -489,10 +490,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.small and given.corpora:
         parser.error("--small has a corpus of its own: leave --corpora out")
-    for name in ("train_sentences", "epochs", "workers"):
-        value = getattr(given, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    check_counts(parser, given, "train_sentences", "epochs", "workers")
     check_seeds(parser, given.seeds)
     return given
 
