@@ -155,6 +155,8 @@ ROWS: Final = {
 }
 # BLEU by time.
 BY_TIME: Final = ("adagrad_pt_al_lo", "stale", "itermix")
+# Of the picture of them.
+PANELS_A_ROW: Final = 3
 # What rows took that were done before.
 CSV: Final = "own.csv"
 MEASURED: Final = REPOSITORY / "docs" / "results" / "green2013" / CSV
@@ -437,7 +439,10 @@ def _course(result: Result) -> list[tuple[float, float]]:
 
 
 def _plot(path: Path, results: Sequence[Result]) -> None:
-    """Draw dev BLEU by seconds, a panel for each corpus and tuning set; seeds have one colour."""
+    """Draw dev BLEU by seconds, a panel for each corpus and tuning set; seeds have one colour.
+
+    The start, which is far below all epochs, is left out: tables have it.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -446,16 +451,20 @@ def _plot(path: Path, results: Sequence[Result]) -> None:
     panels: dict[str, list[Result]] = {}
     for result in results:
         panels.setdefault(f"{result.corpus}, {_set(result)}", []).append(result)
+    columns = min(len(panels), PANELS_A_ROW)
+    rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.8 * len(panels), 4), layout="constrained", squeeze=False
+        rows, columns, figsize=(4.8 * columns, 4 * rows), layout="constrained", squeeze=False
     )
-    for (title, found), axis in zip(panels.items(), axes[0], strict=True):
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for (title, found), axis in zip(panels.items(), axes.flat, strict=False):
         methods = list(dict.fromkeys(r.method for r in found))
         for r in found:
             number = methods.index(r.method)
             seen = r.seed != min(o.seed for o in found if o.method == r.method)
             axis.plot(
-                *zip(*_course(r), strict=True),
+                *zip(*_course(r)[1:], strict=True),
                 marker="osv"[number % 3],
                 color=f"C{number}",
                 label=None if seen else r.method,
