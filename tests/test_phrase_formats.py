@@ -180,11 +180,13 @@ def test_min_count_without_counts(tmp_path):
     PhraseDecoder(model, templates=[RuleId(min_count=2)])
 
 
-@pytest.mark.parametrize("name", ["t.minphr", "t.binphr.idx"])
+@pytest.mark.parametrize("name", ["t.minphr", "t.binphr.idx", "t.minlexr", "t.binlexr.idx"])
 def test_binary_tables_are_refused_by_name(tmp_path, name):
     written(tmp_path / name, "x")
+    option = "reordering_table" if "lexr" in name else "phrase_table"
+    message = f"text that it was made from is read; `train-model.*name it with model.{option}$"
     for path in (tmp_path / name, tmp_path / "t"):
-        with pytest.raises(InputError, match="text that it was made from is read; `train-model"):
+        with pytest.raises(InputError, match=message):
             read_phrase_table(path)
 
 

@@ -86,6 +86,7 @@ def test_bad_input(corpora: Path) -> None:
         (["us", "other"], "other: has no feature in common with us; compare weights of one kind"),
         (["us", "uk", "other"], "adaptation compares two systems, and there are 3"),
         (["us", "uk", "rivals=maybe"], "rivals must be true or false, not 'maybe'"),
+        (["us", "uk", "match=zzz"], "match=zzz is in the name of no feature that has a weight"),
         (["us", "uk", "rows=0"], "rows must be a whole number, 1 or more, or null, not 0"),
     ):
         outcome = analyse(corpora, "adaptation", *arguments)

@@ -97,6 +97,8 @@ def adaptation(cfg: DictConfig) -> Found:
         {name: weight for name, weight in one.values.items() if pattern.search(name)}
         for one in sets
     )
+    if not first and not second:
+        raise InputError(f"match={cfg.match} is in the name of no feature that has a weight")
     rows: list[list[Cell]] = []
     if cfg.rivals:
         found = disagreements(first, second)

@@ -45,8 +45,14 @@ _PROBLEMS = {
     fields.BAD_ALIGNMENT: "{token} is no alignment point of these sides; write source-target, "
     "counted from 0, as in 0-1",
 }
-_PHRASES_AGAIN = "`train-model.perl --first-step 6 --last-step 6` writes it as phrase-table.gz"
-_REORDERING_AGAIN = "`train-model.perl --first-step 7 --last-step 7` writes it"
+_PHRASES_AGAIN = (
+    "`train-model.perl --first-step 6 --last-step 6` writes it as phrase-table.gz; name it with "
+    "model.phrase_table"
+)
+_REORDERING_AGAIN = (
+    "`train-model.perl --first-step 7 --last-step 7` writes it; name it with "
+    "model.reordering_table"
+)
 # What binary tables are called, and how to get text.
 _BINARY = {
     ".minphr": "a compact phrase table (processPhraseTableMin)",

@@ -199,7 +199,7 @@ class _Reader:
             if feature.kind in _BINARY and not binary:
                 message = f"PhraseDictionaryMemory and its text are needed: {feature.kind} "
                 message += refusal(_BINARY[feature.kind])
-                raise self._error(f"{message}; name it with model.phrase_table", feature.line)
+                raise self._error(message, feature.line)
         phrases = self._only(features, _PHRASES, "phrase table")
         language_model = self._only(features, _LANGUAGE_MODELS, "language model")
         reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
