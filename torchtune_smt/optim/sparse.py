@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
+from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
-from torchtune_smt.core.state import vector
 from torchtune_smt.optim.row_kernels import RowSteps
+from torchtune_smt.optim.saved_states import check_entry, plain, settings_like
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
@@ -412,50 +412,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
         if len(entry) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
-        vectors = {name for name, value in expected.items() if torch.is_tensor(value)}
-        counts = [0]
-        for name in expected.keys() - vectors:
-            if isinstance(expected[name], int):
-                counts.append(whole(entry[name], 0))
-            else:
-                real(entry[name])
-        shapes = {getattr(entry[name], "shape", None) for name in vectors}
-        if len(shapes) > 1 or any(shape is None or len(shape) != 1 for shape in shapes):
-            raise ValueError(f"{DAMAGED}: its parts differ in length")
-        for name in vectors:
-            if entry[name].numel() > parameter.numel():
-                raise ValueError(
-                    f"the saved state has {entry[name].numel()} coordinates and the parameter "
-                    f"{parameter.numel()}: load the weights and their features first"
-                )
-            found = vector(entry[name], expected[name].dtype, parameter.numel())
-            # Integers say at which step, or epoch, something was done.
-            times = not found.is_floating_point() and found.numel() > 0
-            if times and not 0 <= int(found.min()) <= int(found.max()) <= max(counts):
-                raise ValueError(f"{DAMAGED}: it is of later steps than were taken")
-        for name in self.least.keys() & expected.keys():
-            if bool((torch.as_tensor(entry[name]) < self.least[name]).any()):
-                raise ValueError(f"{DAMAGED}: its {name} is out of range")
-
-
-def settings_like(saved: Group, own: Group) -> Group:
-    """Return saved settings; raise ValueError unless each is of the kind of the one there is."""
-    result = {}
-    for name, value in saved.items():
-        kind = type(own[name])
-        if kind in (int, float):
-            # What is as this optimizer has it may be infinite: a bound that bounds nothing.
-            if type(value) is not kind or value != own[name]:
-                real(value)
-            if kind is int and not float(value).is_integer():
-                raise ValueError(DAMAGED)
-        elif kind is tuple and isinstance(value, list):
-            # Files know no other sequences.
-            value = tuple(value)
-        elif type(value) is not kind:
-            raise ValueError(DAMAGED)
-        result[name] = value
-    return result
+        check_entry(entry, expected, parameter.numel(), self.least)
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
@@ -513,13 +470,3 @@ def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
     longer = tensor.as_strided((length,), (1,))
     longer[old:] = fill
     return longer
-
-
-def plain(value: Any) -> Any:
-    """Return a setting as a number or a string: a regulariser is named, not stored."""
-    if value is None or isinstance(value, int | float | str):
-        return value
-    kind = type(value)
-    has_own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])
-    # The one that all objects have names an address.
-    return repr(value) if has_own else f"{kind.__module__}.{kind.__qualname__}"
