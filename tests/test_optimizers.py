@@ -327,7 +327,7 @@ def test_oscar_step_costs_nothing_in_the_number_of_zeros():
         set_gradient(parameter, entries)
         lazy.step()
         twin.step(entries)
-        active = lazy._active[parameter]
+        active = lazy._places[parameter]
         assert active.tolist() == sorted(active.tolist())
         assert active.tolist() == parameter.nonzero()[:, 0].tolist()
     assert close(parameter, twin.w)
@@ -527,6 +527,33 @@ def test_states_of_others_are_refused(kind):
     del state["state"][0]["step"]
     with pytest.raises(ValueError, match="lacks \\['step'\\]"):
         build(kind, parameter).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [FOBOS, RDA])
+def test_a_used_optimizer_goes_on_with_a_state_as_a_fresh_one_does(kind):
+    """Which of its weights are not 0 it has to find out anew."""
+
+    def build(parameter):
+        return kind([parameter], 0.3, Oscar(0.01, 0.002, dimension=50))
+
+    def steps(optimizer, *entries):
+        (parameter,) = optimizer.param_groups[0]["params"]
+        for entry in entries:
+            set_gradient(parameter, entry)
+            optimizer.step()
+
+    saved, used = parameter_of(np.zeros(5)), parameter_of(np.zeros(5))
+    optimizer, other = build(saved), build(used)
+    steps(optimizer, [(0, -1.0), (1, -1.0)])
+    steps(other, [(2, -1.0)])
+    used.data.copy_(saved.detach())
+    fresh = parameter_of(saved.tolist())
+    for parameter, resumed in ((used, other), (fresh, build(fresh))):
+        resumed.load_state_dict(optimizer.state_dict())
+        steps(resumed, *[[(3, 0.01)]] * 9, [(4, -3.0)])
+        resumed.flush()
+        assert parameter[4] > 0
+    assert torch.equal(used, fresh)
 
 
 def test_a_state_of_a_plain_users_class_can_be_resumed():

@@ -89,8 +89,6 @@ class FOBOS(AveragingOptimizer):
         unregularized: int = 0,
         average: str = "none",
     ) -> None:
-        # Places of the weights that are not 0, ascending, for regularisers that are not put off.
-        self._active: dict[Tensor, Tensor] = {}
         given = {"regularizer": regularizer, "unregularized": unregularized}
         super().__init__(params, {"lr": lr, **given, "schedule": schedule, "average": average})
 
@@ -291,7 +289,8 @@ class FOBOS(AveragingOptimizer):
             if "last" in state:
                 state["total"][first:] += parameter[first:]
             return
-        active = self._active.get(parameter)
+        # The weights that are not 0, ascending.
+        active = self._places.get(parameter)
         if active is None:
             active = parameter[first:].nonzero()[:, 0] + first
         else:
@@ -307,14 +306,14 @@ class FOBOS(AveragingOptimizer):
         parameter.index_copy_(0, active, weight)
         if "last" in state:
             state["total"].index_add_(0, active, weight)
-        self._active[parameter] = active[weight != 0]
+        self._places[parameter] = active[weight != 0]
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         super()._flush(group, parameter, state)
         # No weight has missed a step.
         state.pop("sums", None)
         # From now on the weights may be changed by others.
-        self._active.pop(parameter, None)
+        self._places.pop(parameter, None)
 
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int

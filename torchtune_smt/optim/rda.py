@@ -55,8 +55,6 @@ class RDA(SparseOptimizer):
         *,
         unregularized: int = 0,
     ) -> None:
-        # Regularised coordinates touched so far, ascending, and after how many steps that was.
-        self._touched: dict[Tensor, tuple[int, Tensor]] = {}
         given = {"regularizer": regularizer, "unregularized": unregularized}
         super().__init__(params, {"lr": lr, **given})
 
@@ -86,8 +84,7 @@ class RDA(SparseOptimizer):
         if state["step"] == 0:
             state["start"][:first] = parameter[:first]
             parameter[first:] = 0.0
-        known = state["step"]
-        t = state["step"] = known + 1
+        t = state["step"] = state["step"] + 1
         size = state["size"] = float(group["lr"] * t**0.5)
         total = state["total"]
         total.index_add_(0, indices, gradient)
@@ -98,14 +95,13 @@ class RDA(SparseOptimizer):
             # Its parent's prox takes single weights, and whether its own may is not said.
             parameter[first:] = regularizer.prox(-size / t * total[first:], size)
         else:
-            steps, touched = self._touched.get(parameter, (-1, indices))
             indices = indices[indices >= first]
-            if steps == known:
-                touched = merged(touched, indices)
-            else:
-                # A sum of gradients may have just become 0.
-                touched = merged(total[first:].nonzero()[:, 0] + first, indices)
-            self._touched[parameter] = (t, touched)
+            # The regularised coordinates touched so far, ascending.
+            touched = self._places.get(parameter)
+            if touched is None:
+                touched = total[first:].nonzero()[:, 0] + first
+            # A sum of gradients may have just become 0.
+            touched = self._places[parameter] = merged(touched, indices)
             # What is not given is 0, and stays so.
             point = torch.sparse_coo_tensor(
                 (touched - first).unsqueeze(0),

@@ -57,6 +57,9 @@ class SparseOptimizer(torch.optim.Optimizer):
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         # The settings in force, by parameter.
         self._pending: dict[Tensor, Group] = {}
+        # Coordinates that a subclass need not look for again, by parameter. They follow from
+        # weights and state, and are not part of it: where one is loaded they are forgotten.
+        self._places: dict[Tensor, Tensor] = {}
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Group) -> None:
@@ -263,6 +266,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group, new in zip(self.param_groups, groups, strict=True):
             group.update(new)
         self._pending.clear()
+        self._places.clear()
         self.state.clear()
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
