@@ -1,6 +1,8 @@
 """The lazy optimizers against their eager twins on replayed gradient sequences."""
 
+import copy
 import io
+import pickle
 import re
 
 import numpy as np
@@ -554,6 +556,39 @@ def test_a_used_optimizer_goes_on_with_a_state_as_a_fresh_one_does(kind):
         resumed.flush()
         assert parameter[4] > 0
     assert torch.equal(used, fresh)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: FOBOS([p], 0.3, ElasticNet(0.05, 0.1), schedule="constant", average="step"),
+        lambda p: FOBOS([p], 0.3, Oscar(0.01, 0.002), average="epoch"),
+        lambda p: FobosOscar([p], 0.3, Oscar(0.01, 0.002), schedule="constant"),
+        lambda p: RDA([p], 0.3, Oscar(0.01, 0.002)),
+        lambda p: AdaGrad([p], 0.1, L1(0.05)),
+        lambda p: AROW([p], 0.1, L2(0.05)),
+        lambda p: CumulativeL1([p], 0.1, L1(0.02)),
+        lambda p: SGD([p], 0.1, average="step"),
+    ],
+)
+def test_copies_and_pickles_take_the_same_steps(build, copied):
+    generator = np.random.default_rng(6)
+    parameter = parameter_of(np.zeros(8))
+    made = [build(parameter)]
+    for step in range(20):
+        if step == 10:
+            made.append(copied(made[0]))
+            made[0].param_groups[0]["lr"] = made[1].param_groups[0]["lr"] = 0.2
+        entries = [(int(i), generator.normal()) for i in generator.choice(8, 3, replace=False)]
+        for optimizer in made:
+            set_gradient(optimizer.param_groups[0]["params"][0], entries)
+            optimizer.step()
+    for optimizer in made:
+        optimizer.flush()
+    twin = made[1].param_groups[0]["params"][0]
+    assert twin is not parameter and torch.equal(twin, parameter)
+    assert np.count_nonzero(parameter.detach()) > 0
 
 
 def test_a_state_of_a_plain_users_class_can_be_resumed():

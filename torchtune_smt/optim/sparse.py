@@ -62,6 +62,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._places: dict[Tensor, Tensor] = {}
         super().__init__(params, defaults)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or a pickle, is made of."""
+        return {**super().__getstate__(), "_pending": self._pending}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy."""
+        super().__setstate__(state)
+        self._places = {}
+
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters; it may set each argument of the class for itself."""
         super().add_param_group(param_group)
