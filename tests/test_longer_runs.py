@@ -106,3 +106,29 @@ def test_stopped_between_its_last_epoch_and_its_weights(place: Path) -> None:
     whole = train(place, "undisturbed", "data.test=null", "tuner.epochs=1")
     for name in ("weights.txt.gz", "dev.translations.txt"):
         assert (place / "at_its_end" / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+STOP = """
+from torchtune_smt.runs.rounds import Callback
+
+class Stop(Callback):
+    left = 5
+
+    def on_report(self, report, run):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+"""
+
+
+def test_no_run_is_made_shorter_than_it_is(place: Path) -> None:
+    (place / "my_stop.py").write_text(STOP)
+    options = [*MODEL, *SMALL, "data.test=null", "hydra.run.dir=in_epoch_2"]
+    mine = ["tuner.checkpoint_minutes=0", "callbacks=[{_target_:my_stop.Stop}]"]
+    assert run_command("train", *options, *mine, folder=place).code == 130
+    again = ["resume=in_epoch_2", "callbacks=[]"]
+    shorter = run_command("train", *again, "tuner.epochs=1", folder=place)
+    assert shorter.code == 1
+    said = "in_epoch_2: tuner.epochs must be at least 2, not 1: the run is in epoch 2"
+    assert said in shorter.err
+    run_command("train", *again, "tuner.epochs=2", folder=place).check()

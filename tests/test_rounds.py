@@ -155,6 +155,45 @@ def test_taken_up_where_it_was_saved(stop: int, tmp_path: Path) -> None:
     assert len([call for call in told.calls if call[0] in ("step", "part", "round")]) == 12 - stop
 
 
+def test_a_run_does_not_end_before_where_it_is(tmp_path: Path) -> None:
+    class Dies(Callback):
+        at = (0, 0)
+
+        def on_report(self, report: Report, run: Rounds) -> None:
+            if (run.progress.round, run.progress.done) == self.at:
+                raise KeyboardInterrupt
+
+    def taken_up(at: tuple[int, int], **options: Any) -> Rounds:
+        """A run that has stopped somewhere, with other options."""
+        scores, path, dies = [5.0, 4.0, 3.0, 2.0, 1.0], tmp_path / "checkpoint", Dies()
+        dies.at = at
+        with pytest.raises(KeyboardInterrupt):
+            run_of(scores, Checkpoints(path, {}, minutes=0), dies, result="last").run()
+        run = run_of(scores, result="last")
+        load_checkpoint(path, run.tuner.weights, run, {})
+        vars(run).update(options)
+        return run
+
+    for at, options, message in (
+        ((3, 1), {"rounds": 2}, "epochs must be at least 3, not 2: the run is in epoch 3"),
+        ((3, 0), {"rounds": 1}, "epochs must be at least 2, not 1: the run has had 2"),
+        ((4, 2), {"patience": 3}, "patience must be above 3, or null, not 3: .*in epoch 4"),
+    ):
+        run = taken_up(at, **options)
+        before = run.tuner.weights.parameter.tolist()
+        with pytest.raises(ValueError, match=message):
+            run.run()
+        assert run.tuner.weights.parameter.tolist() == before
+    for at, options, weight in (
+        ((3, 1), {"rounds": 3}, 9.0),
+        ((3, 0), {"rounds": 2}, 6.0),
+        ((3, 0), {"patience": 1}, 6.0),
+    ):
+        run = taken_up(at, **options)
+        run.run()
+        assert run.tuner.weights.parameter.tolist() == [weight]
+
+
 def test_when_it_is_saved(tmp_path: Path) -> None:
     """After a round and a part, but not after each step."""
     saved: list[tuple[int, int]] = []

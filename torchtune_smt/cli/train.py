@@ -114,6 +114,10 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         ended = done.round > run.rounds or done.is_stale(run.patience)
         if ended and (folder / WEIGHTS).exists():
             raise _finished(cfg, folder, done.round - 1)
+        try:
+            run.check_left()
+        except ValueError as error:
+            raise InputError(f"tuner.{error}", path=folder) from None
         # From here on, this run is none that is finished.
         (folder / WEIGHTS).unlink(missing_ok=True)
         print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")

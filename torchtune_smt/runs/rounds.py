@@ -74,6 +74,11 @@ class Progress:
         """Say whether so many rounds have gone by without a better one."""
         return patience is not None and self.stale >= patience
 
+    @property
+    def begun(self) -> int:
+        """How many rounds there have been, with the one that is under way."""
+        return self.round if self.done else self.round - 1
+
     def state_dict(self) -> dict[str, Any]:
         """Return all of it in numbers and tensors."""
         best = self.best
@@ -182,6 +187,23 @@ class Rounds:
         """Forget what has come out so far; the weights stay as they are."""
         self.progress = Progress()
 
+    def check_left(self) -> None:
+        """Raise ValueError if a run that goes on was to end before where it is.
+
+        To end in the midst of a round would leave weights that no round ends with, nor begins.
+        """
+        unit, progress = self.tuner.unit, self.progress
+        where = f"is in {unit} {progress.round}" if progress.done else f"has had {progress.begun}"
+        if progress.begun > self.rounds:
+            raise ValueError(
+                f"{unit}s must be at least {progress.begun}, not {self.rounds}: the run {where}"
+            )
+        if progress.done and progress.is_stale(self.patience):
+            raise ValueError(
+                f"patience must be above {progress.stale}, or null, not {self.patience}: the run "
+                f"{where}, and none of the last {progress.stale} was better"
+            )
+
     def run(self) -> Progress:
         """Tune, from where `progress` is, and leave the resulting weights in place.
 
@@ -191,6 +213,8 @@ class Rounds:
             There is nothing to learn from.
         DivergenceError
             A weight is not finite.
+        ValueError
+            It was to end before where `progress` is.
         """
         self.tuner.show = self._show
         try:
@@ -209,6 +233,7 @@ class Rounds:
 
         What `state_dict` returns after a yield suffices to go on from there.
         """
+        self.check_left()
         tuner, progress, weights = self.tuner, self.progress, self.tuner.weights
         if progress.best is None:
             score = self.evaluate()
