@@ -173,6 +173,28 @@ def test_regularized_once_an_epoch(regularizer):
     assert (w[1:] == 0).any() == isinstance(regularizer, L1 | ElasticNet)
 
 
+def test_regularization_that_waits_is_taken_with_what_was_in_force():
+    """Where the rate or the regulariser changes in the midst of an epoch, and at its end."""
+    w, squares = np.array([2.0, -1.5, 1.0]), np.zeros(3)
+    parameter = parameter_of(w)
+    optimizer = AdaGrad([parameter], 0.1, L1(0.4), regularize_each="epoch")
+    (group,) = optimizer.param_groups
+    for lr, regularizer, steps in ((0.1, L1(0.4), 5), (1e-9, L1(0.4), 1), (0.2, L2(0.3), 2)):
+        group["lr"], group["regularizer"] = lr, regularizer
+        for _ in range(steps):
+            set_gradient(parameter, [(0, 0.5), (2, -1.0)])
+            optimizer.step()
+            for i, g in ((0, 0.5), (2, -1.0)):
+                squares[i] += g * g
+                w[i] -= lr * g / np.sqrt(squares[i])
+        for i in (0, 2):
+            for _ in range(steps):
+                w[i] = prox(regularizer, w[i], lr / np.sqrt(squares[i]))
+    group["lr"] = 5.0
+    optimizer.end_epoch()
+    assert parameter.tolist() == pytest.approx(w, abs=1e-12)
+
+
 def test_without_regularizer_it_is_plain_adagrad():
     generator = np.random.default_rng(1)
     parameters = [parameter_of(np.zeros(10)) for _ in range(3)]

@@ -138,6 +138,11 @@ class AdaGrad(SparseOptimizer):
                 if parameter in self.state:
                     self._regularize(parameter, self._prepared(group, parameter))
 
+    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
+        super()._settle(group, parameter, state)
+        if not _each_step(group):
+            self._regularize(parameter, state)
+
     def _regularize(self, parameter: Tensor, state: State) -> None:
         """Regularise all coordinates for the steps since the last time."""
         for begin in range(0, parameter.numel(), CHUNK):

@@ -373,11 +373,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         settings = {name: group[name] for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._lengthen(group, state, parameter.numel())
-            self._flush(group, parameter, state)
+            self._settle(group, parameter, state)
             self._pending[parameter] = settings
             self._changed(group, parameter, state)
         self._lengthen(group, state, parameter.numel())
         return state
+
+    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
+        """Take all that was put off, with the settings that have been in force."""
+        self._flush(group, parameter, state)
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         """Adapt a state, which is up to date, to new settings."""
