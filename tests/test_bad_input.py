@@ -379,8 +379,9 @@ OPTIONS = {
     "data=nonsense": "there is no data=nonsense; choose of example, files, fisher, multi30k",
     "nonsense": "missing EQUAL",
     "init=file": "init.file is missing; give it with init.file=VALUE",
-    "seed=-1": "seed must be a whole number, 0 or more, not -1",
-    "seed=x": "seed must be a whole number, 0 or more, not 'x'",
+    "seed=-1": "seed must be a whole number from 0 to 2^63 - 1, not -1",
+    "seed=9223372036854775808": "seed must be a whole number from 0 to 2^63 - 1, not 922337203",
+    "seed=x": "seed must be a whole number from 0 to 2^63 - 1, not 'x'",
     "threads=0": "threads must be a whole number, 1 or more, or null, not 0",
     "threads=1.5": "threads must be a whole number, 1 or more, or null, not 1.5",
     "lm=none": "lm must be folds or full, not 'none'",
@@ -490,7 +491,7 @@ def test_metrics_tokenizers_and_seeds_of_evaluate(tmp_path: Path) -> None:
     write(tmp_path, {})
     check(tmp_path, [*EVALUATE, "tokenize=words"], "unknown tokenizer 'words': choose one of")
     bad = ["evaluate", "systems=[system,dev.de]", "references=dev.en", "seed=-1"]
-    check(tmp_path, bad, "seed must be a whole number, 0 or more, not -1")
+    check(tmp_path, bad, "seed must be a whole number from 0 to 2^63 - 1, not -1")
 
 
 def test_tuning_that_diverges_is_stopped(run: Run) -> None:

@@ -264,3 +264,11 @@ def test_arguments_of_ranked_samplers_are_checked(sampler, arguments):
 def test_ranked_samplers_name_bad_gains(sampler):
     with pytest.raises(ValueError, match="sentence 7: the gain of hypothesis 2 is inf"):
         sampler.sample(kbest_of([0.1, 0.2, np.inf], index=7), (0, 0, 0))
+
+
+def test_seeds_that_kernels_cannot_take_are_refused():
+    kbest = kbest_of([0.1, 0.9, 0.5])
+    assert len(ProSampler().sample(kbest, (2**63 - 1, 0)))
+    for seed in (2**63, 2**70):
+        with pytest.raises(ValueError, match=f"seeds must be below 2\\^63, not {seed}"):
+            ProSampler().sample(kbest, (seed, 0))

@@ -55,6 +55,11 @@ def _one_of(*choices: str) -> Rule:
 
 
 _SWITCH: Final = Rule("true or false", lambda value: isinstance(value, bool))
+# Kernels take 64 bits with a sign.
+_SEED: Final = Rule(
+    "a whole number from 0 to 2^63 - 1",
+    lambda value: _whole(0).accepts(value) and value < 2**63,
+)
 _TEXT: Final = Rule("text", lambda value: isinstance(value, str) and value != "")
 _SPLIT: Final = Rule(
     "train or dev or test, of which data.test=NAME makes another set the last one",
@@ -106,7 +111,7 @@ _NUMBERS: Final = Rule(
 RULES: Final = {
     name: rule
     for rule, names in (
-        (_whole(0), "seed"),
+        (_SEED, "seed"),
         (_whole(1), "tuner.epochs tuner.iterations tuner.passes tuner.batch_size samples"),
         (_whole(1), "tuner.dev.iterations"),
         (

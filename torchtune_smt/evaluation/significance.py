@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.core.seeds import stream_seed
 from torchtune_smt.evaluation import significance_kernels as kernels
 
 # Differences that are equal in theory differ by rounding.
@@ -69,7 +70,7 @@ def bootstrap_test(
     rows = np.concatenate([baseline, system], axis=1)
     runs = baseline.shape[1]
     observed = _difference(score(rows.sum(axis=0)), runs)
-    sums = kernels.resampled_sums(rows, samples, np.array([seed]))
+    sums = kernels.resampled_sums(rows, samples, stream_seed([seed]))
     centred = _difference(score(sums), runs) - observed
     return _with_observed(_as_large(centred, observed))
 
@@ -106,7 +107,7 @@ def randomization_test(
     if math.factorial(rows.shape[1]) ** len(rows) <= trials:
         found = _as_large(_difference(score(same + _arranged_sums(rows)), runs), observed)
         return _of_all(found)
-    sums = kernels.shuffled_sums(rows, trials, np.array([seed]))
+    sums = kernels.shuffled_sums(rows, trials, stream_seed([seed]))
     return _with_observed(_as_large(_difference(score(same + sums), runs), observed))
 
 
@@ -151,7 +152,7 @@ def bootstrap_scores(rows: Float64, score: Score, samples: int, seed: int) -> Fl
     -------
     float64 [samples, runs]
     """
-    return score(kernels.resampled_sums(rows, samples, np.array([seed])))
+    return score(kernels.resampled_sums(rows, samples, stream_seed([seed])))
 
 
 def _difference(scores: Float64, runs: int) -> Float64:

@@ -37,7 +37,8 @@ class PairSampler(Protocol):
         Raises
         ------
         ValueError
-            The list has no gains, or one of them is not finite.
+            The list has no gains, or one of them is not finite; or a part of the seed is 2^63 or
+            more.
         """
         ...
 

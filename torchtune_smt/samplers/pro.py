@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.seeds import stream_seed
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import kernels
 from torchtune_smt.samplers.base import check_threshold, string_numbers
@@ -57,7 +56,7 @@ class ProSampler:
         return kernels.pro_pairs(
             gain,
             string_numbers(kbest),
-            np.array(seed, np.int64),
+            stream_seed(seed),
             self.candidates,
             self.threshold,
             self.pairs,
