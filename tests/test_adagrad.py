@@ -324,6 +324,17 @@ def test_matrices_are_refused():
         AdaGrad([torch.nn.Parameter(torch.zeros(2, 2))])
 
 
+def test_a_group_that_is_refused_is_not_kept():
+    first, second = parameter_of([0.0]), parameter_of([0.0])
+    lazy = AdaGrad([first])
+    for bad in ({"params": [second], "lr": -1.0}, {"params": [torch.zeros(2, 2)]}):
+        with pytest.raises(ValueError):
+            lazy.add_param_group(bad)
+        assert len(lazy.param_groups) == 1
+    lazy.add_param_group({"params": [second]})
+    assert lazy.param_groups[1]["params"] == [second]
+
+
 def test_bad_gradients_change_nothing():
     a, b = parameter_of([0.0, 0.0]), parameter_of([0.0, 0.0, 0.0])
     lazy = AdaGrad([a, b], 0.1)

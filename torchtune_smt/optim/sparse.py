@@ -75,13 +75,18 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Add a group of parameters; it may set each argument of the class for itself."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        for parameter in group["params"]:
-            if parameter.dim() != 1 or not parameter.is_floating_point():
-                raise ValueError(
-                    f"{self._name} takes one-dimensional floating-point parameters, not one of "
-                    f"shape {tuple(parameter.shape)} and {parameter.dtype}"
-                )
-        self._check_settings(group)
+        try:
+            for parameter in group["params"]:
+                if parameter.dim() != 1 or not parameter.is_floating_point():
+                    raise ValueError(
+                        f"{self._name} takes one-dimensional floating-point parameters, not one of "
+                        f"shape {tuple(parameter.shape)} and {parameter.dtype}"
+                    )
+            self._check_settings(group)
+        except Exception:
+            # What its settings are is known once the class's own have been added.
+            self.param_groups.pop()
+            raise
 
     def _check_settings(self, group: Group) -> None:
         """Raise ValueError where arguments of a group are out of range or do not go together."""
