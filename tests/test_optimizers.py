@@ -558,24 +558,24 @@ def test_a_used_optimizer_goes_on_with_a_state_as_a_fresh_one_does(kind):
     assert torch.equal(used, fresh)
 
 
+BUILDS = [
+    lambda p, lr: FOBOS([p], lr, ElasticNet(0.05, 0.1), schedule="constant", average="step"),
+    lambda p, lr: FOBOS([p], lr, Oscar(0.01, 0.002), average="epoch"),
+    lambda p, lr: FobosOscar([p], lr, Oscar(0.01, 0.002), schedule="constant"),
+    lambda p, lr: RDA([p], lr, Oscar(0.01, 0.002)),
+    lambda p, lr: AdaGrad([p], lr, L1(0.05)),
+    lambda p, lr: AROW([p], lr, L2(0.05)),
+    lambda p, lr: CumulativeL1([p], lr, L1(0.02)),
+    lambda p, lr: SGD([p], lr, average="step"),
+]
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda p: FOBOS([p], 0.3, ElasticNet(0.05, 0.1), schedule="constant", average="step"),
-        lambda p: FOBOS([p], 0.3, Oscar(0.01, 0.002), average="epoch"),
-        lambda p: FobosOscar([p], 0.3, Oscar(0.01, 0.002), schedule="constant"),
-        lambda p: RDA([p], 0.3, Oscar(0.01, 0.002)),
-        lambda p: AdaGrad([p], 0.1, L1(0.05)),
-        lambda p: AROW([p], 0.1, L2(0.05)),
-        lambda p: CumulativeL1([p], 0.1, L1(0.02)),
-        lambda p: SGD([p], 0.1, average="step"),
-    ],
-)
+@pytest.mark.parametrize("build", BUILDS)
 def test_copies_and_pickles_take_the_same_steps(build, copied):
     generator = np.random.default_rng(6)
     parameter = parameter_of(np.zeros(8))
-    made = [build(parameter)]
+    made = [build(parameter, 0.3)]
     for step in range(20):
         if step == 10:
             made.append(copied(made[0]))
@@ -589,6 +589,66 @@ def test_copies_and_pickles_take_the_same_steps(build, copied):
     twin = made[1].param_groups[0]["params"][0]
     assert twin is not parameter and torch.equal(twin, parameter)
     assert np.count_nonzero(parameter.detach()) > 0
+
+
+def test_a_rate_that_is_a_tensor_may_change_in_place():
+    """What was put off is taken with the old one all the same."""
+    rates = 0.1, torch.tensor(0.1, dtype=torch.float64)
+    made = [AdaGrad([parameter_of([1.0, 1.0])], rate, L1(0.5)) for rate in rates]
+    for step in range(6):
+        for optimizer in made:
+            set_gradient(optimizer.param_groups[0]["params"][0], [(step // 3, 1.0)])
+            optimizer.step()
+        if step == 4:
+            made[0].param_groups[0]["lr"] = 0.01
+            made[1].param_groups[0]["lr"].fill_(0.01)
+    for optimizer in made:
+        optimizer.flush()
+    weights = [optimizer.param_groups[0]["params"][0].tolist() for optimizer in made]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("lr", [0.3, 1, torch.tensor(0.3)], ids=str)
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_state_saved_under_a_schedule_of_torch(build, lr):
+    """Saved where the rate is 0, and loaded before or after there is a schedule again."""
+
+    def begin(parameter):
+        rate = lr.clone() if torch.is_tensor(lr) else lr
+        return build(parameter, rate)
+
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: (t % 4) / 4)
+
+    def steps(optimizer, schedule, seed):
+        (parameter,) = optimizer.param_groups[0]["params"]
+        generator = np.random.default_rng(seed)
+        for _ in range(12):
+            chosen = generator.choice(8, 3, replace=False)
+            set_gradient(parameter, [(int(i), generator.normal()) for i in chosen])
+            optimizer.step()
+            schedule.step()
+        return parameter
+
+    first = begin(parameter_of(np.zeros(8)))
+    schedules = [schedule(first)]
+    weights = steps(first, schedules[0], 1)
+    assert first.param_groups[0]["lr"] == 0
+    state = first.state_dict()
+    for early in (True, False):
+        other = begin(parameter_of(weights.tolist()))
+        if early:
+            other.load_state_dict(state)
+        schedules.append(schedule(other))
+        schedules[-1].load_state_dict(schedules[0].state_dict())
+        if not early:
+            other.load_state_dict(state)
+        assert type(other.param_groups[0]["lr"]) is type(first.param_groups[0]["lr"])
+    found = [steps(made.optimizer, made, 2) for made in schedules]
+    for made in schedules:
+        made.optimizer.flush()
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    assert np.count_nonzero(found[0].detach()) > 0
 
 
 def test_a_state_of_a_plain_users_class_can_be_resumed():

@@ -355,7 +355,7 @@ class FOBOS(AveragingOptimizer):
         if "sums" in entry:
             sizes = vector(entry["sums"], torch.float64, state["step"])
             begin -= sizes.numel()
-            if not strengths or not any(strengths) or not bool((sizes > 0).all()):
+            if not strengths or not any(strengths) or not bool((sizes >= 0).all()):
                 raise ValueError(DAMAGED)
             state["sums"] = StepSums(strengths, begin, sizes.numpy())
         # What is left of them says where a compiled loop begins to read.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ def plain(value: Any) -> Any:
     return repr(value) if has_own else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def by_itself(value: Any) -> Any:
+    """Return a setting as it is now: torch changes a learning rate that is a tensor in place."""
+    return value.item() if torch.is_tensor(value) and value.numel() == 1 else value
+
+
 def settings_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return saved settings; raise ValueError unless each is of the kind of the one there is."""
     result = {}
@@ -32,6 +38,8 @@ def settings_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
                 real(value)
             if kind is int and not float(value).is_integer():
                 raise ValueError(DAMAGED)
+        elif torch.is_tensor(own[name]) and type(value) in (int, float):
+            value = own[name].new_tensor(real(value))
         elif kind is tuple and isinstance(value, list):
             # Files know no other sequences.
             value = tuple(value)
@@ -39,6 +47,26 @@ def settings_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
             raise ValueError(DAMAGED)
         result[name] = value
     return result
+
+
+def group_like(
+    saved: Mapping[str, Any], own: Mapping[str, Any], needed: Set[str]
+) -> dict[str, Any]:
+    """Return the saved settings of a group, if they can be those of the one there is.
+
+    It may have more than are needed: schedules keep in a group what they begin with.
+
+    Raises
+    ------
+    ValueError
+        They cannot.
+    """
+    others = saved.keys() - own.keys()
+    sound = needed <= saved.keys() and saved["params"] == own["params"]
+    if not sound or "regularizer" in saved or not all(isinstance(name, str) for name in others):
+        raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
+    known = settings_like({name: saved[name] for name in saved.keys() & own.keys()}, own)
+    return copy.deepcopy({name: saved[name] for name in others}) | known
 
 
 def check_entry(

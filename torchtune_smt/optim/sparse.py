@@ -16,7 +16,13 @@ from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.saved_states import check_entry, plain, settings_like
+from torchtune_smt.optim.saved_states import (
+    by_itself,
+    check_entry,
+    group_like,
+    plain,
+    settings_like,
+)
 from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
@@ -83,14 +89,19 @@ class SparseOptimizer(torch.optim.Optimizer):
                         f"shape {tuple(parameter.shape)} and {parameter.dtype}"
                     )
             self._check_settings(group)
+            if isinstance(group["lr"], int):
+                # A schedule makes fractions of it, and a state says of what kind it is.
+                group["lr"] = float(group["lr"])
         except Exception:
             # What its settings are is known once the class's own have been added.
             self.param_groups.pop()
             raise
 
-    def _check_settings(self, group: Group) -> None:
+    def _check_settings(self, group: Group, *, resumed: bool = False) -> None:
         """Raise ValueError where arguments of a group are out of range or do not go together."""
-        if not 0 < group["lr"] < float("inf"):
+        # Schedules of torch begin at 0, and end there.
+        begun = resumed and group["lr"] == 0
+        if not begun and not 0 < group["lr"] < float("inf"):
             raise ValueError(f"lr must be finite and above 0, not {group['lr']}")
         if group["unregularized"] < 0:
             raise ValueError(f"unregularized must be 0 or more, not {group['unregularized']}")
@@ -245,7 +256,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 "pending": {name: plain(value) for name, value in pending.items()},
             }
         groups = [
-            {name: value for name, value in group.items() if name != "regularizer"}
+            {name: by_itself(value) for name, value in group.items() if name != "regularizer"}
             for group in result["param_groups"]
         ]
         return {"state": state, "param_groups": groups, "optimizer": self._name}
@@ -291,12 +302,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         own = super().state_dict()["param_groups"]
         if len(saved) != len(own):
             raise ValueError(f"{DAMAGED}: it has other groups of parameters")
+        # The last is what torch adds to a copy's.
+        needed = {"params", *self.defaults} - {"regularizer", "differentiable"}
         groups = []
         for group, named, new in zip(self.param_groups, own, saved, strict=True):
-            if new.keys() != named.keys() - {"regularizer"} or new["params"] != named["params"]:
-                raise ValueError(f"{DAMAGED}: its groups of parameters have other members")
-            groups.append({**group, **settings_like(new, named), "params": group["params"]})
-            self._check_settings(groups[-1])
+            settings = group_like(new, named, needed)
+            groups.append({**group, **settings, "params": group["params"]})
+            self._check_settings(groups[-1], resumed=True)
         return groups
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
@@ -308,10 +320,10 @@ class SparseOptimizer(torch.optim.Optimizer):
             They cannot.
         """
         self._check_state(entry, group, parameter)
-        own = {name: group[name] for name in self.settings if name != "regularizer"}
+        own = {name: by_itself(group[name]) for name in self.settings if name != "regularizer"}
         chosen = settings_like({name: entry["pending"][name] for name in own}, own)
         pending = {name: {**group, **chosen}[name] for name in self.settings}
-        self._check_settings({**group, **pending})
+        self._check_settings({**group, **pending}, resumed=True)
         state = {
             name: value.to(parameter.device, copy=True) if torch.is_tensor(value) else value
             for name, value in entry.items()
@@ -375,7 +387,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         state: State = self.state[parameter]
         if not state:
             state.update(self._initial(group, parameter))
-        settings = {name: group[name] for name in self.settings}
+        settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._lengthen(group, state, parameter.numel())
             self._settle(group, parameter, state)
