@@ -10,12 +10,12 @@ from torch import Tensor
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
+from torchtune_smt.optim.growth import lengthened
 from torchtune_smt.optim.saved_states import plain, settings_like
 from torchtune_smt.optim.sparse import (
     Group,
     SparseOptimizer,
     State,
-    lengthened,
     sparse_gradient,
 )
 

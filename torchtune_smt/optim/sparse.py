@@ -15,6 +15,7 @@ from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.optim.growth import lengthened
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.saved_states import (
     by_itself,
@@ -486,21 +487,3 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
             "learning rate, and check the feature values and gains of the k-best lists"
         )
     return indices, values
-
-
-def lengthened(tensor: Tensor, length: int, fill: float) -> Tensor:
-    """Return a vector with its first entries those of `tensor`, its new ones `fill`.
-
-    Room grows by a quarter at a time, so that growing costs O(1) an entry. Where there is room
-    already, the result shares the memory of `tensor`. Room that is not in use is never
-    written to, and takes no memory.
-    """
-    old = tensor.numel()
-    room = tensor.untyped_storage().nbytes() // tensor.element_size()
-    if length > room:
-        larger = torch.empty(max(length, room * 5 // 4), dtype=tensor.dtype, device=tensor.device)
-        larger[:old] = tensor
-        tensor = larger
-    longer = tensor.as_strided((length,), (1,))
-    longer[old:] = fill
-    return longer
