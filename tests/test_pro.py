@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
@@ -174,3 +174,15 @@ def test_cuda():
         for d in ("cpu", "cuda")
     )
     np.testing.assert_allclose(here, there, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("others", [0, 20])
+@pytest.mark.parametrize("value", [1e155, 1e308, float("inf"), float("nan")])
+def test_values_too_large_to_be_squared_are_refused(value, others):
+    """Of a feature that is in most pairs, and of one in few; none is returned as NaN."""
+    matrix = np.array([[value, 0.0], *[[0.0, 1.0]] * (1 + others)])
+    with pytest.raises(DivergenceError, match="check the feature values"):
+        Pro(AllPairs()).solve_pairs(pairs_of(matrix), np.zeros(2), ())
+    matrix[0, 0] = 1e150
+    found = Pro(AllPairs()).solve_pairs(pairs_of(matrix), np.zeros(2), ())
+    assert np.isfinite(found.weights).all()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
@@ -90,6 +91,8 @@ class Pro:
         ------
         InputError
             There are no pairs.
+        DivergenceError
+            Feature values are too large, or not finite.
         """
         check_pairs(len(pairs))
         chosen, rows = pairs.numbered()
@@ -111,6 +114,11 @@ class Pro:
         steps = self._search(v, derivative, objective)
         with torch.no_grad():
             w = scaling.weights(v)
+        if not bool(w.isfinite().all()):
+            raise DivergenceError(
+                "PRO has found weights that are not finite: check the feature values of the "
+                "k-best lists"
+            )
         weights = np.zeros_like(start)
         weights[chosen] = w.cpu().numpy()
         report = {

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 
 # Features that are in a quarter of the pairs, as dense ones are, are scaled together; so many of
@@ -29,16 +30,27 @@ class Scaling:
     ridge : float
         Above 0.
     device : torch.device or str
+
+    Raises
+    ------
+    DivergenceError
+        Values are too large to be squared, or not finite.
     """
 
     def __init__(self, rows: Rows, columns: int, ridge: float, device: torch.device | str) -> None:
         counts = np.bincount(rows.feature, minlength=columns)
         frequent = np.argsort(-counts, kind="stable")[:TOGETHER]
         frequent = frequent[SHARE * counts[frequent] >= len(rows)]
-        squares = np.bincount(rows.feature, rows.value**2, minlength=columns)
-        root: Float64 = np.sqrt(squares / 2 + ridge)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.bincount(rows.feature, rows.value**2, minlength=columns)
+            root: Float64 = np.sqrt(squares / 2 + ridge)
+            curvature = _gram(rows, frequent, columns) / 2
+        if not (np.isfinite(root).all() and np.isfinite(curvature).all()):
+            raise DivergenceError(
+                "squares of feature values are not finite: check the feature values of the k-best "
+                "lists, of which none may be above 1e150 or so"
+            )
         root[frequent] = 1.0
-        curvature = _gram(rows, frequent, columns) / 2
         # Columns that are the same would leave nothing but rounding.
         least = ridge + 1e-12 * curvature.diagonal().max(initial=0.0)
         factor = np.linalg.cholesky(curvature + least * np.eye(frequent.size))
