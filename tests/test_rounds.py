@@ -105,6 +105,14 @@ def test_the_best_round_is_kept(scores: list[float], best: int, weight: int) -> 
     assert told.calls[-1] == ("end",)
 
 
+@pytest.mark.parametrize(
+    ("scores", "when"), [([float("nan"), 1], "before the first round"), ([1, 2, -1e999], "round 2")]
+)
+def test_a_score_that_cannot_be_compared_is_refused(scores: list[float], when: str) -> None:
+    with pytest.raises(ValueError, match=f"the score .*{when} is .*, and must be a finite number"):
+        run_of(scores).run()
+
+
 def test_last_and_average() -> None:
     for result, weight in {"last": 9.0, "average": 6.0}.items():
         run = run_of([1, 2, 5, 3], result=result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -59,11 +60,25 @@ class Progress:
     last: float = float("nan")
 
     def note_start(self, score: float, weights: torch.Tensor) -> None:
-        """Note the score of the weights before the first round: no worse ones are the best."""
+        """Note the score of the weights before the first round: no worse ones are the best.
+
+        Raises
+        ------
+        ValueError
+            The score is not finite.
+        """
+        _check_score(score, "before the first round")
         self.best = Best(0, score, weights.detach().clone())
 
     def compare(self, score: float, weights: torch.Tensor) -> None:
-        """Note the score of the round under way, and its weights if they are the best so far."""
+        """Note the score of the round under way, and its weights if they are the best so far.
+
+        Raises
+        ------
+        ValueError
+            The score is not finite.
+        """
+        _check_score(score, f"of round {self.round}")
         self.last = score
         self.stale += 1
         if self.best is None or score > self.best.score:
@@ -330,6 +345,15 @@ class Rounds:
     def _show(self, what: str, done: int, total: int, unit: str) -> None:
         for callback in self.callbacks:
             callback.on_work(what, done, total, unit)
+
+
+def _check_score(score: float, when: str) -> None:
+    """Raise ValueError for a score that no other can be compared with."""
+    if not math.isfinite(score):
+        raise ValueError(
+            f"the score {when} is {score}, and must be a finite number to be compared: check "
+            "what evaluates the weights"
+        )
 
 
 def set_weights(parameter: torch.Tensor, values: torch.Tensor) -> None:
