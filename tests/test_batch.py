@@ -409,6 +409,17 @@ def test_a_loss_without_compiled_steps():
     assert fits[0].report["loss"] == pytest.approx(fits[1].report["loss"])
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(torch.optim.SparseAdam, lr=0.1), partial(SGD, lr=0.1, average="none"), FOBOS],
+)
+def test_an_average_that_nobody_keeps_is_refused_before_the_first_pass(optimizer):
+    solver = Stochastic(AllPairs(), Perceptron(), optimizer, 10**9, average=True)
+    rows = Rows(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1))
+    with pytest.raises(ValueError, match="average.*is wanted, and the optimizer keeps none"):
+        solver.solve_pairs(rows, np.zeros(1), (0,))
+
+
 def test_averaged_weights():
     matrix, pairs = pairs_of(2)
     optimizer = partial(SGD, lr=0.1, average="step")

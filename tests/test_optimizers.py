@@ -24,7 +24,8 @@ from optim_reference import (
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE, LOGISTIC, PERCEPTRON
-from torchtune_smt.optim import AROW, FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim import AROW, FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar, adapted
+from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths
 
@@ -405,6 +406,20 @@ def test_averages_by_hand():
     assert by_step.averaged().tolist() == pytest.approx([5 / 3, 4 / 3])  # (1, 0), (2, 0), (2, 4)
     with pytest.raises(ValueError, match="average=epoch"):
         SGD([parameter], 1.0, average="none").averaged()
+
+
+def test_the_rate_of_the_last_step():
+    for schedule, expected in (("constant", 2), ("inv_sqrt", 2 / 3**0.5), ("1/t", 2 / 3)):
+        for kind, options in ((FOBOS, {}), (CumulativeL1, {"regularizer": L1(0.1)})):
+            parameter = parameter_of([0.0])
+            optimizer = kind([parameter], 2.0, schedule=schedule, **options)
+            assert learning_rate(optimizer) == 2
+            for _ in range(3):
+                set_gradient(parameter, [(0, 1.0)])
+                optimizer.step()
+            assert learning_rate(optimizer) == pytest.approx(expected)
+    assert learning_rate(AdaGrad([parameter], 0.5)) == 0.5
+    assert learning_rate(adapted(torch.optim.SparseAdam([parameter], 0.25))) == 0.25
 
 
 def test_schedules_by_hand():

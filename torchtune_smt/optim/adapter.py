@@ -12,6 +12,7 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim.growth import lengthened
 from torchtune_smt.optim.saved_states import plain, settings_like
+from torchtune_smt.optim.schedules import rate
 from torchtune_smt.optim.sparse import (
     Group,
     SparseOptimizer,
@@ -104,6 +105,11 @@ class Adapter:
         """Learn that an epoch is over, if the optimizer wants to know."""
         if hasattr(self._optimizer, "end_epoch"):
             self._optimizer.end_epoch()
+
+    @property
+    def averages(self) -> bool:
+        """Whether the optimizer can be asked for an average."""
+        return hasattr(self._optimizer, "averaged")
 
     def averaged(self) -> Tensor:
         """Return what the optimizer averages."""
@@ -201,6 +207,25 @@ def adapted(optimizer: LazyOptimizer | torch.optim.Optimizer) -> LazyOptimizer:
     if isinstance(optimizer, SparseOptimizer) or not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
     return Adapter(optimizer)
+
+
+def learning_rate(optimizer: LazyOptimizer) -> float:
+    """Return the rate of the last step on the first parameter; NaN of an optimizer without one."""
+    group = optimizer.param_groups[0]
+    lr = float(group.get("lr", "nan"))
+    if not isinstance(optimizer, SparseOptimizer) or "schedule" not in group:
+        return lr
+    return rate(lr, group["schedule"], max(optimizer.state[group["params"][0]].get("step", 0), 1))
+
+
+def check_averages(optimizer: LazyOptimizer) -> None:
+    """Raise ValueError if an optimizer has no average of the weights, before steps are taken."""
+    able = optimizer.averages if isinstance(optimizer, Adapter) else hasattr(optimizer, "averaged")
+    if not able or optimizer.param_groups[0].get("average") == "none":
+        raise ValueError(
+            "an average of the weights is wanted, and the optimizer keeps none: take FOBOS or SGD "
+            "with average=epoch or average=step, or one of your own that has averaged()"
+        )
 
 
 def _is_data(value: Any) -> bool:

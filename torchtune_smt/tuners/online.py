@@ -17,6 +17,7 @@ from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric, with_gains
+from torchtune_smt.optim.adapter import check_averages, learning_rate
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
@@ -76,6 +77,8 @@ class OnlineTuner(Tuner):
             raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
         self.learner = Learner(self.weights, self.optimizer)
         self.optimizer = self.learner.optimizer
+        if self.average:
+            check_averages(self.optimizer)
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
@@ -124,7 +127,7 @@ class OnlineTuner(Tuner):
             "train/loss": loss,
             "train/gain": gain,
             "train/pairs": pairs,
-            "train/lr": float(self.optimizer.param_groups[0].get("lr", "nan")),
+            "train/lr": learning_rate(self.optimizer),
         }
 
     def summary(self, kept: bool) -> Report:

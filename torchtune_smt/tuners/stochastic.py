@@ -17,6 +17,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
+from torchtune_smt.optim.adapter import check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
 from torchtune_smt.tuners.gradient import check_pairs
@@ -84,6 +85,8 @@ class Stochastic:
             There are no pairs, or no lists with two hypotheses.
         DivergenceError
             Numbers are not finite any more.
+        ValueError
+            An average is wanted, and the optimizer has none.
         """
         loss = self.loss
         if not is_listwise(loss):
@@ -114,7 +117,10 @@ class Stochastic:
     def _begin(self, start: Float64) -> Learner:
         """Return weights with a new optimizer."""
         weights = Weights.without_names(start, self.device)
-        return Learner(weights, self.optimizer([weights.parameter]))
+        learner = Learner(weights, self.optimizer([weights.parameter]))
+        if self.average:
+            check_averages(learner.optimizer)
+        return learner
 
     def _passes(
         self,
