@@ -156,6 +156,36 @@ def test_other_options_are_noticed(run: Run) -> None:
         complete(replace(run, overrides=("data=example", "tuner=mert")), start=FakeTrain())
 
 
+def test_other_weights_at_the_start_are_noticed(run: Run, tmp_path: Path) -> None:
+    first = tmp_path / "first.txt"
+    run = replace(run, overrides=("data=example", "init=file", f"init.file={first}"))
+    train = FakeTrain(dies=["row"], keeps=False)
+    # What has kept nothing may start from others.
+    for weights in ("a 1\n", "a 2\n"):
+        first.write_text(weights)
+        complete(run, start=train)
+    assert run.finished and len(train.commands) == 2
+    first.unlink()
+    assert complete(run, start=train)
+    first.write_text("a 3\n")
+    with pytest.raises(InputError, match=r"row: was started from other weights than .*first.txt"):
+        complete(run, start=train)
+    # What was run before there were checksums is taken to have started from what there is.
+    known = json.loads((run.folder / "run.json").read_text())
+    del known["start"]
+    (run.folder / "run.json").write_text(json.dumps(known))
+    assert complete(run, start=train)
+    first.write_text("a 4\n")
+    with pytest.raises(InputError, match="was started from other weights"):
+        complete(run, start=train)
+    # Neither is one taken up again that was stopped.
+    (run.folder / "weights.txt.gz").unlink()
+    (run.folder / "checkpoint.pt").touch()
+    with pytest.raises(InputError, match="was started from other weights"):
+        complete(run, start=train)
+    assert len(train.commands) == 2
+
+
 def test_time_of_a_killed_run_is_written_down(run: Run) -> None:
     class Killed(FakeTrain):
         def wait(self, timeout: float | None = None) -> int:

@@ -163,6 +163,46 @@ def test_rows_are_done_once_and_missing_ones_said(
     assert (simianer2012.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
 
 
+def test_both_rows_have_the_same_p_when_one_is_done_again(tmp_path: Path) -> None:
+    corpus, sets = FakeCorpus(), ("test", domains.OUT)
+    keys = ("2_train_sparse", "3_train_sparse", "4_train_sparse")
+    places = {key: simianer2012.place(tmp_path, "fisher", key, 1) for key in keys}
+
+    def do(key: str, bleu: float) -> None:
+        places[key].mkdir(parents=True, exist_ok=True)
+        for one in sets:
+            (places[key] / f"{one}.translations.txt").write_text(f"{bleu}\n")
+        Result(
+            **dict.fromkeys(("method", "tuning_set", "features", "language_models"), ""),
+            **dict.fromkeys(("begin", "end", "command"), ""),
+            **dict.fromkeys(("training_sentences", "active", "reused", "atomic"), 0),
+            **dict.fromkeys(("iterations", "best"), 0),
+            **dict.fromkeys(("dev", "devtest", "minutes", "cpu_minutes"), 0.0),
+            **{"row": key, "corpus": "fisher", "seed": 1, "test": bleu},
+            **{"overrides": [], "versions": {}},
+        ).save(places[key])
+
+    def compared(key: str) -> dict[str, float]:
+        simianer2012.compare_rows(corpus, tmp_path, "fisher")  # type: ignore[arg-type]
+        result = Result.load(places[key])
+        assert result is not None and result.differs == result.differs_out
+        return result.differs
+
+    for key, bleu in zip(keys, (0.0, 1.0, 2.0), strict=True):
+        do(key, bleu)
+    assert compared(keys[1]) == {keys[0]: 0.2, keys[2]: 0.2}
+    do(keys[0], 0.5)
+    assert compared(keys[1]) == {keys[0]: 0.1, keys[2]: 0.2}
+    assert compared(keys[0]) == {keys[1]: 0.1, keys[2]: 0.3}
+    assert compared(keys[2]) == {keys[0]: 0.3, keys[1]: 0.2}
+    # Without the translations of the other one there is no p of it any more.
+    for one in sets:
+        (places[keys[2]] / f"{one}.translations.txt").unlink()
+    do(keys[0], 0.0)
+    assert compared(keys[2]) == {keys[1]: 0.2}
+    assert compared(keys[0]) == {keys[1]: 0.2}
+
+
 def test_the_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     arguments = ["--corpora", "fisher", "--epochs", "3", "--seeds", "1", "2", "--workers", "2"]
     assert options(tmp_path, *arguments, "--publish", str(tmp_path)).command == (

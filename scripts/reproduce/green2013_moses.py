@@ -146,6 +146,8 @@ class Result(Stored):
         BLEU.
     p : float, optional
         Of the difference from the baseline on test.
+    compared : float, optional
+        BLEU of the baseline on test when it was computed.
     training_sentences : int
         0: all runs tune on dev.
     """
@@ -164,6 +166,7 @@ class Result(Stored):
     overrides: str
     p: float | None = None
     training_sentences: int = 0
+    compared: float | None = None
 
 
 def place(options: Options, key: str, seed: int) -> Path:
@@ -258,17 +261,18 @@ def references(options: Options) -> list[list[str]]:
 
 def compare(seed: int, options: Options) -> None:
     """Compare what is done with the baseline of the same seed, where that is still to do."""
-    baseline = place(options, BASELINE, seed)
-    if Result.load(baseline) is None:
+    base = place(options, BASELINE, seed)
+    baseline = Result.load(base)
+    if baseline is None:
         return
     for key in ROWS:
         folder = place(options, key, seed)
         result = Result.load(folder)
-        if key == BASELINE or result is None or result.p is not None:
+        if key == BASELINE or result is None or result.compared == baseline.test:
             continue
-        systems = {"baseline": [read_lines(baseline / TEST)], "row": [read_lines(folder / TEST)]}
+        systems = {"baseline": [read_lines(base / TEST)], "row": [read_lines(folder / TEST)]}
         (found,) = Evaluation(systems, references(options)).compare(test=SIGNIFICANCE)
-        result.p = found.p_value
+        result.p, result.compared = found.p_value, baseline.test
         result.save(folder)
 
 
@@ -331,7 +335,7 @@ def write(found: Mapping[str, Sequence[Result]], folder: Path, options: Options)
     """Write the table as Markdown and CSV."""
     with atomic_writer(folder / "table.md") as file:
         file.write(markdown(found, options))
-    columns = [f.name for f in fields(Result) if f.name != "overrides"]
+    columns = [f.name for f in fields(Result) if f.name not in ("overrides", "compared")]
     with atomic_writer(folder / "table.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -1,7 +1,8 @@
 """Runs of train.py: their commands, how they are taken up again, the time that they took.
 
-A run's folder holds a record beside what train.py writes: its overrides, and when and how long each
-part of it ran. A run is finished when its weights file is there.
+A run's folder holds a record beside what train.py writes: its overrides, the checksum of the
+weights that it starts from, and when and how long each part of it ran. A run is finished when its
+weights file is there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
@@ -31,6 +33,8 @@ RECORD = "run.json"
 LOG = "train.log"
 # Shorter runs that choose an option of this one.
 SWEEP = "sweep"
+# The override that names the weights that a run starts from.
+START = "init.file="
 
 
 def said_path(path: Path) -> str:
@@ -74,6 +78,12 @@ class Run:
         return not self.finished and (self.folder / CHECKPOINT).is_file()
 
     @property
+    def start(self) -> Path | None:
+        """The file of the weights that it starts from; None if that is no file."""
+        named = [o.removeprefix(START) for o in self.overrides if o.startswith(START)]
+        return REPOSITORY / named[-1] if named else None
+
+    @property
     def minutes(self) -> float:
         """Wall-clock time of all parts."""
         return float(sum(part["seconds"] for part in _Record.of(self).parts)) / 60
@@ -96,6 +106,8 @@ class _Record:
 
     path: Path
     overrides: list[str]
+    # Empty: there is no file of them, or none any more.
+    start: str = ""
     parts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -105,10 +117,11 @@ class _Record:
         Raises
         ------
         InputError
-            The folder holds a run with other overrides.
+            The folder holds a run with other overrides, or one that started from other weights
+            than there are now.
         """
         path = run.folder / RECORD
-        record = cls(path, list(run.overrides))
+        record = cls(path, list(run.overrides), _start_checksum(run))
         if path.is_file():
             found = json.loads(path.read_text("utf-8"))
             if found["overrides"] != record.overrides:
@@ -117,6 +130,16 @@ class _Record:
                     f"{' '.join(record.overrides)}; give another --folder, or remove this one",
                     path=run.folder,
                 )
+            kept = run.finished or run.stopped
+            # Records from before have no checksum.
+            started = found.get("start", "") if kept else ""
+            if run.start and started and record.start and started != record.start:
+                raise InputError(
+                    f"was started from other weights than {said_path(run.start)} has now; give "
+                    "another --folder, or remove this one",
+                    path=run.folder,
+                )
+            record.start = started or record.start
             record.parts = found["parts"]
         return record
 
@@ -133,7 +156,14 @@ class _Record:
 
     def save(self) -> None:
         with atomic_writer(self.path) as file:
-            json.dump({"overrides": self.overrides, "parts": self.parts}, file, indent=1)
+            record = {"overrides": self.overrides, "start": self.start, "parts": self.parts}
+            json.dump(record, file, indent=1)
+
+
+def _start_checksum(run: Run) -> str:
+    if run.start is None or not run.start.is_file():
+        return ""
+    return file_checksum(run.start)
 
 
 def _now() -> str:
@@ -163,7 +193,10 @@ def complete(run: Run, *, start: Launch = launch, tick: float = 5.0) -> bool:
     Time is written down every `tick` seconds, so that little is lost of a run that is killed.
     """
     if run.finished:
-        _Record.of(run)
+        record = _Record.of(run)
+        if record.parts:
+            # With the checksum, if it is from before there were any.
+            record.save()
         return True
     return _follow([run], command(run), run.folder, start, tick)
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -296,19 +297,32 @@ def results_of(folder: Path, name: str) -> dict[tuple[str, int], Result]:
 
 
 def compare_rows(corpus: Corpus, folder: Path, name: str) -> None:
-    """Compare rows with the same features and seed, where that is still to do."""
+    """Compare rows with the same features and seed, where that is still to do.
+
+    Both have the p-value of their difference. What one of them alone has, or has otherwise, is from
+    before the other was done again: it is computed anew, or dropped where translations are gone.
+    """
     results = results_of(folder, name)
-    for (key, seed), result in results.items():
-        for (other, other_seed), beside in results.items():
-            alike = other_seed == seed and beside.features == result.features
-            if other == key or not alike:
+    for (row, seed), (other, other_seed) in combinations(results, 2):
+        ours, theirs = results[row, seed], results[other, other_seed]
+        if seed != other_seed or ours.features != theirs.features:
+            continue
+        places = [place(folder, name, key, seed) for key in (row, other)]
+        for one, field_ in (("test", "differs"), (OUT, "differs_out")):
+            differs: dict[str, float] = getattr(ours, field_)
+            beside: dict[str, float] = getattr(theirs, field_)
+            if other in differs and differs[other] == beside.get(row):
                 continue
-            for one, differs in (("test", result.differs), (OUT, result.differs_out)):
-                places = [place(folder, name, row, seed) for row in (key, other)]
-                files = [at / f"{one}.translations.txt" for at in places]
-                if other not in differs and all(file.is_file() for file in files):
-                    differs[other] = corpus.p_value(one, *files)
-                    result.save(places[0])
+            files = [at / f"{one}.translations.txt" for at in places]
+            if all(file.is_file() for file in files):
+                differs[other] = beside[row] = corpus.p_value(one, *files)
+            elif other in differs or row in beside:
+                differs.pop(other, None)
+                beside.pop(row, None)
+            else:
+                continue
+            ours.save(places[0])
+            theirs.save(places[1])
 
 
 def write_tables(folder: Path, output: Path) -> None:

@@ -50,8 +50,7 @@ _PHRASES_AGAIN = (
     "model.phrase_table"
 )
 _REORDERING_AGAIN = (
-    "`train-model.perl --first-step 7 --last-step 7` writes it; name it with "
-    "model.reordering_table"
+    "`train-model.perl --first-step 7 --last-step 7` writes it; name it with model.reordering_table"
 )
 # What binary tables are called, and how to get text.
 _BINARY = {
