@@ -131,7 +131,7 @@ def test_all_text_is_escaped() -> None:
     h = HOSTILE
     part = Derivation(h, h, 0, 1, (Derivation(h, h, 0, 1),))
     side = Side(h, 1.0, [Contribution(h, 1.0, 1.0)], 1.0, Derivation("", "", 0, 1, (part,)))
-    example = Example(1, h, [h], align([h], [h, h]), [side, side])
+    example = Example(1, h, [h], {h}, align([h], [h, h]), [side, side])
     report = Report(
         title=h,
         tables=[Table([h, h], [[h, h]], [h])],
@@ -159,6 +159,26 @@ def test_a_system_alone_and_without_a_run(run: Run, tmp_path: Path) -> None:
     assert "a: the worst sentences" in words
     assert "a has no features and derivations here: the run that made it is not known." in words
     assert "Weights" not in words
+
+
+def test_words_are_those_of_the_metric(tmp_path: Path) -> None:
+    for name, line in (
+        ("U", "THE CAT, SAT DOWN"),
+        ("L2", "the cat, sat up"),
+        ("ref", "the cat, sat down"),
+    ):
+        (tmp_path / name).write_text(f"{line}\n")
+    options = ["references=ref", "metrics=[bleu]", "samples=20", "html=u.html"]
+    options += ["lowercase=true", "tokenize=13a"]
+    run_command("compare", "U", "L2", *options, folder=tmp_path).check()
+    text = (tmp_path / "u.html").read_text()
+    words = " ".join(re.sub("<[^>]*>", " ", text).split())
+    assert "Words are shown and counted as BLEU takes them: in lower case, tokenize=13a." in words
+    # Of the words of "the cat , sat down" all, and four; "up" is none of them.
+    assert "occurrences number U L2 1 5 100.0 88.9" in words
+    assert "n-grams that L2 gets more often n-gram L2 U none less often" in words
+    assert re.findall(r'class="hit">(.+?)<', text) == "the cat , sat the cat , sat down".split()
+    assert "reference: the cat, sat down" in words
 
 
 def test_train_reports(run: Run) -> None:

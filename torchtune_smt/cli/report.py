@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,9 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.analysis import (
+    References,
     SentenceScores,
+    Text,
     align,
     extremes,
     ngram_differences,
@@ -27,6 +29,7 @@ from torchtune_smt.evaluation.analysis import (
 )
 from torchtune_smt.evaluation.tables import Results, metric_table
 from torchtune_smt.features.template import template_of
+from torchtune_smt.metrics.corpus import bleu_words
 from torchtune_smt.report.content import (
     Contribution,
     Example,
@@ -94,10 +97,16 @@ def write_report(
     text = {"tokenize": cfg.tokenize, "lowercase": cfg.lowercase}
     lines = {name: outputs.translations[output] for name, output in chosen.items()}
     scores = SentenceScores(lines, outputs.references, **text)
-    tokens = {name: [split_words(line) for line in found] for name, found in lines.items()}
-    references = [[split_words(line) for line in row] for row in outputs.references]
+    words = bleu_words(**text)
+    tokens = {name: [words(line) for line in found] for name, found in lines.items()}
+    references = [[words(line) for line in row] for row in outputs.references]
     others = [name for name in systems if name != baseline]
     notes = []
+    if cfg.lowercase or cfg.tokenize != "none":
+        case = "in lower case, " if cfg.lowercase else ""
+        notes.append(
+            f"Words are shown and counted as BLEU takes them: {case}tokenize={cfg.tokenize}."
+        )
     if len(others) > PAIRS:
         notes.append(
             f"Examples are of {PAIRS} of {len(others)} systems; give fewer to see the others'."
@@ -124,7 +133,9 @@ def write_report(
             _example,
             names=names,
             outputs=outputs,
+            lines=lines,
             tokens=tokens,
+            references=references,
             scores=scores,
             decoded=decoded,
             comparable=comparable,
@@ -238,7 +249,9 @@ def _example(
     *,
     names: Sequence[str],
     outputs: Outputs,
-    tokens: Mapping[str, Sequence[Sequence[str]]],
+    lines: Mapping[str, Sequence[str]],
+    tokens: Mapping[str, Text],
+    references: References,
     scores: SentenceScores,
     decoded: Mapping[str, _Decoded],
     comparable: bool,
@@ -248,7 +261,7 @@ def _example(
     for name in names:
         mine = decoded.get(name)
         # The decoder of the run must write what was scored: settings may have been lost.
-        is_mine = mine is not None and split_words(mine.texts[i]) == list(tokens[name][i])
+        is_mine = mine is not None and split_words(mine.texts[i]) == split_words(lines[name][i])
         decided: list[Contribution] = []
         margin = None
         other = decoded.get(next((n for n in names if n != name), ""))
@@ -260,7 +273,8 @@ def _example(
         sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
     source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
     pieces = align(tokens[names[0]][i], tokens[names[-1]][i])
-    return Example(i + 1, source, outputs.references[i], pieces, sides)
+    known = frozenset(chain.from_iterable(references[i]))
+    return Example(i + 1, source, outputs.references[i], known, pieces, sides)
 
 
 def _contributions(mine: _Decoded, other: _Decoded, i: int) -> list[Contribution]:

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics.bleu import BleuReferences
-from torchtune_smt.metrics.corpus import bleu_scores, sacrebleu_metric
+from torchtune_smt.metrics.corpus import bleu_scores, bleu_words
 from torchtune_smt.metrics.variants import BleuPlusOne
 
 # A change that gains less is rounding.
@@ -57,11 +57,7 @@ def oracle_bleu(
     tokenize, lowercase
         As for `torchtune_smt.metrics.corpus.corpus_bleu`.
     """
-    metric, words = sacrebleu_metric("bleu", tokenize, lowercase), Vocabulary()
-
-    def prepared(line: str) -> list[str]:
-        return metric._preprocess_segment(line).split()
-
+    prepared, words = bleu_words(tokenize, lowercase), Vocabulary()
     hypotheses = [[" ".join(prepared(line)) for line in entries] for entries in lists]
     given = KBestLists.of_strings(hypotheses, words=words)
     bound = BleuReferences([[prepared(line) for line in row] for row in references], words)

@@ -185,6 +185,12 @@ def sacrebleu_metric(
     raise ValueError(f"unknown metric {name!r}: choose of {', '.join(METRICS)}")
 
 
+def bleu_words(tokenize: str = "none", lowercase: bool = False) -> Callable[[str], list[str]]:
+    """Return what splits a line into the words that BLEU counts; see `StatisticsExtractor`."""
+    metric = sacrebleu_metric("bleu", tokenize, lowercase)
+    return lambda line: metric._preprocess_segment(line).split()
+
+
 def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return references as sacrebleu takes them: stream j holds each sentence's j-th, or None."""
     width = max(map(len, references), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torchtune_smt.decoders.derivation import Derivation
@@ -66,14 +66,17 @@ class Example:
     source : str
         Empty where it is not known.
     references : sequence of str
+    known : collection of str
+        Their words, as BLEU counts them.
     pieces : sequence of Piece
-        The translations, aligned; of one system, the same on both sides.
+        The translations as BLEU's words, aligned; of one system, the same on both sides.
     sides : sequence of Side
     """
 
     number: int
     source: str
     references: Sequence[str]
+    known: Collection[str]
     pieces: Sequence[Piece]
     sides: Sequence[Side]
 
@@ -166,7 +169,7 @@ class Report:
     pairs : sequence of Pair
     models : sequence of Model
     notes : sequence of str
-        What is missing, and why.
+        How words were made of text, what is missing, and why.
     """
 
     title: str
