@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from commands import Outcome, run_command
 
+from torchtune_smt.analyses.contributions import Contribution
+from torchtune_smt.analyses.overlap import Overlap
+from torchtune_smt.analyses.pictures import (
+    draw_contributions,
+    draw_orders,
+    draw_overlaps,
+    draw_progress,
+    draw_spellings,
+    draw_weights,
+)
+from torchtune_smt.analyses.spellings import Spelling
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.parallel.jobs import Job, utilisation_numbers
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
@@ -93,6 +105,44 @@ def test_pictures_of_one_run_and_of_none() -> None:
         file = io.BytesIO()
         draw({"a": runs}, file, "png")
         assert file.getvalue().startswith(b"\x89PNG")
+
+
+ODD = ("_a", r"a$\frac$", "b$x_$y")
+
+
+def test_any_name_stands_as_it_is() -> None:
+    def run(template: str) -> dict[str, Series]:
+        names = ("bleu/dev", f"active/{template}")
+        return {name: Series([0, 10], [1.0, 20_000.0]) for name in names}
+
+    file = io.BytesIO()
+    draw({name: [run(f"{name}t")] for name in ODD}, file, "svg")
+    svg = file.getvalue().decode()
+    for name in ODD:
+        assert f"<!-- {name} -->" in svg and f"<!-- {name}t -->" in svg
+    # Where numbers are logarithmic, matplotlib would write formulas.
+    assert "<!-- 10,000 -->" in svg and "mathdefault" not in svg
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_name_stands_as_it_is_in_pictures_of_analyses(name: str) -> None:
+    weights = {f"{name}:f": 1.0, f"{name}:g": 2.0}
+    run = {"bleu/dev": Series([0, 10], [1.0, 2.0])}
+    drawn = {
+        f"{name} alone": partial(draw_overlaps, [(name, "other", [Overlap(name, 3, 2, 1)])]),
+        name: partial(draw_spellings, {name: [Spelling(name, 1, 1)]}),
+        f"{name} (3)": partial(draw_orders, {name: {2: 3}}),
+        f"in {name}": partial(draw_contributions, [Contribution(name, 1, 2, 3)], (name, name)),
+        f"weight in {name}": partial(draw_weights, (name, weights), (name, weights), ()),
+    }
+    for text, drawing in drawn.items():
+        file = io.BytesIO()
+        drawing(file, "svg", f"{name} in the caption")
+        assert f"<!-- {text} -->" in (svg := file.getvalue().decode())
+        assert f"<!-- {name} in the caption -->" in svg
+    file = io.BytesIO()
+    draw_progress({name: [run, run]}, file, "svg")
+    assert file.getvalue().decode().count(f"<!-- {name} -->") == 1
 
 
 def test_a_timeline(sweep: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from torchtune_smt.analyses.contributions import Contribution, Part
 from torchtune_smt.analyses.overlap import DENSE, Overlap, by_template
 from torchtune_smt.analyses.spellings import Spelling
-from torchtune_smt.core.pictures import picture
+from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.runs.curves import Run
 from torchtune_smt.runs.times import round_seconds
 
@@ -42,15 +42,18 @@ def draw_overlaps(
                 "both": [one.both for one in found],
                 f"{second} alone": [one.second - one.both for one in found],
             }
+            drawn = []
             for n, (label, counts) in enumerate(parts.items()):
                 whole = [max(one.first + one.second - one.both, 1) for one in found]
                 shares = [count / all for count, all in zip(counts, whole, strict=True)]
-                bars = axis.barh(labels, shares, left=left, color=f"C{n}", label=label)
+                bars = axis.barh(labels, shares, left=left, color=f"C{n}")
+                drawn.append((label, bars))
                 axis.bar_label(bars, [f"{c:,}" if c else "" for c in counts], label_type="center")
                 left = [sum(both) for both in zip(left, shares, strict=True)]
             axis.invert_yaxis()
             axis.set_xlabel("share of the features of either")
-            axis.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1), fontsize="small")
+            above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+            add_legend(axis, drawn, ncols=3, **above, fontsize="small")
 
 
 def draw_weights(
@@ -77,17 +80,18 @@ def draw_weights(
     if len(groups) > 1:
         groups.pop(DENSE, None)
     with picture(output, form, caption=caption, figsize=(6.5, 6)) as (figure, axis):
+        drawn = []
         for template, names in groups.items():
             x, y = ([side.get(name, 0.0) for name in names] for side in (ours, theirs))
             # Points are pixels: there may be a million.
-            axis.scatter(x, y, s=8, alpha=0.6, label=template, rasterized=True)
+            drawn.append((template, axis.scatter(x, y, s=8, alpha=0.6, rasterized=True)))
         axis.axhline(0, color="grey", linewidth=0.5)
         axis.axvline(0, color="grey", linewidth=0.5)
         axis.axline((0, 0), slope=1, color="grey", linewidth=0.5, linestyle=":")
         axis.set_xlabel(f"weight in {a}")
         axis.set_ylabel(f"weight in {b}")
         if groups:
-            figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+            add_legend(figure, drawn, loc="outside upper center", ncols=4, fontsize="small")
 
 
 def draw_spellings(
@@ -97,13 +101,15 @@ def draw_spellings(
     with picture(output, form, 1, 2, caption=caption, figsize=(10, 4)) as (figure, axes):
         for axis, what in zip(axes, ("tokens", "features"), strict=True):
             width = 0.8 / len(systems)
+            drawn = []
             for n, (name, found) in enumerate(systems.items()):
                 places = np.arange(len(found)) + (n - (len(systems) - 1) / 2) * width
                 heights = [getattr(one, what) for one in found]
-                axis.bar(places, heights, width, label=None if axis is axes[0] else name)
+                drawn.append((name, axis.bar(places, heights, width)))
             axis.set_xticks(range(len(found)), [one.word for one in found])
             axis.set_ylabel("in references" if what == "tokens" else what)
-        figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+        # Both have the same colours.
+        add_legend(figure, drawn, loc="outside upper center", ncols=4, fontsize="small")
 
 
 def draw_orders(
@@ -119,27 +125,30 @@ def draw_orders(
     lengths = sorted({size for counts in sizes.values() for size in counts})
     with picture(output, form, caption=caption, figsize=(8, 4)) as (_, axis):
         places, bottom = np.arange(len(lengths)), np.zeros(len(lengths))
+        drawn = []
         for name, counts in sizes.items():
             heights = np.array([counts.get(size, 0) for size in lengths])
             label = f"{name} ({heights.sum():,})"
-            axis.bar(places, heights, bottom=bottom, label=label)
+            drawn.append((label, axis.bar(places, heights, bottom=bottom)))
             bottom += heights
         axis.set_xticks(places, [str(length) for length in lengths])
         axis.set_xlabel("words in another order")
         axis.set_ylabel("segments")
         axis.locator_params(axis="y", integer=True)
-        axis.legend(title="order of a reference", fontsize="small")
+        add_legend(axis, drawn, title="order of a reference", fontsize="small")
 
 
 def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str) -> None:
     """Draw dev BLEU after each round, by the number of the round and by the time so far."""
     options: dict[str, Any] = {"figsize": (10, 4.5), "sharey": True}
     with picture(output, form, 1, 2, **options) as (figure, (by_round, by_time)):
+        drawn = {}
         for s, (name, runs) in enumerate(systems.items()):
             style = {"color": f"C{s % 10}", "marker": "o", "markersize": 3}
-            for n, run in enumerate(runs):
+            for run in runs:
                 dev = run["bleu/dev"].values if "bleu/dev" in run else []
-                by_round.plot(range(len(dev)), dev, label=None if n else name, **style)
+                (line,) = by_round.plot(range(len(dev)), dev, **style)
+                drawn[name] = line
                 seconds = [0.0, *accumulate(round_seconds(run))]
                 if len(seconds) == len(dev):
                     by_time.plot(seconds, dev, **style)
@@ -148,7 +157,7 @@ def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form:
         for axis, what in ((by_round, "round"), (by_time, "seconds of tuning")):
             axis.set_xlabel(what)
             axis.grid(alpha=0.3)
-        figure.legend(loc="outside lower left", fontsize="small")
+        add_legend(figure, list(drawn.items()), loc="outside lower left", fontsize="small")
 
 
 def draw_contributions(
@@ -165,9 +174,10 @@ def draw_contributions(
     size = 8, 1.5 + 0.35 * len(found)
     with picture(output, form, caption=caption, figsize=size) as (_, axis):
         places = np.arange(len(found))
+        drawn = []
         for n, name in enumerate(systems):
             adds = [(one.first, one.second)[n] for one in found]
-            axis.barh(places + 0.4 * n - 0.2, adds, 0.4, label=f"in {name}")
+            drawn.append((f"in {name}", axis.barh(places + 0.4 * n - 0.2, adds, 0.4)))
         axis.set_yticks(places, [one.name for one in found])
         axis.invert_yaxis()
         axis.axvline(0, color="grey", linewidth=0.5)
@@ -175,4 +185,4 @@ def draw_contributions(
             axis.set_xlabel(f"for the translation of {systems[0]} (right), of {systems[1]} (left)")
         else:
             axis.set_xlabel("added to the score of its own translation")
-        axis.legend(fontsize="small")
+        add_legend(axis, drawn, fontsize="small")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
@@ -22,6 +22,8 @@ def picture(
 ) -> Iterator[tuple[Any, Any]]:
     """Give a figure and its axes to draw on, and write it; the same drawing gives the same bytes.
 
+    All text stands there as it is: ``$`` begins no formula.
+
     Parameters
     ----------
     output : binary file
@@ -37,16 +39,50 @@ def picture(
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "torchtune_smt"
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
-    if caption:
-        figure.supxlabel(caption, x=0.01, ha="left", fontsize="small")
-    try:
-        yield figure, axes
-        # The day is no result, and nothing is loaded from the addresses that matplotlib names.
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(output, format=form, dpi=110, metadata=metadata)
-    finally:
-        plt.close(figure)
+    with matplotlib.rc_context({"svg.hashsalt": "torchtune_smt", "text.parse_math": False}):
+        figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
+        if caption:
+            figure.supxlabel(caption, x=0.01, ha="left", fontsize="small")
+        try:
+            yield figure, axes
+            _write_powers_out(figure)
+            # The day is no result, and nothing is loaded from the addresses that matplotlib names.
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+            figure.savefig(output, format=form, dpi=110, metadata=metadata)
+        finally:
+            plt.close(figure)
+
+
+def add_legend(owner: Any, entries: Sequence[tuple[str, Any]], **options: Any) -> None:
+    """Give axes or a figure a legend, with any text: matplotlib leaves out what begins with ``_``.
+
+    Parameters
+    ----------
+    owner : matplotlib axes or figure
+    entries : sequence of (str, artist)
+        What something is called, and what was drawn for it.
+    options
+        Of `matplotlib.axes.Axes.legend`.
+    """
+    numbers = [str(n) for n in range(len(entries))]
+    legend = owner.legend([artist for _, artist in entries], numbers, **options)
+    for text, (name, _) in zip(legend.get_texts(), entries, strict=True):
+        text.set_text(name)
+
+
+def _write_powers_out(figure: Any) -> None:
+    """Let logarithmic axes have numbers where matplotlib has formulas."""
+    from matplotlib.ticker import LogFormatter
+
+    class Number(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            # It says which ticks have room for a number.
+            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                axis.set_major_formatter(Number())
+                axis.set_minor_formatter(Number())

@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.pictures import picture
+from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.core.textio import read_lines
 
 METRICS: Final = "metrics.jsonl"
@@ -130,43 +130,39 @@ def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], windo
     markers = "os^Dvx"
     every = {name for runs in systems.values() for run in runs for name in run}
     templates = sorted(name for name in every if name.startswith("active/"))
-    named: set[str] = set()
+    named: dict[str, Any] = {}
+    known: list[tuple[str, Any]] = []
     for s, (label, runs) in enumerate(systems.items()):
         colour = colours[s % len(colours)]
-        _curve(bleu, runs, "bleu/dev", color=colour, marker="o", label=label)
+        if any("bleu/dev" in run for run in runs):
+            known.append((label, _curve(bleu, runs, "bleu/dev", color=colour, marker="o")))
         for axis, name in ((loss, "train/loss"), (gain, "train/gain")):
-            _curve(axis, runs, name, window, color=colour, label=label)
+            _curve(axis, runs, name, window, color=colour)
         # One system: a colour for each template. Several: its colour, a marker for each.
         for t, name in enumerate(templates):
             if any(name in run for run in runs):
                 colour_of_template = colours[t % len(colours)] if len(systems) == 1 else colour
-                _curve(
-                    active,
-                    runs,
-                    name,
-                    color=colour_of_template,
-                    marker=markers[t % len(markers)],
-                    label=None if name in named else name.partition("/")[2],
-                )
-                named.add(name)
+                marker = markers[t % len(markers)]
+                line = _curve(active, runs, name, color=colour_of_template, marker=marker)
+                named.setdefault(name.partition("/")[2], line)
     _finish(bleu, "dev BLEU")
     # Names of systems are long: they would hide the curves.
-    figure.legend(*bleu.get_legend_handles_labels(), loc="outside lower left", fontsize="small")
+    add_legend(figure, known, loc="outside lower left", fontsize="small")
     _finish(loss, "mean loss of a pair")
     _finish(gain, "mean gain of the best hypotheses")
     _finish(active, "active features")
     if active.has_data():
-        active.legend(fontsize="small")
+        add_legend(active, list(named.items()), fontsize="small")
     active.set_yscale("log")
     for axis in axes[1]:
         axis.set_xlabel("sentences tuned on")
 
 
-def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: Any) -> None:
-    """Draw what some runs recorded under a name, as far as they did."""
+def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: Any) -> Any:
+    """Draw what some runs recorded under a name, as far as they did; return the line."""
     found = [run[name] for run in runs if name in run]
     if not found:
-        return
+        return None
     steps, mean, low, high = band(found)
     colour = style["color"]
     if len(found) > 1:
@@ -174,7 +170,8 @@ def _curve(axis: Any, runs: Sequence[Run], name: str, window: int = 0, **style: 
         axis.fill_between(steps, *smooth, color=colour, alpha=0.2, linewidth=0)
     elif window:
         axis.plot(steps, mean, color=colour, alpha=0.25)
-    axis.plot(steps, smoothed(mean.tolist(), max(window, 1)), **style)
+    (line,) = axis.plot(steps, smoothed(mean.tolist(), max(window, 1)), **style)
+    return line
 
 
 def _finish(axis: Any, title: str) -> None:
