@@ -339,6 +339,8 @@ def test_tuning_files(tmp_path: Path) -> None:
         ("s", "8 9 5", "8 9 x", "s:3: the feature value 'x' is no finite number"),
         ("s", "8 9 5", "8 9 5.5", "s:3: BLEU's statistics must be whole numbers"),
         ("s", "8 9 5", "8 9 -5", "s:3: BLEU's statistics must be whole numbers"),
+        ("s", "8 9 5", "9 8 5", "s:3: BLEU's statistics must be"),
+        ("s", "0 0 0 0 3", "0 0 1 0 3", "s:6: BLEU's statistics must be"),
         ("s", "8 9 5", "8 9", "s:3: has fewer values"),
         ("s", "1 1 9 BLEU", "1 1 2 TER", "s:5: holds 2 statistics of TER"),
         ("s", SCORES[SCORES.index("SCORES_TXT_BEGIN_0 1") :], "", "s: has 1 blocks, and"),

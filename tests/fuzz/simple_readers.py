@@ -172,6 +172,7 @@ def tuning_files(features: bytes, scores: bytes) -> list[Row]:
             pairs = list(zip(names, map(real, tokens[:width]), strict=True))
             pairs += [named(token) for token in tokens[width:]]
             m, h, r = numbers[:8:2], numbers[1:8:2], numbers[8]
+            check(all(matches <= ngrams for matches, ngrams in zip(m, h, strict=True)))
             statistics = [int(n) for n in (*m, *h, h[0], r)]
             rows.append((sentence, [], without_zeros(pairs), statistics))
     return ordered(rows)

@@ -250,4 +250,6 @@ def _statistics(piece: Piece) -> Int32:
     piece.fault[good & ~whole.all(axis=1)] = kernels.NO_STATISTICS
     numbers[~whole] = 0
     m, length, r = numbers[:, 0:8:2], numbers[:, 1:8:2], numbers[:, 8:]
+    # Such as those of a tool that writes lengths first.
+    piece.fault[good & (m > length).any(axis=1)] = kernels.NO_STATISTICS
     return np.concatenate([m, length, length[:, :1], r], axis=1).astype(np.int32)
