@@ -47,6 +47,16 @@ def test_order_and_gzip(tmp_path):
     assert len(read_weights(tmp_path / "w.gz")[0]) == 4
 
 
+@pytest.mark.parametrize("names", [["\ufeffa"], ["\ufeff"], ["\ufeff", "\ufeffa", "b"]])
+@pytest.mark.parametrize("dense", [0, 1])
+def test_a_name_may_begin_with_a_byte_order_mark(tmp_path, names, dense):
+    weights = Weights(names[:dense])
+    weights.set(names, [1.0] * len(names))
+    save_weights(tmp_path / "w", weights)
+    found, _ = read_weights(tmp_path / "w")
+    assert sorted(found.names(range(len(found)))) == sorted(names)
+
+
 def test_other_tools_files(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(

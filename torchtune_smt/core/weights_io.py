@@ -31,6 +31,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 # Coordinates that are read at a time, which bounds the memory of bringing them up to date.
 CHUNK = 1 << 20
 
+_BYTE_ORDER_MARK = "\ufeff"
 _WRITABLE = re.compile(r"(?![#\ \t])[^\n\r]*[^\n\r\ \t]")
 
 _PROBLEMS = {
@@ -90,11 +91,14 @@ def save_weights(
             raise ValueError(f"the feature name {name!r} cannot be written to a weights file")
     entries = list(zip(names, numbers.tolist(), strict=True))
     dense = int(np.searchsorted(ids, weights.n_dense))
+    entries[dense:] = sorted(entries[dense:])
+    comments = [] if origin is None else origin.comments()
+    if not comments and entries and entries[0][0].startswith(_BYTE_ORDER_MARK):
+        # Readers drop it where a file begins with it.
+        comments = ["The name below begins with a byte order mark."]
     with atomic_writer(path) as file:
-        if origin is not None:
-            file.writelines(f"# {comment}\n" for comment in origin.comments())
-        file.writelines(f"{name} {value!r}\n" for name, value in entries[:dense])
-        file.writelines(f"{name} {value!r}\n" for name, value in sorted(entries[dense:]))
+        file.writelines(f"# {comment}\n" for comment in comments)
+        file.writelines(f"{name} {value!r}\n" for name, value in entries)
     return len(entries)
 
 
