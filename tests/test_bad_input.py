@@ -173,6 +173,16 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         {},
         ["the data of own is in none of here, there: fetch it", "data.folders=[FOLDER]"],
     ),
+    "a set by its name in no folder": (
+        [*TUNE, "data.dev=dev"],
+        {},
+        ["data.dev=dev is the name of a set, and data.folders names no folder: say where it is"],
+    ),
+    "a file by its name in no folder": (
+        [*TRAIN, "data.train=train.de"],
+        {},
+        ["data.train=train.de is the name", "or name the files, as in 'data.train=[train.de,train"],
+    ),
     "broken gzip": (
         [*TUNE, "data.dev=[dev.gz,dev.en]"],
         {"dev.gz": gzip.compress(b"a b\nb\na\n")[:-9]},

@@ -4,6 +4,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
+EXAMPLE = "pkg://torchtune_smt/example"
+"""What configurations call the folder of the bundled example corpus, wherever it lies."""
+
 
 def config_folder() -> Path:
     """Return the folder of Hydra's configurations.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.resources import PACKAGE, example_folder
+from torchtune_smt.core.resources import EXAMPLE, PACKAGE, example_folder
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.compounds import FILLERS, CompoundSplitter
@@ -29,7 +29,7 @@ class Dataset:
     source_language, target_language : str
         The endings of file names.
     folders : str or sequence of str, optional
-        In the first of them that there is the sets that are named are looked for; by default in
+        In the first of them that there is the sets that are named are looked for. `EXAMPLE` is
         that of the bundled example.
     train, dev, test : str or sequence of str, optional
         The name of a set; or its files, the source before the references.
@@ -129,7 +129,8 @@ class Dataset:
         Raises
         ------
         InputError
-            As `read_corpus` and `find_files`; or the data is in none of the folders.
+            As `read_corpus` and `find_files`; or the data is in none of the folders, or none is
+            given.
         """
         if getattr(self, split) is None:
             return None
@@ -161,7 +162,7 @@ class Dataset:
         """Return the source and the references of a set that is not null."""
         where, languages = getattr(self, split), (self.source_language, self.target_language)
         if isinstance(where, str):
-            return find_files(self._folder(), where, *languages)
+            return find_files(self._folder(split), where, *languages)
         paths = [Path(str(path)) for path in where]
         if len(paths) < 2:
             files = f"{split}.{languages[0]},{split}.{languages[1]}"
@@ -171,16 +172,23 @@ class Dataset:
             )
         return paths[0], paths[1:]
 
-    def _folder(self) -> Path:
-        """Return the first of the folders that exists."""
-        if self.folders is None:
-            return example_folder()
+    def _folder(self, split: str) -> Path:
+        """Return the first of the folders that exists, for a set that is given by its name."""
+        if not self.folders:
+            source, target = self.source_language, self.target_language
+            raise InputError(
+                f"data.{split}={getattr(self, split)} is the name of a set, and data.folders names "
+                "no folder: say where it is with data.folders=[FOLDER], or name the files, as in "
+                f"'data.{split}=[{split}.{source},{split}.{target}]'"
+            )
         names = [self.folders] if isinstance(self.folders, str) else list(self.folders)
-        # Relative to where the command runs, or to the clone that the package lies in.
-        candidates = [base / name for name in names for base in (Path(), PACKAGE.parent)]
-        for candidate in candidates:
-            if candidate.is_dir():
-                return candidate
+        for name in names:
+            if name == EXAMPLE:
+                return example_folder()
+            # Relative to where the command runs, or to the clone that the package lies in.
+            for base in (Path(), PACKAGE.parent):
+                if (base / name).is_dir():
+                    return base / name
         raise InputError(
             f"the data of {self.name} is in none of {', '.join(names)}: fetch it with "
             f"scripts/get_data.py {self.name}, or say where it is with data.folders=[FOLDER]"
