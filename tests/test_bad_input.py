@@ -93,6 +93,11 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         {"dev.en": "x y\ny x\n"},
         ["dev.en: dev.en has 2 lines, dev.de has 3; each line must be the translation of the same"],
     ),
+    "the unknown word in the text of a language model": (
+        [*TRAIN, "data.tokenize=false"],
+        {"train.en": "x y\ny <unk>\nx\n"},
+        ["train.en:2: the word '<unk>' is reserved; replace it or remove the line"],
+    ),
     "fewer lines of training": (
         TRAIN,
         {"train.en": "x y\ny x\n"},

@@ -101,6 +101,16 @@ def test_reserved_words(tmp_path: Path, word: str) -> None:
         read_corpus(source, [target])
 
 
+@pytest.mark.parametrize("word", ["<unk>", "<UNK>"])
+def test_no_language_model_is_estimated_of_unknown_words(tmp_path: Path, word: str) -> None:
+    good = write(tmp_path / "train.de", "a", f"b {word} b")
+    bad = write(tmp_path / "train.en", "a", f"b {word}")
+    read_corpus(good, [bad])
+    read_corpus(good, [write(tmp_path / "good.en", "a", "b")], training=True)
+    with pytest.raises(InputError, match=rf"train\.en:2: the word '{word}' is reserved"):
+        read_corpus(good, [bad], training=True)
+
+
 def test_file_errors(tmp_path: Path) -> None:
     source = write(tmp_path / "dev.de", "a", "b")
     with pytest.raises(InputError, match=r"dev\.en: no such file"):

@@ -114,7 +114,7 @@ def test_fallback_is_not_used_where_discounts_can_be_estimated(shared: Path) -> 
     np.testing.assert_array_equal(one.prob[1], other.prob[1])
 
 
-@pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "", "a b", "a\t"])
+@pytest.mark.parametrize("word", ["<s>", "</s>", "<unk>", "<UNK>", "", "a b", "a\t"])
 def test_words_that_arpa_cannot_hold_are_errors(word: str, tmp_path: Path) -> None:
     sentences = [["a"], ["b", "a"], [], ["a", word, "b"], [word]]
     with pytest.raises(InputError, match="cannot be a word of a language model") as caught:

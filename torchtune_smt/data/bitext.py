@@ -23,6 +23,9 @@ AnyPath = str | os.PathLike[str]
 RESERVED: Final = frozenset({"|||", "<s>", "</s>"})
 """Words that the formats of grammars, k-best lists and language models keep for themselves."""
 
+UNKNOWN_WORDS: Final = frozenset({"<unk>", "<UNK>"})
+"""How language models write what they do not know, which is no word that one learns from."""
+
 _SPLIT_ONLY: Final = Preprocessor(lowercase=False, normalize=False, tokenize=False)
 
 
@@ -81,6 +84,7 @@ def read_corpus(
     source_text: Preprocessor | None = None,
     target_text: Preprocessor | None = None,
     lengths: LengthFilter | None = None,
+    training: bool = False,
     max_words: int | None = None,
     lines: Sequence[Iterable[str]] | None = None,
 ) -> Corpus:
@@ -99,6 +103,9 @@ def read_corpus(
         How raw text becomes tokens; by default lines are only split at blanks and tabs.
     lengths
         Pairs that this filter rejects are left out and counted.
+    training
+        A language model is to be estimated from the target side, in which `UNKNOWN_WORDS` are
+        errors, then.
     max_words
         A source sentence with more words is an error.
     lines
@@ -116,13 +123,15 @@ def read_corpus(
     paths = [source, *references]
     files = [iterate_lines(path) for path in paths] if lines is None else lines
     texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * len(references)]
+    of_target = RESERVED | UNKNOWN_WORDS if training else RESERVED
+    reserved = [RESERVED, *[of_target] * len(references)]
     corpus = Corpus([], [], [])
     dropped: Counter[str] = Counter()
     number = 0
     for number, row in enumerate(_rows(files, paths), start=1):
         sides = [text.tokens(line) for text, line in zip(texts, row, strict=True)]
         reason = None
-        for path, words in zip(paths, sides, strict=True):
+        for path, words, kept in zip(paths, sides, reserved, strict=True):
             if not words:
                 if empty == "error":
                     raise InputError(
@@ -133,7 +142,7 @@ def read_corpus(
                     )
                 reason = "empty"
             else:
-                check_reserved(words, path, number)
+                check_reserved(words, path, number, kept)
         if reason is None and lengths is not None:
             for words in sides[1:]:
                 reason = reason or lengths.reason(len(sides[0]), len(words))
@@ -157,10 +166,12 @@ def read_corpus(
     return corpus
 
 
-def check_reserved(words: Sequence[str], path: AnyPath, line: int) -> None:
-    """Raise InputError where a sentence has a word that is one of `RESERVED`."""
-    if not RESERVED.isdisjoint(words):
-        word = next(word for word in words if word in RESERVED)
+def check_reserved(
+    words: Sequence[str], path: AnyPath, line: int, reserved: frozenset[str] = RESERVED
+) -> None:
+    """Raise InputError where a sentence has a reserved word."""
+    if not reserved.isdisjoint(words):
+        word = next(word for word in words if word in reserved)
         raise InputError(
             f"the word '{word}' is reserved; replace it or remove the line", path=path, line=line
         )

@@ -122,7 +122,7 @@ class Dataset:
         Parameters
         ----------
         training : bool
-            Leave out what `max_length` and `max_ratio` leave out.
+            Leave out what `max_length` and `max_ratio` leave out; see `read_corpus`, too.
         max_words : int, optional
             A source sentence with more words, which could not be decoded, is an error.
 
@@ -142,6 +142,7 @@ class Dataset:
             source_text=self.source_text,
             target_text=self.text(self.target_language),
             lengths=LengthFilter(self.max_length, self.max_ratio) if training else None,
+            training=training,
             max_words=max_words,
         )
         # Of a training set a command says it with what else there is to say.

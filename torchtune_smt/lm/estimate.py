@@ -65,7 +65,7 @@ def estimate(
     Raises
     ------
     InputError
-        No sentences; ``<s>``, ``</s>``, ``<unk>``, empty words, or blanks or line ends in words;
+        No sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks or line ends in words;
         discounts that cannot be estimated.
     ValueError
         `order` or `discount_fallback` is out of range.
@@ -149,13 +149,16 @@ def read_tokens(
     ids = words.intern([word for sentence in sentences for word in sentence])
     tokens[inside] = ids
     names = words.names(range(_END_WORD + 1, len(words)))
-    unusable = [True] * (_END_WORD + 1) + [not is_word(name) for name in names]
+    unusable = [True] * (_END_WORD + 1)
+    # ARPA files are read with either spelling of the unknown word.
+    unusable += [not is_word(name) or name == UNKNOWN.upper() for name in names]
     bad = np.flatnonzero(np.array(unusable)[ids])
     if bad.size:
         position = np.flatnonzero(inside)[bad[0]]
         raise InputError(
             f"'{words[int(ids[bad[0]])]}' cannot be a word of a language model: take out the"
-            f" special words {UNKNOWN}, {BEGIN}, {END}, empty words and those with blanks",
+            f" special words {UNKNOWN}, {UNKNOWN.upper()}, {BEGIN}, {END}, empty words and those"
+            " with blanks",
             path=path,
             line=int(np.searchsorted(end, position, side="right")) + 1,
         )
