@@ -158,6 +158,7 @@ BAD = {
     "[X] ||| a ||| b ||| F=1 G=-inf\n": (2, "'-inf' is no finite number"),
     "[X] ||| a ||| b ||| F=1e999\n": (2, "'1e999' is no finite number"),
     "[X] ||| a ||| b ||| =1\n": (2, "=1 has no feature name"),
+    "[X] ||| a ||| b ||| F=1\n[X] ||| a ||| c ||| F=1 #G=2\n": (3, "name #G cannot be written"),
     "[X] ||| a ||| b ||| F=1 G=2 F=3\n": (2, "gives the feature F twice"),
     "[X] ||| a ||| b ||| F=1\n[X] ||| c ||| d ||| F=1e\n[X] |||\n": (3, "'1e' is no finite"),
     "[X] ||| a ||| b ||| F=1\n[X] |||\n[X] ||| c ||| d ||| F=1e\n": (3, "a field is missing"),

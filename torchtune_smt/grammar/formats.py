@@ -165,7 +165,8 @@ def _build(
         value[value_name < 0] *= -1.0
     n_nameless = -int(min(value_name.min(initial=0), 0))
     dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)]
-    dense_names += [bytes(text[b:e]).decode() for b, e in names[:n_names]]
+    places = _places(text, names[:n_names], path)
+    dense_names += list(places)
     column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
     dense = np.zeros((lines, len(dense_names)))
     twice, which = kernels.fill_dense(value_begin, column, value, dense)
@@ -188,7 +189,7 @@ def _build(
             dense,
             table_limit=table_limit,
             rank_by=rank_by,
-            feature_places=_places(text, names[:n_names], path),
+            feature_places=places,
         )
     except ValueError as error:
         raise InputError(str(error), path=path) from None
@@ -198,9 +199,17 @@ def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]
     """Return the line of each name, given the spans where each first stands, in their order."""
     places, line, read = {}, 1, 0
     for begin, end in names.tolist():
+        name = bytes(text[begin:end]).decode()
         line += int(np.count_nonzero(text[read:begin] == ord("\n")))
         read = begin
-        places[bytes(text[begin:end]).decode()] = (path, line)
+        if name.startswith("#"):
+            raise InputError(
+                f"the feature name {name} cannot be written to a weights file, where # begins a "
+                "comment; give it another name",
+                path=path,
+                line=line,
+            )
+        places[name] = (path, line)
     return places
 
 
