@@ -187,6 +187,11 @@ BAD_MOSES = {
     "a [X] ||| b [X] ||| 1 ||| 0-": "0- is no alignment point",
     "a [X] ||| b [X] ||| -0.5 ||| 0-0": "-0.5 is no probability",
     "[X][X] [X] ||| [X][X] [X] ||| 1 ||| 0-0": "non-terminal alone",
+    "c [X] ||| b [X] ||| 1 1 ||| 0-0": "has 2 scores, and not 1, as the first line has",
+    "c [X] ||| b [X] ||| ||| 0-0": "has 0 scores, and not 1, as the first line has",
+    "c [X] ||| b [X] ||| X=0.5 ||| 0-0": "value 'X=0.5' is no finite number",
+    "c [X] ||| b [X] ||| 1 ||| 0-0 1-0": "the alignment point 1-0 lies outside of the rule",
+    "c [X] ||| b [X] ||| 1 ||| 0-1": "the alignment point 0-1 lies outside of the rule",
 }
 
 

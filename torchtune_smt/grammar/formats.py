@@ -45,6 +45,8 @@ _PROBLEMS = {
     kernels.UNARY_RULE: "a source side of one non-terminal alone lets X derive itself for ever; "
     "remove the rule",
     kernels.BAD_ALIGNMENT: "{token} is no alignment point; write source-target, as in 0-1",
+    kernels.LINK_OUTSIDE: "the alignment point {token} lies outside of the rule",
+    kernels.UNEQUAL_SCORES: "has {scores} scores, and not {expected}, as the first line has",
     kernels.NAMELESS_VALUE: "{token} has no feature name before the =",
     kernels.TOO_MANY_NAMES: f"more than {kernels.MAX_NAMES} different feature names",
 }
@@ -86,10 +88,10 @@ def read_grammar(
     - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. Values
       without a name are called ``PhraseModel_i``.
     - ``joshua`` (Thrax): the same, but values without a name are negated, and called ``tm_pt_i``.
-    - ``moses`` (hierarchical): ``[X][X] a [X] ||| b [X][X] [X] ||| 0.1 0.2 ||| 0-1 1-0``. Values
-      are probabilities, of which log10 is taken (0 becomes e^-100, as in Moses). Four of them are
-      Moses's ``FgivenE LexFgivenE EgivenF LexEgivenF``; any other number are called
-      ``PhraseModel_i``. Fields after the alignment (counts and others) are not used.
+    - ``moses`` (hierarchical): ``[X][X] a [X] ||| b [X][X] [X] ||| 0.1 0.2 ||| 0-1 1-0``. Values,
+      as many in each line, are probabilities, of which log10 is taken (0 becomes e^-100, as in
+      Moses). Four of them are Moses's ``FgivenE LexFgivenE EgivenF LexEgivenF``; any other number
+      are called ``PhraseModel_i``. Fields after the alignment (counts and others) are not used.
 
     A feature that a line does not mention is 0 there. An empty target side is a rule that deletes.
     A rule that occurs again is dropped, counted and reported as a warning.
@@ -156,7 +158,12 @@ def _build(
     # The first error of the file is reported, be it one of form or of a number.
     read_slow_values(text, slow[:n_slow], value, path, value_begin[: line + 1], line + 1)
     if code != kernels.FINE:
-        message = _PROBLEMS[code].format(fields=layout.fields, token=token_at(text, at))
+        message = _PROBLEMS[code].format(
+            fields=layout.fields,
+            token=token_at(text, at),
+            scores=n_values - value_begin[line],
+            expected=value_begin[1],
+        )
         raise InputError(message, path=path, line=line + 1)
 
     if layout.moses:

@@ -30,7 +30,9 @@ LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
     NAMELESS_VALUE,
     TOO_MANY_NAMES,
     NAME_TWICE,
-) = range(17)
+    UNEQUAL_SCORES,
+    LINK_OUTSIDE,
+) = range(19)
 
 MAX_NAMES = 1000
 WORD = -10  # result of `_gap`: no non-terminal
@@ -196,6 +198,9 @@ def parse(
                     break
                 for k in range(2):
                     symbol[1, target_gap[pairs[k]]] = -1 - k
+            if moses and line > 0 and n_values - value_begin[line] != value_begin[1]:
+                code = UNEQUAL_SCORES
+                break
             line += 1
             side_begin[:, line] = n_symbols
             value_begin[line] = n_values
@@ -222,7 +227,8 @@ def parse(
             continue
         if role == VALUES:
             split = -1
-            for k in range(end - 1, begin - 1, -1):
+            # Moses's values are scores alone.
+            for k in range(end - 1, begin - 1 if not moses else end - 1, -1):
                 if text[k] == _EQUALS:
                     split = k
                     break
@@ -331,6 +337,10 @@ def parse(
                     s, t = digits(text, begin, split), digits(text, split + 1, end)
                 if s < 0 or t < 0:
                     code = BAD_ALIGNMENT
+                    break
+                lengths = n_symbols - side_begin[:, line]
+                if s >= lengths[0] or t >= lengths[1]:
+                    code = LINK_OUTSIDE
                     break
                 for k in range(gaps):
                     for j in range(target_gaps):
