@@ -77,6 +77,16 @@ def test_rules_of_one_source_side_are_consecutive_in_the_given_or_the_wanted_ord
         grammar.sentence_grammar(np.array([0], np.int32), 10, 0)
 
 
+def test_values_with_semicolons(tmp_path):
+    text = "[X] ||| a;b ||| c;d ||| F=1;G=2; 3;;H=4 ;\n"
+    expected = {"PhraseModel_0": 3.0, "F": 1.0, "G": 2.0, "H": 4.0}
+    assert rules(read_grammar(write(tmp_path, text))) == {("a;b", "c;d"): expected}
+    joshua = read_grammar(write(tmp_path, "[X] ||| a ||| c ||| F;G=2\n"), "joshua")
+    assert joshua.dense_names == ["F;G"]
+    with pytest.raises(InputError, match="the feature name F;G cannot be written in cdec's"):
+        write_grammar(tmp_path / "out", joshua)
+
+
 def test_values_without_names(tmp_path):
     text = "[X] ||| a [X,1] ||| [X,1] b ||| 0.5 -2 F=3 1.5\n[X] ||| a ||| b ||| 1\n"
     grammar = read_grammar(write(tmp_path, text))

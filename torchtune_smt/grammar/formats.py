@@ -58,6 +58,8 @@ class _Layout(NamedTuple):
     fields: str
     roles: list[int]
     moses: bool
+    separator: int
+    """A byte that separates values, as blanks do; -1: none."""
     nameless: Callable[[int, int], str]
     """The name of nameless value i of n."""
 
@@ -65,12 +67,13 @@ class _Layout(NamedTuple):
 _CDEC_FIELDS = "[X] ||| source ||| target ||| features"
 _CDEC_ROLES = [kernels.LABEL, kernels.SOURCE, kernels.TARGET, kernels.VALUES]
 _LAYOUTS: dict[str, _Layout] = {
-    "cdec": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, lambda i, n: f"PhraseModel_{i}"),
-    "joshua": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, lambda i, n: f"tm_pt_{i}"),
+    "cdec": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, ord(";"), lambda i, n: f"PhraseModel_{i}"),
+    "joshua": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, -1, lambda i, n: f"tm_pt_{i}"),
     "moses": _Layout(
         "source [X] ||| target [X] ||| probabilities ||| alignment",
         [kernels.SOURCE, kernels.TARGET, kernels.VALUES, kernels.ALIGNMENT],
         True,
+        -1,
         lambda i, n: _MOSES_NAMES[i] if n == len(_MOSES_NAMES) else f"PhraseModel_{i}",
     ),
 }
@@ -85,8 +88,8 @@ def read_grammar(
 ) -> FileGrammar:
     """Read a rule table, plain or ``.gz``.
 
-    - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. Values
-      without a name are called ``PhraseModel_i``.
+    - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. Blanks
+      or ``;`` separate values; those without a name are called ``PhraseModel_i``.
     - ``joshua`` (Thrax): the same, but values without a name are negated, and called ``tm_pt_i``.
     - ``moses`` (hierarchical): ``[X][X] a [X] ||| b [X][X] [X] ||| 0.1 0.2 ||| 0-1 1-0``. Values,
       as many in each line, are probabilities, of which log10 is taken (0 becomes e^-100, as in
@@ -143,6 +146,7 @@ def _build(
         text,
         np.array(layout.roles, np.int32),
         layout.moses,
+        layout.separator,
         POWERS,
         side_begin,
         symbol,
@@ -229,9 +233,16 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
     Raises
     ------
     InputError
-        A word of the grammar cannot be told from markup in this format; or the file cannot be
-        written.
+        A word of the grammar cannot be told from markup in this format, or a feature has a ``;``
+        in its name; or the file cannot be written.
     """
+    for name in grammar.dense_names:
+        if ";" in name:
+            raise InputError(
+                f"the feature name {name} cannot be written in cdec's format, where ; separates "
+                "features; give it another name",
+                path=path,
+            )
     for words in (grammar.source_words, grammar.target_words):
         for word in words.names(range(len(words))):
             if word == "|||" or (word.startswith("[") and word.endswith("]")):

@@ -104,6 +104,7 @@ def parse(
     text: UInt8,
     roles: Int32,
     moses: bool,
+    separator: int,
     powers: Float64,
     side_begin: Int64,
     symbol: Int32,
@@ -125,6 +126,8 @@ def parse(
         What the fields of a line hold, in order; further ones are ignored.
     moses : bool
         Non-terminals are ``[X][X]``, sides end with ``[X]``, the alignment pairs non-terminals.
+    separator : int
+        A byte that separates values, as blanks do; -1: none.
     powers : float64 [23]
         1, 10, ... 1e22.
     side_begin : int64 [2, lines + 1], out
@@ -170,11 +173,11 @@ def parse(
     begin = 0
     while i < size:
         c = text[i]
-        if c == _SPACE or c == _TAB:
+        role = roles[field] if field < roles.size else IGNORED
+        if c == _SPACE or c == _TAB or (role == VALUES and c == separator):
             i += 1
             continue
         begin = i
-        role = roles[field] if field < roles.size else IGNORED
         if c == _NEWLINE:
             if field < roles.size - 1 and roles[field] != VALUES:
                 code = MISSING_FIELD
@@ -226,6 +229,10 @@ def parse(
                 i += 1
             continue
         if role == VALUES:
+            for k in range(begin, end):
+                if text[k] == separator:
+                    i = end = k
+                    break
             split = -1
             # Moses's values are scores alone.
             for k in range(end - 1, begin - 1 if not moses else end - 1, -1):
