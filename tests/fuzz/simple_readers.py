@@ -303,11 +303,14 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
         else:
             check(len(parts) >= 4 and parts[0] == ["[X]"])
             rule, tokens = cdec_sides(parts[1], parts[2]), parts[3]
+            if format == "cdec":
+                tokens = [part for token in tokens for part in token.split(";") if part]
         check(len(rule[0]) > 0 and rule[0] != (1,))
         values: list[tuple[str | int, float]] = []
         for token in tokens:
-            if "=" in token:
+            if "=" in token and format != "moses":
                 name, value = named(token)
+                check(not name.startswith("#"))
                 names += [name] * (name not in names)
                 values.append((name, value))
             else:
@@ -316,6 +319,7 @@ def grammar(data: bytes, format: str) -> tuple[list[str], dict[tuple[Side, Side]
         check(len({name for name, _ in values}) == len(values))
         rules.append((rule, values))
     check(len(rules) > 0)
+    check(format != "moses" or all(len(values) == len(rules[0][1]) for _, values in rules))
     nameless = max(sum(isinstance(name, int) for name, _ in values) for _, values in rules)
     called = [f"tm_pt_{i}" if format == "joshua" else f"PhraseModel_{i}" for i in range(nameless)]
     if format == "moses" and nameless == 4:
@@ -395,6 +399,7 @@ def moses_sides(source: list[str], target: list[str], alignment: list[str]) -> t
         s, minus, t = token.partition("-")
         check(minus == "-")
         points.append((whole(s), whole(t)))
+        check(points[-1][0] < len(source) - 1 and points[-1][1] < len(target) - 1)
     places: list[list[int]] = []
     for tokens in (source, target):
         check(tokens[-1:] == ["[X]"] and "[X]" not in tokens[:-1])

@@ -345,8 +345,10 @@ def parse(
                 if s < 0 or t < 0:
                     code = BAD_ALIGNMENT
                     break
-                lengths = n_symbols - side_begin[:, line]
-                if s >= lengths[0] or t >= lengths[1]:
+                if (
+                    s >= n_symbols[0] - side_begin[0, line]
+                    or t >= n_symbols[1] - side_begin[1, line]
+                ):
                     code = LINK_OUTSIDE
                     break
                 for k in range(gaps):

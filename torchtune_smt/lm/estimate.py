@@ -65,8 +65,8 @@ def estimate(
     Raises
     ------
     InputError
-        No sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks or line ends in words;
-        discounts that cannot be estimated.
+        No sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks or line ends
+        in words; discounts that cannot be estimated.
     ValueError
         `order` or `discount_fallback` is out of range.
     """
