@@ -11,6 +11,7 @@ from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.features import RuleId, RuleShape, WordAlignment
 from torchtune_smt.grammar import read_grammar
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.kbest.lists import Source
@@ -23,8 +24,8 @@ RULES = """\
 [X] ||| ist [X,1] da ||| here is [X,1] ||| Count=1
 """
 PHRASES = """\
-der hund ||| the dog ||| 0.5 0.5 0.5 0.5
-eine ||| a ||| 0.5 0.5 0.5 0.5
+der hund ||| the dog ||| 0.5 0.5 0.5 0.5 ||| 0-0 1-1
+eine ||| a ||| 0.5 0.5 0.5 0.5 ||| 0-0
 """
 SENTENCE = "der hund ist xx eine yy xx"
 
@@ -86,6 +87,30 @@ def test_dropped_words_leave_the_rest_as_it_is(model: Model) -> None:
     assert "LanguageModel_OOV" not in row
     score, _ = model.language_model.score(["the", "dog", "a"])
     assert row["LanguageModel"] == pytest.approx(score)
+
+
+@pytest.mark.parametrize("kind", [HieroDecoder, PhraseDecoder])
+def test_features_and_derivations_of_dropped_words(
+    kind: type, model: Model, tmp_path: Path
+) -> None:
+    """Their target sides are empty, and nothing is linked to them; covered words are copied."""
+    if kind is PhraseDecoder:
+        (tmp_path / "phrases").write_text(PHRASES)
+        model = Model(read_phrase_table(tmp_path / "phrases"), model.language_model)
+    templates = [RuleId(), RuleShape(), *([WordAlignment()] if kind is PhraseDecoder else [])]
+    source = Source(0, SENTENCE.split())
+    for unknown, side in (("keep", "xx"), ("drop", "")):
+        decoder = kind(model, templates=templates, unknown=unknown)
+        (kbest,) = decoder.decode([source], WEIGHTS)
+        feature, value = kbest.row(0)
+        row = dict(zip(decoder.features.names(feature), value.tolist(), strict=True))
+        assert row[f"rule_id:xx~{side}"] == 2
+        assert row.get("rule_shape:T~", 0) == (0 if side else 4)
+        assert kind is HieroDecoder or row[f"alignment:xx~{side}"] == 2
+        names = decoder.features.names(decoder.feature_ids([source]))
+        assert (f"rule_id:xx~{side}" in names) and "rule_id:der~der" in names
+        parts = decoder.derivation(source, WEIGHTS).parts
+        assert [part.target for part in parts if part.source == "xx"] == [side] * 2
 
 
 def test_nothing_but_unknown_words(model: Model) -> None:

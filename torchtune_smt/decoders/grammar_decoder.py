@@ -281,8 +281,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return the sparse features of all rules that match some sentences."""
         met = np.zeros(0, np.bool_)
         for source in sources:
-            rules = self._grammar_of(source).rule
-            ids = self._rule_features.of_sentence(rules, source.words).id
+            ids = self._sparse_of(source, self._grammar_of(source)).id
             if met.size < len(self.features):
                 # A quarter more each time keeps the cost of growing constant per feature.
                 room = max(len(self.features), met.size * 5 // 4) - met.size
@@ -342,11 +341,17 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         copies = [self.words.intern(source.words) for source in sources]
         grammars = list(self._in_threads(self._grammar_of, sources))
         return [
-            _Met(
-                source, words, grammar, self._rule_features.of_sentence(grammar.rule, source.words)
-            )
+            _Met(source, words, grammar, self._sparse_of(source, grammar))
             for source, words, grammar in zip(sources, copies, grammars, strict=True)
         ]
+
+    def _sparse_of(self, source: Source, grammar: SentenceGrammar) -> SentenceFeatures:
+        """Return the sparse features of a sentence's rules; those that are new get ids."""
+        dropped = None
+        if self.unknown == "drop":
+            words = self.grammar.source_words.lookup(source.words)
+            dropped = _uncovered(words, grammar.child_symbol)
+        return self._rule_features.of_sentence(grammar.rule, source.words, dropped)
 
     def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
         """Return what of each sentence does not depend on weights."""

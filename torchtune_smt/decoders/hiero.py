@@ -160,8 +160,10 @@ class HieroDecoder(GrammarDecoder[Targets]):
             """Return a derivation whose source side begins at a word."""
             rule = int(chart.edge[found.derivation[d, 0], RULE])
             if rule >= rules.grammar.rule.size:
-                word = source.words[rule - rules.grammar.rule.size]
-                return Derivation(word, word, begin, begin + 1)
+                copied = rule - rules.grammar.rule.size
+                word = source.words[copied]
+                kept = word if rules.copies[copied] >= 0 else ""
+                return Derivation(word, kept, begin, begin + 1)
             number = int(rules.grammar.rule[rule])
             left, right = map(" ".join, self.grammar.rule_text(number))
             end, parts = begin, list[Derivation]()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int32, Int64
+from torchtune_smt.core.arrays import Bool, Int32, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -112,14 +112,19 @@ class RuleFeatures:
         # of zeros, which cost nothing, mean "not yet".
         self._rows = SequenceTable(np.int32, 1024)
         self._row_of: Int32 = np.zeros((len(grammar) if templates else 0, self.per_rule), np.int32)
-        self._row_of_word: dict[str, Int32] = {}
+        self._row_of_word: dict[tuple[str, bool], Int32] = {}
         # What a sentence's features are numbered with: zeros between two calls.
         self._place: Int32 = np.zeros(0, np.int32)
         self._source_text: dict[int, str] = {}
         self._target_text: dict[int, str] = {}
 
-    def of_sentence(self, rules: Int64, words: Sequence[str] = ()) -> SentenceFeatures:
-        """Return the features of rules, and behind them of those that copy source words."""
+    def of_sentence(
+        self, rules: Int64, words: Sequence[str] = (), dropped: Bool | None = None
+    ) -> SentenceFeatures:
+        """Return the features of rules, and behind them of those that copy source words.
+
+        Those of the words that are `dropped` have an empty target side; by default none is.
+        """
         if not self.templates:
             begin = np.zeros(rules.size + len(words) + 1, np.int64)
             return SentenceFeatures(begin, np.empty(0, np.int32), 1, np.empty(0, np.int32))
@@ -129,7 +134,8 @@ class RuleFeatures:
         if missing.size:
             self._find(missing)
             of_rules = self._row_of[rules]
-        rows = [of_rules.ravel(), *map(self._rows_of_word, words)]
+        fates = [False] * len(words) if dropped is None else dropped.tolist()
+        rows = [of_rules.ravel(), *map(self._rows_of_word, words, fates)]
         if self._place.size < len(self.features):
             # A quarter more each time keeps the cost of growing constant per feature.
             self._place = np.zeros(max(len(self.features), self._place.size * 5 // 4), np.int32)
@@ -146,12 +152,17 @@ class RuleFeatures:
         other._place = np.zeros(0, np.int32)
         return other
 
-    def _rows_of_word(self, word: str) -> Int32:
-        """Return the rows, plus one, of the rule that copies a source word."""
-        rows = self._row_of_word.get(word)
+    def _rows_of_word(self, word: str, dropped: bool) -> Int32:
+        """Return the rows, plus one, of the rule that copies a source word, or drops it."""
+        rows = self._row_of_word.get((word, dropped))
         if rows is None:
             text = [escape(word)]
-            rows = self._row_of_word[word] = self._intern(self._names(text, text, [(0, 0)], 0.0))
+            names = (
+                self._names(text, [], [], 0.0)
+                if dropped
+                else self._names(text, text, [(0, 0)], 0.0)
+            )
+            rows = self._row_of_word[word, dropped] = self._intern(names)
         return rows
 
     def _intern(self, names: list[list[str]]) -> Int32:
@@ -161,11 +172,11 @@ class RuleFeatures:
         return self._rows.intern_spans(ids, begin[:-1], begin[1:]) + np.int32(1)
 
     def _names(
-        self, source: list[str], target: list[str], links: Links, count: float
+        self, source: list[str], target: list[str], links: Links | None, count: float
     ) -> list[list[str]]:
-        """Return the names of a rule's features, row by row."""
+        """Return the names of a rule's features, row by row; links are None if not known."""
         rows = [[n for t in self._of(self.templates, count) for n in t.features(source, target)]]
-        if links:
+        if links is not None:
             for aligned in self._of(self._aligned, count):
                 rows[0] += aligned.aligned_features(source, target, links)
         oriented = self._of(self._oriented, count)
@@ -195,11 +206,11 @@ class RuleFeatures:
             self._row_of[rules, 0] = self._rows.intern_spans(ids, begin[:-1], begin[1:]) + 1
             return
         names: list[list[str]] = []
-        links: Links = []
+        links: Links | None = None
         for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
             source, target = grammar.sides(rule)
             if self._aligned:
-                links = grammar.links(rule) or []
+                links = grammar.links(rule) or None
             names += self._names(
                 [_text(self._source_text, grammar.source_words, symbol) for symbol in source],
                 [_text(self._target_text, grammar.target_words, symbol) for symbol in target],

@@ -63,7 +63,9 @@ class AlignedTemplate(RuleTemplate, Protocol):
         source, target : sequence of str
             See `RuleTemplate.features`.
         links : sequence of (int, int)
-            Positions of linked words, of source and target side; never empty.
+            Positions of linked words, of source and target side. Empty where a word that no rule
+            covers is dropped, and never else: a copied word is linked to its copy, and a rule whose
+            links are not known is not asked about.
         """
         ...
 
