@@ -59,7 +59,7 @@ def test_line_counts_that_differ(tmp_path: Path) -> None:
 def test_empty_line_is_an_error_with_its_line(tmp_path: Path) -> None:
     source = write(tmp_path / "dev.de", "a", "b", "c")
     target = write(tmp_path / "dev.en", "a", "   ", "c")
-    with pytest.raises(InputError, match=r"dev\.en:2: has no words.*empty=skip"):
+    with pytest.raises(InputError, match=r"dev\.en:2: has no words.*with data\.empty=skip"):
         read_corpus(source, [target])
 
 

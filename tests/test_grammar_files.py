@@ -204,6 +204,18 @@ def test_bad_alignment_files(tmp_path):
         read_alignments(path, SOURCES, TARGETS[:3])
 
 
+@pytest.mark.parametrize("lines", range(3, 9))
+def test_alignments_are_of_the_bitext_or_of_its_files(tmp_path, lines):
+    path = tmp_path / "alignment"
+    path.write_text("0-0\n" * lines)
+    kept = [1, 2, 3, 5]
+    if lines in (4, 7):
+        assert len(read_alignments(path, SOURCES, TARGETS, kept, 7)) == 4
+    else:
+        with pytest.raises(InputError, match=f"has {lines} lines, and the bitext 4 pairs of 7 lin"):
+            read_alignments(path, SOURCES, TARGETS, kept, 7)
+
+
 @pytest.mark.parametrize("model", ALIGNERS)
 def test_the_aligner_finds_what_is_plain_and_the_same_again(model):
     rng = np.random.default_rng(3)

@@ -51,6 +51,7 @@ def part_of(corpus: Corpus, chosen: list[int]) -> Corpus:
         [corpus.source[i] for i in chosen],
         [corpus.references[i] for i in chosen],
         [corpus.lines[i] for i in chosen],
+        {"chosen by nobody": len(corpus) - len(chosen)},
     )
 
 
@@ -58,7 +59,7 @@ def part_of(corpus: Corpus, chosen: list[int]) -> Corpus:
 def bitext() -> Corpus:
     folder = example_folder()
     corpus = read_corpus(folder / "train.de", [folder / "train.en"])
-    return part_of(corpus, list(range(60)))
+    return replace(part_of(corpus, list(range(60))), dropped={})
 
 
 @pytest.fixture(scope="module")

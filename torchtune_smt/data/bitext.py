@@ -58,6 +58,11 @@ class Corpus:
         """The first reference of each sentence: the target side of a training bitext."""
         return [references[0] for references in self.references]
 
+    @property
+    def total(self) -> int:
+        """How many lines the files have, those that were left out among them."""
+        return len(self) + sum(self.dropped.values())
+
     def followed_by(self, other: Corpus) -> Corpus:
         """Return this corpus and the other in one; the lines are each file's own."""
         return Corpus(
@@ -136,7 +141,7 @@ def read_corpus(
                 if empty == "error":
                     raise InputError(
                         "has no words; remove this line from all files, or leave it out "
-                        "with empty=skip",
+                        "with data.empty=skip",
                         path=path,
                         line=number,
                     )

@@ -27,6 +27,7 @@ def read_alignments(
     sources: Sequence[Sequence[str]] | None = None,
     targets: Sequence[Sequence[str]] | None = None,
     lines: Sequence[int] | None = None,
+    total: int | None = None,
 ) -> list[Alignment]:
     """Read word alignments; an empty line is a sentence pair without links.
 
@@ -38,6 +39,8 @@ def read_alignments(
     lines : sequence of int, optional
         Which lines of the bitext's files its sentences are, from 1, where lines were dropped: the
         alignments may be those of the files, too.
+    total : int, optional
+        How many lines these files have; needed with `lines`.
 
     Raises
     ------
@@ -46,7 +49,7 @@ def read_alignments(
         lines than sentence pairs.
     """
     rows = iterate_lines(path)
-    most = None if sources is None else lines[-1] if lines else len(sources)
+    most = None if sources is None else len(sources) if total is None else total
     alignments = [
         _links(row, path, number) for number, row in enumerate(islice(rows, most), start=1)
     ]
@@ -56,11 +59,13 @@ def read_alignments(
     pairs = min(len(sources), len(targets))
     if count == pairs:
         lines = range(1, count + 1)
-    elif lines is not None and count >= lines[-1]:
+    elif lines is not None and count == total:
         alignments = [alignments[line - 1] for line in lines]
     else:
+        of_files = "" if total in (None, pairs) else f" of {total} lines"
         raise InputError(
-            f"has {count} lines, and the bitext {pairs} pairs; align this bitext", path=path
+            f"has {count} lines, and the bitext {pairs} pairs{of_files}; align this bitext",
+            path=path,
         )
     for line, links, *pair in zip(lines, alignments, sources, targets, strict=True):
         lengths = [len(words) for words in pair]

@@ -236,7 +236,9 @@ class BuiltModel(ModelSource):
             if self.alignment_file is None:
                 alignments = align(sources, targets, model=self.aligner, iterations=self.iterations)
             else:
-                alignments = read_alignments(self.alignment_file, sources, targets, bitext.lines)
+                alignments = read_alignments(
+                    self.alignment_file, sources, targets, bitext.lines, bitext.total
+                )
             write_alignments(folder / ALIGNMENT, alignments)
             return file_checksum(folder / ALIGNMENT), f"aligned {len(sources):,} sentence pairs"
 
