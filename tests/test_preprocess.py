@@ -33,6 +33,11 @@ def test_the_language_decides_about_apostrophes() -> None:
     assert Preprocessor("it").tokens("l'arte") == ["l'", "arte"]
 
 
+@pytest.mark.parametrize("tokenize", [True, False])
+def test_a_capital_i_with_a_dot_is_one_letter(tokenize: bool) -> None:
+    assert Preprocessor("tr", tokenize=tokenize).tokens("İstanbul VİZE") == ["istanbul", "vize"]
+
+
 def test_blanks_and_empty_lines() -> None:
     assert [Preprocessor("en").tokens(line) for line in ("A  test.", "")] == [
         ["a", "test", "."],

@@ -51,7 +51,9 @@ class Preprocessor:
     def tokens(self, line: str) -> list[str]:
         """Return the tokens of one line."""
         if self.lowercase:
-            line = line.lower()
+            # Python's small letter of it has a dot besides that of the i, and the tokenizer would
+            # split it off.
+            line = line.replace("İ", "i").lower()
         if self.normalize:
             line = _moses("PunctNormalizer", self.language).normalize(line)
         if self.tokenize:
