@@ -176,7 +176,12 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
     "no such folder": (
         [*TUNE, "data.folders=[here,there]", "data.dev=dev"],
         {},
-        ["the data of own is in none of here, there: fetch it", "data.folders=[FOLDER]"],
+        ["the data of own is in none of here, there: say where it is with data.folders=[FOLDER]"],
+    ),
+    "no folder of a public corpus": (
+        ["train", "data=multi30k", "data.folders=[here]"],
+        {},
+        ["the data of multi30k is in none of here: fetch it with scripts/get_data.py multi30k, or"],
     ),
     "a set by its name in no folder": (
         [*TUNE, "data.dev=dev"],

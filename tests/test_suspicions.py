@@ -122,6 +122,16 @@ def test_references_in_different_orders(sets: Sets) -> None:
     assert f"of reference {len(rows[0]) - 1} of dev have hardly more words in common" in found
 
 
+def test_lines_are_those_of_the_files() -> None:
+    """Other lines were left out before these."""
+    rng = random.Random(1)
+    rows = [[f"{rng.randrange(300)}" for _ in range(5 + i % 7)] for i in range(60)]
+    references = [[row, other] for row, other in zip(rows, rows[7:] + rows[:7], strict=True)]
+    dev = Corpus(rows, references, list(range(101, 161)))
+    (found,) = corpus_suspicions({"dev": dev})
+    assert found.startswith("lines 101 to 160 of reference 1 of dev have hardly more words")
+
+
 def test_words_that_nobody_told_apart(shared: Path) -> None:
     sets = read_sets(shared / "data" / "tanaka-ja-en", "ja", "en")
     whole = {

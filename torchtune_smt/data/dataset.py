@@ -190,7 +190,11 @@ class Dataset:
             for base in (Path(), PACKAGE.parent):
                 if (base / name).is_dir():
                     return base / name
+        # What fetches them is imported only here, where nothing else is left to do.
+        from torchtune_smt.data.corpora import CORPORA
+
+        fetch = f"fetch it with scripts/get_data.py {self.name}, or " * (self.name in CORPORA)
         raise InputError(
-            f"the data of {self.name} is in none of {', '.join(names)}: fetch it with "
-            f"scripts/get_data.py {self.name}, or say where it is with data.folders=[FOLDER]"
+            f"the data of {self.name} is in none of {', '.join(names)}: {fetch}say where it is "
+            "with data.folders=[FOLDER]"
         )

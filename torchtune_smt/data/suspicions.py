@@ -95,7 +95,7 @@ def output_suspicions(
     one, other = TextProfile.of(lines), TextProfile.of(first)
     found = one.differences(other, name, "the references", case=case, tokens=tokens)
     if not found:
-        found = _unrelated(lines, first, name, "the references")
+        found = _unrelated(lines, first, range(1, len(lines) + 1), name, "the references")
     return found
 
 
@@ -242,11 +242,13 @@ def _disordered(name: str, corpus: Corpus) -> list[str]:
             ]
     found = []
     for j, text in enumerate(_side(corpus, 1)[1:], start=1):
-        found += _unrelated(text, targets, f"reference {j} of {name}", "reference 0")
+        found += _unrelated(text, targets, corpus.lines, f"reference {j} of {name}", "reference 0")
     return found
 
 
-def _unrelated(one: Text, other: Text, name: str, other_name: str) -> list[str]:
+def _unrelated(
+    one: Text, other: Text, numbers: Sequence[int], name: str, other_name: str
+) -> list[str]:
     """Compare lines of one language that should say the same with lines that should not."""
     for block in _blocks(len(one)):
         middle = len(block) // 2
@@ -256,9 +258,10 @@ def _unrelated(one: Text, other: Text, name: str, other_name: str) -> list[str]:
         ]
         error = float(np.std(gains)) / math.sqrt(len(gains))
         if np.mean(gains) <= max(_COMMON, _CLEAR * error):
+            begin, end = numbers[block[0]], numbers[block[-1]]
             return [
-                f"lines {block[0] + 1} to {block[-1] + 1} of {name} have hardly more words in "
-                f"common with the same lines of {other_name} than with others: are they of the "
+                f"lines {begin} to {end} of {name} have hardly more words in common "
+                f"with the same lines of {other_name} than with others: are they of the "
                 "same sentences, in the same order and the same language?"
             ]
     return []
