@@ -363,6 +363,11 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         {"grammar": f"{GRAMMAR}[X] ||| c ||| z ||| EgivenF=-1 PassThrough=1\n"},
         ["grammar:4: the grammar has a feature PassThrough, and the decoder counts one of this"],
     ),
+    "a feature of a template's in a grammar": (
+        [*TUNE, "features=sparse"],
+        {"grammar": f"{GRAMMAR}[X] ||| c ||| z ||| EgivenF=-1 rule_shape:T~T=5\n"},
+        ["grammar:4: the grammar has a feature rule_shape:T~T, and the features of the template"],
+    ),
     "a feature of the decoder's to translate with": (
         TRANSLATE,
         {"grammar": GRAMMAR.replace("EgivenF=-0.2", "WordPenalty=-1 Glue=1")},

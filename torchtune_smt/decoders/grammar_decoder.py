@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
@@ -106,8 +106,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         A limit is below 1 or absurdly large, `unknown` is neither, or a template needs what is not
         there (`RuleFeatures`).
     InputError
-        The grammar has a feature with the name of one of the decoder's; file and line are named
-        where a file names it.
+        The grammar has a feature with the name of one of the decoder's, or such as a template's
+        have; file and line are named where a file names it.
     """
 
     k: int
@@ -148,7 +148,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self.unknown = unknown
         self.seconds = seconds
         self.words = self.grammar.target_words
-        _check_names(self.grammar, own_names)
+        _check_names(self.grammar, own_names, self._template_names)
         self.dense_names = [*self.grammar.dense_names, *own_names]
         self.features = Vocabulary(self.dense_names)
         self._longest = longest
@@ -402,14 +402,22 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         return known
 
 
-def _check_names(grammar: Grammar, own_names: Sequence[str]) -> None:
+def _check_names(
+    grammar: Grammar, own_names: Sequence[str], template_names: Collection[str]
+) -> None:
     """Refuse a grammar that has a feature of the decoder's: one name has one weight."""
-    taken = [name for name in grammar.dense_names if name in own_names]
-    if taken:
-        path, line = grammar.feature_places.get(taken[0], (None, None))
+    for name in grammar.dense_names:
+        template, _, rest = name.partition(":")
+        if name in own_names:
+            whose = f"the decoder counts one of this name itself ({', '.join(own_names)})"
+        elif rest and template in template_names:
+            whose = f"the features of the template {template} have such names"
+        else:
+            continue
+        path, line = grammar.feature_places.get(name, (None, None))
         raise InputError(
-            f"the grammar has a feature {taken[0]}, and the decoder counts one of this name itself "
-            f"({', '.join(own_names)}); leave it out of the grammar, or give it another name",
+            f"the grammar has a feature {name}, and {whose}; leave it out of the grammar, or give "
+            "it another name",
             path=path,
             line=line,
         )
