@@ -29,6 +29,7 @@ from torchtune_smt.features.template import (
     templates_of,
 )
 from torchtune_smt.grammar import extract_grammar
+from torchtune_smt.grammar.phrase_extraction import extract_phrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
 from torchtune_smt.models import Model
@@ -326,6 +327,25 @@ def test_alignments_of_hierarchical_rules():
     del grammar.arrays["point_begin"]
     with pytest.raises(ValueError, match="this grammar has none; build the model anew"):
         RuleFeatures(grammar.with_rule_counts(), [WordAlignment()], features)
+
+
+@pytest.mark.parametrize("extract", [extract_grammar, extract_phrases])
+@pytest.mark.parametrize("template", [RuleId, SlowId])
+def test_a_training_sentence_does_not_count_for_itself(extract, template):
+    links = [np.array([[0, 0]], np.int32)] * 3
+    grammar = extract([["x"], ["x"], ["y"]], [["a"], ["a"], ["b"]], links)
+    features = Vocabulary()
+    store = RuleFeatures(grammar, [template(min_count=2), RuleShape()], features)
+
+    def names(word, train_index=-1):
+        rules = grammar.sentence_grammar(grammar.source_words.lookup([word]), 1, train_index).rule
+        return features.names(store.of_sentence(rules, train_index=train_index).id)
+
+    for _ in range(2):
+        assert names("x") == ["rule_id:x~a", "rule_shape:T~T"]
+        assert names("x", 0) == names("x", 1) == ["rule_shape:T~T"]
+        assert names("y") == ["rule_shape:T~T"]
+        assert names("y", 2) == []
 
 
 def test_store_makes_room():

@@ -351,7 +351,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         if self.unknown == "drop":
             words = self.grammar.source_words.lookup(source.words)
             dropped = _uncovered(words, grammar.child_symbol)
-        return self._rule_features.of_sentence(grammar.rule, source.words, dropped)
+        return self._rule_features.of_sentence(
+            grammar.rule, source.words, dropped, source.train_index
+        )
 
     def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
         """Return what of each sentence does not depend on weights."""

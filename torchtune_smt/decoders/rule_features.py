@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Bool, Int32, Int64
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -99,7 +99,8 @@ class RuleFeatures:
                 f"{self._oriented[0].name} features are of the order of phrases, which this "
                 "decoder does not tell; take decoder=phrase"
             )
-        self._counted = any(min_count_of(template) for template in self.templates)
+        self._least = np.unique([float(min_count_of(template)) for template in self.templates])
+        self._counted = bool(self._least.any())
         if self._counted:
             grammar.rule_counts(np.empty(0, np.int64))
         self._spelling: RuleSpelling | None = None
@@ -119,11 +120,16 @@ class RuleFeatures:
         self._target_text: dict[int, str] = {}
 
     def of_sentence(
-        self, rules: Int64, words: Sequence[str] = (), dropped: Bool | None = None
+        self,
+        rules: Int64,
+        words: Sequence[str] = (),
+        dropped: Bool | None = None,
+        train_index: int = -1,
     ) -> SentenceFeatures:
         """Return the features of rules, and behind them of those that copy source words.
 
-        Those of the words that are `dropped` have an empty target side; by default none is.
+        Those of the words that are `dropped` have an empty target side; by default none is. With a
+        `train_index`, rules have occurred so often as in the bitext without this sentence.
         """
         if not self.templates:
             begin = np.zeros(rules.size + len(words) + 1, np.int64)
@@ -132,8 +138,11 @@ class RuleFeatures:
         # Another thread may have written down some of a rule's rows.
         missing = rules[(of_rules == 0).any(axis=1)]
         if missing.size:
-            self._find(missing)
+            occurred = self.grammar.rule_counts(missing) if self._counted else None
+            self._row_of[missing] = self._rows_of(missing, occurred)
             of_rules = self._row_of[rules]
+        if self._counted and train_index >= 0:
+            self._leave_out(train_index, rules, of_rules)
         fates = [False] * len(words) if dropped is None else dropped.tolist()
         rows = [of_rules.ravel(), *map(self._rows_of_word, words, fates)]
         if self._place.size < len(self.features):
@@ -197,14 +206,31 @@ class RuleFeatures:
             return templates
         return [template for template in templates if count >= min_count_of(template)]
 
-    def _find(self, rules: Int64) -> None:
+    def _leave_out(self, train_index: int, rules: Int64, of_rules: Int32) -> None:
+        """Replace the rows of rules that fire less where a training sentence is left out."""
+        counts = (
+            self.grammar.rule_counts(rules),
+            self.grammar.rule_counts_without(rules, train_index),
+        )
+        whole, left = (np.searchsorted(self._least, count, "right") for count in counts)
+        fewer = np.flatnonzero(left < whole)
+        if fewer.size:
+            of_rules[fewer] = self._rows_of(rules[fewer], counts[1][fewer])
+
+    def _rows_of(self, rules: Int64, occurred: Float64 | None) -> Int32:
+        """Return the numbers, plus one, of the rows of rules [rules, per_rule].
+
+        Parameters
+        ----------
+        occurred : float64 [rules], optional
+            How often each occurred, where a template asks for it.
+        """
         grammar = self.grammar
-        occurred = grammar.rule_counts(rules) if self._counted else np.zeros(rules.size)
+        occurred = np.zeros(rules.size) if occurred is None else occurred
         if self._spelling is not None:
             letters, name, begin = self._spelling.names(rules, occurred)
             ids = self.features.intern_spans(letters, name[:-1], name[1:])
-            self._row_of[rules, 0] = self._rows.intern_spans(ids, begin[:-1], begin[1:]) + 1
-            return
+            return (self._rows.intern_spans(ids, begin[:-1], begin[1:]) + np.int32(1))[:, None]
         names: list[list[str]] = []
         links: Links | None = None
         for rule, count in zip(rules.tolist(), occurred.tolist(), strict=True):
@@ -217,7 +243,7 @@ class RuleFeatures:
                 links,
                 count,
             )
-        self._row_of[rules] = self._intern(names).reshape(-1, self.per_rule)
+        return self._intern(names).reshape(-1, self.per_rule)
 
 
 def _text(known: dict[int, str], words: Vocabulary, symbol: int) -> str:

@@ -139,6 +139,16 @@ class Grammar(ABC):
         """
         raise ValueError("this grammar does not say how often its rules occurred")
 
+    def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
+        """Return `rule_counts` of the bitext without one of its sentences; as they are here.
+
+        Raises
+        ------
+        ValueError
+            Nobody knows.
+        """
+        raise ValueError("this grammar does not say how often its rules occurred in one sentence")
+
     def rules_within_limit(self) -> Iterator[Int64]:
         """Yield the ids (int64) of all rules within the table limit, piece by piece."""
         for begin in range(0, len(self), 1 << 16):

@@ -42,7 +42,8 @@ class ExtractedGrammar(Grammar):
     With a `train_index`, `sentence_grammar` returns exactly what an extraction without this
     sentence (and with the same alignments of the others) gives: its counts are subtracted, rules
     with no count left disappear, probabilities and lexical weights are estimated anew, and the
-    table limit is applied afterwards.
+    table limit is applied afterwards. The alignment of a rule (`links`) alone is that in most
+    sentences of the whole bitext.
 
     Parameters
     ----------
@@ -169,14 +170,20 @@ class ExtractedGrammar(Grammar):
         """
         if self._sentences is None:
             return dense
-        sentences, counts = self._sentences[rule], self.counts.rule_count[rule]
-        here, place = self._places_of_own(rule, own)
+        sentences = self._sentences[rule]
+        here, _ = self._places_of_own(rule, own)
         sentences[here] -= 1
+        return np.column_stack([dense, np.log10(self._counts_without(rule, own)), sentences == 1])
+
+    def _counts_without(self, rule: Int64, own: slice) -> Float64:
+        """Return how often rules occurred but for a sentence; `own` as in `_with_counts`."""
+        counts = self.counts.rule_count[rule]
+        here, place = self._places_of_own(rule, own)
         low = self.counts.rule_low[rule][here] - self.arrays["own_low"][own][place]
         counts[here] -= self.arrays["own_low"][own][place] / UNIT
         # As `exact_count`: what is left of a sum is what was never added to.
         counts[here] = np.rint((counts[here] - low / UNIT) / PERIOD) * PERIOD + low / UNIT
-        return np.column_stack([dense, np.log10(counts), sentences == 1])
+        return counts
 
     def _places_of_own(self, rule: Int64, own: slice) -> tuple[Bool, Int64]:
         """Return which rules are among a sentence's own ones, and where these stand there."""
@@ -190,6 +197,11 @@ class ExtractedGrammar(Grammar):
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often rules occurred, float64 [rules]; shares of a phrase's count add up."""
         return self.counts.rule_count[rule]
+
+    def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
+        """Return how often rules occurred in all training sentences but one."""
+        begin, end = self.arrays["own_begin"][train_index : train_index + 2].tolist()
+        return self._counts_without(rule, slice(begin, end))
 
     def _lexical_scores(self, words: Int32, rule: Int64) -> Float64:
         """Return the lexical scores of rules, float64 [rules, 2]; those met before are known."""
