@@ -348,6 +348,18 @@ def test_a_training_sentence_does_not_count_for_itself(extract, template):
         assert names("y", 2) == []
 
 
+def test_decoders_do_not_count_a_training_sentence_for_itself():
+    links = [np.array([[0, 0]], np.int32)] * 2
+    grammar = extract_grammar([["x"], ["x"]], [["a"], ["a"]], links)
+    decoder = HieroDecoder(Model(grammar, uniform_model("a")), templates=[RuleId(min_count=2)])
+    for train_index, expected in ((-1, ["rule_id:x~a"]), (0, [])):
+        source = Source(0, ["x"], train_index)
+        (kbest,) = decoder.decode([source], Weights(decoder.dense_names))
+        assert decoder.features.names(decoder.feature_ids([source])) == expected
+        fired = decoder.features.names(np.unique(kbest.rows.feature))
+        assert [name for name in fired if name.startswith("rule_id:")] == expected
+
+
 def test_store_makes_room():
     count = 3000
     many = [Rule((f"s{i}", f"s{i + 1}"), (f"t{i}",), (0.0, 0.0)) for i in range(count)]
