@@ -180,6 +180,37 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     assert (restored(link) / "a").read_text() == "again"
 
 
+def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "disk" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    for text in ("new", "again"):
+        write_file(link, text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+        assert names(tmp_path / "disk") == {"target"}
+
+
+def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        # Open for both, so that nobody waits for the other side.
+        handle = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        write_file(path, "text")
+        assert os.read(handle, 100) == b"text"
+        os.close(handle)
+    assert pipe.is_fifo() and names(tmp_path) == {"pipe", "link"}
+    # The name that the system has for an open pipe leads to no path.
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    write_file(Path(f"/dev/fd/{writer}"), "text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        write_file(Path(f"/dev/fd/{writer}"), "text")
+    os.close(writer)
+
+
 def test_many_processes_at_once(tmp_path: Path) -> None:
     """Each writes the same names again and again; some are killed in the middle."""
     children = []

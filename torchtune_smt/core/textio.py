@@ -201,9 +201,14 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what keeps a file or a folder from being written into InputError."""
+    """Turn what keeps a file or a folder from being written into InputError.
+
+    A pipe that nobody reads any more is no fault of what is written.
+    """
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         cure = "make room on the disk" if full else "choose a folder that you may write to"
@@ -283,19 +288,25 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path beside `path`; what was written there takes its place at the end.
 
     When the block raises, the file beside is removed and `path` stays as it was. What a killed
-    process has left of its own is removed, too.
+    process has left of its own is removed, too. Of a link, the file that it leads to is replaced.
+    A device or a pipe is yielded itself, to be written to: nothing can take its place.
 
     Raises
     ------
     InputError
         The folder cannot be written to, or the disk is full.
     """
-    with _beside(Path(path), folder=False) as beside:
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with writing(path):
+            yield Path(path)
+        return
+    place = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    with _beside(place, folder=False) as beside:
         yield beside
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.chmod(0o666 & ~_umask())
-        beside.replace(path)
+        beside.replace(place)
 
 
 @contextmanager
