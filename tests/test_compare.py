@@ -190,3 +190,19 @@ def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_pa
         shutil.copytree(sweep / name, tmp_path / "seeds" / name)
     (name,) = find_systems(str(tmp_path / "seeds"))
     assert name == str(tmp_path / "seeds")
+
+
+def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("a b c d e\nf\ng h i j k\n")
+    (tmp_path / "best").write_text("a b c d x\n\ng h i j k\n")
+    (tmp_path / "lists").write_text(
+        "0 ||| a b c d x ||| F=1 ||| 2\n0 |||  ||| F=1 ||| 1\n1 |||  ||| F=1 ||| 1\n"
+        "2 ||| g h i j k ||| F=1 ||| 1\n"
+    )
+    options = ["references=ref", "table=csv", "metrics=[bleu]", FEW]
+    (best,), (lists,) = (
+        rows(compare(tmp_path, path, *options, command="evaluate")) for path in ("best", "lists")
+    )
+    assert float(best["score"]) > 50
+    # Lists have an oracle besides.
+    assert best | {"system": "", "oracle": ""} == lists | {"system": "", "oracle": ""}

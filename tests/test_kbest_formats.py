@@ -155,7 +155,6 @@ FAULTS = {
     "no number": (2, "zero ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'zero' is no sentence number"),
     "negative": (2, "-1 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'-1' is no sentence number"),
     "two numbers": (2, "0 0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no sentence number"),
-    "empty": (2, "0 |||  ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0", "the hypothesis is empty"),
     "alignment": (2, "0 ||| a ||| 0-0 1-1 ||| 0", "'0-0' stands where `Label= 0.5` is expected"),
     "blank in name": (2, "0 ||| a ||| D0= 1 my LM0= 1 TM0= 1 1 ||| 0", "value 'my' is no finite"),
     "blank in first name": (2, "0 ||| a ||| my D0= 1 LM0= 1 TM0= 1 1 ||| 0", "no blanks in it"),
@@ -210,6 +209,31 @@ def test_cdec_faults(tmp_path: Path) -> None:
         path = write(tmp_path / "list", f"0 ||| a ||| F=1 ||| 1\n0 ||| a ||| {features} ||| 1\n")
         with pytest.raises(InputError, match="list:2: .*" + message):
             read_lists(path, "cdec")
+
+
+def test_a_hypothesis_may_be_empty(tmp_path: Path) -> None:
+    text = "0 |||  ||| LM0= -1 ||| 0\n0 ||| a ||| LM0= -2 ||| 0\n1 |||\t||| LM0= 0 ||| 0\n"
+    lists = read_lists(write(tmp_path / "list", text)).lists
+    assert [[kbest.text(h) for h in range(len(kbest))] for kbest in lists] == [["", "a"], [""]]
+    assert lists.rows.value.tolist() == [-1, -2]
+
+
+def test_sentences_of_which_all_is_left_out_count(tmp_path: Path) -> None:
+    good, lost = "0 ||| a ||| F=1 ||| 1\n", "without a list"
+    for bad, n_sentences in {
+        b"2 ||| a ||| F=x ||| 1": 3,
+        b"2 ||| \xff ||| F=1 ||| 1": 3,
+        b"2 |||": 3,
+        b"2": 1,
+        b"2 a": 1,
+        b"2\xff ||| a": 1,
+        b"||| a": 1,
+    }.items():
+        path = write(tmp_path / "list", good.encode() + bad)
+        lists = read_lists(path, on_error="skip")
+        assert lists.n_sentences == n_sentences
+        missing = {f"sentences {lost}": n_sentences - 1} if n_sentences > 1 else {}
+        assert {what: n for what, n in lists.skipped.items() if what.endswith(lost)} == missing
 
 
 def test_order_and_gaps(tmp_path: Path) -> None:
@@ -361,7 +385,11 @@ def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Pa
     lists = tuning_files(tmp_path, features, SCORES.replace("1 2 0", "1 2 x"), on_error="skip")
     assert lists.lists.statistics.tolist() == [[8, 5, 3, 1, 9, 8, 7, 6, 9, 10]]
     assert lists.lists.entries().tolist() == [3]
-    assert lists.skipped == {"lines with a bad value": 1, "lines with bad statistics": 1}
+    assert lists.skipped == {
+        "lines with a bad value": 1,
+        "lines with bad statistics": 1,
+        "sentences without a list": 1,
+    }
 
 
 def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:

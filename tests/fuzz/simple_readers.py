@@ -96,7 +96,7 @@ def hypotheses(data: bytes, moses: bool) -> list[Row]:
     known: dict[str, int] | None = None
     for line in lines(data):
         parts = fields(line)
-        check(len(parts) >= 4 and len(parts[0]) == len(parts[3]) == 1 and len(parts[1]) > 0)
+        check(len(parts) >= 4 and len(parts[0]) == len(parts[3]) == 1)
         real(parts[3][0])
         if moses:
             pairs, widths = labelled(parts[2])

@@ -59,7 +59,7 @@ def main(cfg: DictConfig) -> None:
     else:
         lists = by_risk(reranked(stored.lists, weights), k)
     if cfg.n_best is None:
-        lines = best_lines(lists)
+        lines = best_lines(lists, stored.n_sentences)
     else:
         lines = file_lines(lists, read_text(cfg.input).split(b"\n"))
     if cfg.output is None:

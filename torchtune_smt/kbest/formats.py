@@ -53,11 +53,6 @@ FAULTS: Final = {
         "with a bad sentence number",
         "{token!r} is no sentence number; lines begin with the number of the sentence, from 0",
     ),
-    kernels.EMPTY_HYPOTHESIS: (
-        "with an empty hypothesis",
-        "the hypothesis is empty; remove the line (tuning and rerank leave such lines out with "
-        "on_error=skip)",
-    ),
     kernels.NO_LABEL: (
         "with a nameless value",
         "{token!r} stands where `{example}` is expected: a value needs a feature name, and a name "
@@ -170,7 +165,7 @@ def read_lists(
                 "would all be dense; say which ones are, with dense=[NAME,...]",
                 path=path,
             )
-    return StoredLists(lists, names, moses, assembler.skipped)
+    return StoredLists(lists, names, moses, assembler.n_sentences, assembler.skipped)
 
 
 def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
@@ -233,6 +228,7 @@ class ListAssembler:
         self._strict = on_error == "error"
         self._example = example
         self._dense: Int32 = np.empty(0, np.int32)
+        self.n_sentences = 0  # by the largest number so far, of lines with a fault, too
         self._last = -1  # the largest sentence number so far
         self._parts: list[KBestLists] = []
 
@@ -320,6 +316,7 @@ class ListAssembler:
         disorder = good & (numbers < before[:-1])
         fault[disorder] = kernels.OUT_OF_ORDER
         self._last = int(before[-1])
+        self.n_sentences = max(self.n_sentences, int(piece.sentence.max(initial=-1)) + 1)
         bad = np.flatnonzero(fault != kernels.FINE)
         if self._strict:
             gap = np.flatnonzero(good & (numbers > before[:-1] + 1))
@@ -358,13 +355,16 @@ class ListAssembler:
             )
         lists = KBestLists.joined(self._parts).by_sentence()
         self._check_names(lists)
-        missing = int(lists.index[-1]) + 1 - len(lists)
+        missing = self.n_sentences - len(lists)
         if missing:
             self.skipped["sentences without a list"] += missing
         return lists
 
     def _blank_invalid(self, start: int, stop: int) -> list[int]:
-        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece."""
+        """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece.
+
+        The number of the sentence stays.
+        """
         data = self._text[start:stop].tobytes()
         if _is_utf8(data):
             return []
@@ -372,7 +372,9 @@ class ListAssembler:
         broken = [slot for slot, line in enumerate(lines) if not _is_utf8(line)]
         begins = np.cumsum([start] + [len(line) + 1 for line in lines])
         for slot in broken:
-            self._text[begins[slot] : begins[slot + 1] - 1] = ord(" ")
+            first, bar, _ = lines[slot].partition(b"|||")
+            begin = begins[slot] + (len(first) + len(bar) if bar else 0)
+            self._text[begin : begins[slot + 1] - 1] = ord(" ")
         return broken
 
     def _read_long(self, piece: Piece, n_long: int) -> None:

@@ -16,7 +16,6 @@ from torchtune_smt.core.rows_kernels import sort_row
     FINE,
     MISSING_FIELD,
     BAD_SENTENCE,
-    EMPTY_HYPOTHESIS,
     NO_LABEL,
     NO_NAME,
     NO_VALUE,
@@ -30,7 +29,7 @@ from torchtune_smt.core.rows_kernels import sort_row
     NOT_UTF8,
     OUT_OF_ORDER,
     NO_STATISTICS,
-) = range(17)
+) = range(16)
 
 # How lines are written; see `parse_lines`.
 CDEC, MOSES, VALUES = range(3)
@@ -47,6 +46,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     sentence : int64 [lines]
+        -1 where a fault lies in the number.
     fault : int32 [lines]
         `FINE`, or what is wrong with the line; its words and features are then left out.
     place : int64 [lines]
@@ -286,8 +286,8 @@ def parse_lines(
                     n_names += 1
                 label = -1
             if bar:
-                if place == 0 and field != 2:
-                    code = EMPTY_HYPOTHESIS if field == 1 else MISSING_FIELD
+                if place == 0 and field in (0, 3):
+                    code = MISSING_FIELD
                     break
                 field += 1
                 place = 0
@@ -353,7 +353,7 @@ def parse_lines(
             while text[i] != _NEWLINE:
                 i += 1
         i += 1
-        piece.sentence[line] = sentence
+        piece.sentence[line] = sentence if field > 0 else -1
         piece.total[line] = total
         piece.fault[line] = code
         piece.place[line] = at

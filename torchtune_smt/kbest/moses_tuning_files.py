@@ -119,7 +119,8 @@ def read_tuning_files(
         tokens=None,
         words=None,
     )
-    return StoredLists(lists, names if dense is None else list(dense), True, assembler.skipped)
+    names = names if dense is None else list(dense)
+    return StoredLists(lists, names, True, assembler.n_sentences, assembler.skipped)
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:

@@ -58,19 +58,22 @@ def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBest
     return replace(lists, score=score).chosen(numbers)
 
 
-def best_lines(lists: KBestLists) -> Iterator[str]:
+def best_lines(lists: KBestLists, n_sentences: int) -> Iterator[str]:
     """Yield the first hypothesis of each sentence, a line; empty for one without a list.
 
     Parameters
     ----------
     lists : KBestLists
         ``index`` ascends: the numbers of the sentences, from 0.
+    n_sentences : int
+        How many there are.
     """
     written = 0
     for kbest in lists:
         yield "\n" * (kbest.index - written)
         yield kbest.text(0) + "\n"
         written = kbest.index + 1
+    yield "\n" * (n_sentences - written)
 
 
 def file_lines(lists: KBestLists, text: Sequence[bytearray]) -> Iterator[str]:

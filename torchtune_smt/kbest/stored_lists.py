@@ -27,6 +27,8 @@ class StoredLists:
         The dense features, in the order of the file.
     same_dense : bool
         Whether the format has every file name the same dense features (Moses's).
+    n_sentences : int
+        Of how many sentences, counted from 0, lines are there, those that were left out included.
     skipped : Counter
         How many entries or lists were left out, or are of no use, by reason.
     """
@@ -34,6 +36,7 @@ class StoredLists:
     lists: KBestLists
     dense_names: list[str]
     same_dense: bool
+    n_sentences: int
     skipped: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> str:
@@ -90,4 +93,5 @@ def merged(parts: Sequence[StoredLists]) -> StoredLists:
     for part in parts:
         skipped.update(part.skipped)
     lists = KBestLists.joined([part.lists for part in parts]).by_sentence()
-    return replace(parts[0], lists=lists, skipped=skipped)
+    n_sentences = max(part.n_sentences for part in parts)
+    return replace(parts[0], lists=lists, n_sentences=n_sentences, skipped=skipped)
