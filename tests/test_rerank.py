@@ -11,13 +11,14 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.objects import make
 from torchtune_smt.cli.rerank import main
+from torchtune_smt.cli.task import bind
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
-from torchtune_smt.metrics import BleuPlusOne
+from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
 from torchtune_smt.tuners.sentences import evaluate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
@@ -204,6 +205,31 @@ def test_sentences_that_references_lack_are_left_out(folder: Path) -> None:
     assert sentences is not None
     assert [(s.index, s.list) for s in sentences.sources] == [(0, 1)]  # type: ignore[attr-defined]
     assert sentences.references == [[["f", "u", "r"]]]
+
+
+def test_scores_are_found_by_the_number_in_the_lists(folder: Path) -> None:
+    numbers = [0, 1, 3, 4, 5]
+    lists = [f"{i} ||| {word} ||| F=1 ||| 0\n" for i in numbers for word in "ab"]
+    (folder / "list").write_text("".join(lists))
+    scores = [f"{i} ||| {w} ||| {10 * i + (w == 'b')}\n" for i in range(6) for w in "ab"]
+    (folder / "scores").write_text("".join(scores))
+    # Sentence 1 has no source, 2 no list.
+    (folder / "dev.de").write_text("x\n\nx\nx\nx\nx\n")
+    (folder / "dev.en").write_text("a\n" * 6)
+    cfg = configured("decoder.on_error=skip", "decoder.format=cdec")
+    decoder = open_lists(cfg, str)
+    whole = decoder.sentences("dev", reader(cfg, "dev"), str)
+    assert whole is not None
+    metric = ExternalScores(folder / "scores")
+    for sentences, expected in (
+        (whole, [0, 30, 40, 50]),
+        (whole.subset([1, 3]), [30, 50]),
+        (whole.part([0, 2]), [0, 40]),
+        (whole.part([3]), [50]),
+    ):
+        bound = bind(metric, decoder, sentences)
+        found = decoder.decode(sentences.sources, Weights())
+        assert [bound.gains(kbest).tolist() for kbest in found] == [[n, n + 1] for n in expected]
 
 
 def test_lists_and_references_must_fit(folder: Path) -> None:

@@ -245,7 +245,8 @@ class _Corpora:
 
 def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:
     """Return the metric for the sentences that are tuned on."""
-    bound = bind_metric(metric, sentences.numbered_references(), decoder.words)
+    numbers = decoder.file_numbers(sentences.sources)
+    bound = bind_metric(metric, sentences.numbered_references(), decoder.words, numbers)
     check_part("metric", bound, "gains")
     return bound
 

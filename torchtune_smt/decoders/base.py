@@ -17,7 +17,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.kbest.lists import KBestLists, Source
-from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 
 
 class Decoder(ABC):
@@ -124,6 +124,10 @@ class Decoder(ABC):
         if corpus is None:
             return None
         return Sentences.of(corpus.source, corpus.references, training=name == "train")
+
+    def file_numbers(self, sources: Sequence[Source]) -> FileNumbers | None:
+        """Return what the files of lists call some sentences of one set; None: there are none."""
+        return None
 
     def has_feature(self, name: str) -> bool:
         """Return whether hypotheses may have a feature: any, as long as nobody knows better."""

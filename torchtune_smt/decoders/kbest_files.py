@@ -25,7 +25,7 @@ from torchtune_smt.kbest.choose_features import choose_features
 from torchtune_smt.kbest.formats import Format, OnError, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
-from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
 AnyPath = str | os.PathLike[str]
@@ -281,6 +281,13 @@ class KBestFiles(Decoder):
             raise InputError(f"no sentence of decoder.{name} has a reference in data.{name}")
         references = [corpus.references[place[numbers[source.list]]] for source in chosen]
         return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
+
+    def file_numbers(self, sources: Sequence[Source]) -> FileNumbers:
+        """Return the numbers of some sentences of one set in its files."""
+        chosen = self._checked(sources)
+        stored = self.sets[chosen[0].set]
+        of = {source.index: int(stored.lists.index[source.list]) for source in chosen}
+        return FileNumbers(of, stored.n_sentences)
 
     def has_feature(self, name: str) -> bool:
         """Return whether a feature is in the lists."""

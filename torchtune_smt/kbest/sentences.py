@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,21 @@ from torchtune_smt.kbest.lists import Source
 
 ELSEWHERE: Final[list[list[str]]] = [[]]
 """In the place of the references of a sentence that is not in a part of a set."""
+
+
+class FileNumbers(NamedTuple):
+    """What files call some sentences.
+
+    Attributes
+    ----------
+    of : dict of int to int
+        The number in the files by `Source.index`.
+    n_sentences : int
+        How many sentences the files have, from 0.
+    """
+
+    of: dict[int, int]
+    n_sentences: int
 
 
 @dataclass(frozen=True)

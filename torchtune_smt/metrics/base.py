@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.sentences import ELSEWHERE
+from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
 
 References = Sequence[Sequence[list[str]]]
 """``references[i]``: the references of sentence i, each a list of tokens."""
@@ -41,11 +42,22 @@ class Metric(Protocol):
         ...
 
 
-def bind_metric(metric: Metric, references: References, words: Vocabulary) -> BoundMetric:
+def bind_metric(
+    metric: Metric,
+    references: References,
+    words: Vocabulary,
+    numbers: FileNumbers | None = None,
+) -> BoundMetric:
     """Return a metric for lists of sentences with these references.
 
     Where no sentence has any, the lists must have BLEU's statistics, and the metric must be
     computed from them alone: its class says so by ``from_statistics = True``.
+
+    Parameters
+    ----------
+    numbers : FileNumbers, optional
+        A metric that knows more of the sentences than their references (its class says so by
+        ``by_number = True``) is bound, and asked, as if all sentences of the files were there.
 
     Raises
     ------
@@ -53,7 +65,9 @@ def bind_metric(metric: Metric, references: References, words: Vocabulary) -> Bo
         The metric needs words, and there are no references.
     """
     if any(references):
-        return metric.bind(references, words)
+        if numbers is None or not declared(metric, "by_number", "bind"):
+            return metric.bind(references, words)
+        return _ByNumber(metric, references, words, numbers)
     if not declared(metric, "from_statistics", "bind"):
         raise InputError(
             f"metric: {type(metric).__name__} needs the words of the hypotheses, and scores.dat "
@@ -66,6 +80,22 @@ def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
     """Return lists with the gains that a metric gives them."""
     gains = [np.empty(0), *(metric.gains(kbest) for kbest in lists)]
     return lists.with_gains(np.concatenate(gains))
+
+
+class _ByNumber:
+    """A metric that is asked for the gains of sentences by their numbers in files."""
+
+    def __init__(
+        self, metric: Metric, references: References, words: Vocabulary, numbers: FileNumbers
+    ) -> None:
+        self._numbers = numbers.of
+        placed: list[Sequence[list[str]]] = [ELSEWHERE] * numbers.n_sentences
+        for index, number in numbers.of.items():
+            placed[number] = references[index]
+        self._bound = metric.bind(placed, words)
+
+    def gains(self, kbest: KBest) -> Float64:
+        return self._bound.gains(replace(kbest, index=self._numbers[kbest.index]))
 
 
 def check_references(references: References) -> None:

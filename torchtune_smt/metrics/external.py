@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from os import PathLike
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class ExternalScores:
         `missing` is neither.
     """
 
+    by_number: ClassVar[bool] = True
+
     def __init__(
         self, path: str | PathLike[str], missing: Literal["error", "worst"] = "error"
     ) -> None:
@@ -66,7 +68,7 @@ class ExternalScores:
         if last >= len(references):
             raise InputError(
                 f"scores sentence {last} (counted from 0), and there are {len(references)} "
-                "sentences; score the hypotheses of the set that is tuned on, and take all of it",
+                "sentences; score the hypotheses of the set that is tuned on",
                 path=self.path,
             )
         # Once for all parts of a set.
