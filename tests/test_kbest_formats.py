@@ -15,7 +15,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights, save_weights
 from torchtune_smt.kbest import formats
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.formats import OnError, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
@@ -244,7 +244,7 @@ def test_order_and_gaps(tmp_path: Path) -> None:
     lists = read_lists(path, on_error="skip")
     assert lists.lists.index.tolist() == [0, 1, 3]
     assert lists.skipped == {"lines out of order": 1, "sentences without a list": 1}
-    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 2, 1)))
+    path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 2, 2)))
     with pytest.raises(InputError, match="list:2: this list is of sentence 2, and sentence 1 has"):
         read_lists(path)
     path = write(tmp_path / "list", line.format(1))
@@ -392,17 +392,35 @@ def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Pa
     }
 
 
-def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
+def read_merged(folder: Path, texts: list[str], on_error: OnError = "error") -> StoredLists:
+    paths = [write(folder / f"{i}", text) for i, text in enumerate(texts)]
     words, features = Vocabulary(), Vocabulary()
+    parts = [
+        read_lists(path, words=words, features=features, on_error=on_error, shard=True)
+        for path in paths
+    ]
+    return merged(parts, paths, strict=on_error == "error")
+
+
+def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
+    first, second, third = (f"{i} ||| a ||| F={i} ||| 1\n" for i in range(3))
+    for texts in ([first, second + third], [first + third, second], [second, first, third]):
+        lists = read_merged(tmp_path, texts, "skip")
+        assert lists.summary() == "3 hypotheses of 3 sentences"
+        assert entries(lists) == entries(read_merged(tmp_path, texts))
+    texts = [first, first.replace("a", "b") + third]
+    with pytest.raises(InputError, match="1:2: this list is of sentence 2, and sentence 1 has"):
+        read_merged(tmp_path, texts)
+    lists = read_merged(tmp_path, texts, "skip")
+    assert lists.skipped == {"sentences without a list": 1}
+
+
+def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
     texts = [
         "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 ||| 1\n1 ||| c ||| F=1 ||| 1\n",
         "0 ||| b ||| F=1 ||| 5\n0 ||| a ||| F=2 ||| 1\n1 ||| c ||| ||| 1\n2 ||| d ||| F=3 ||| 1\n",
     ]
-    parts = [
-        read_lists(write(tmp_path / f"{i}", text), words=words, features=features)
-        for i, text in enumerate(texts)
-    ]
-    together = merged(parts)
+    together = read_merged(tmp_path, texts)
     owners = [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(together)]
     assert owners == [(0, "a", 1), (0, "b", 1), (0, "b", 1), (0, "a", 2), *owners[4:]]
     assert owners[4:] == [(1, "c", 1), (1, "c", 0), (2, "d", 3)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 import numpy as np
@@ -173,7 +174,7 @@ class KBestFiles(Decoder):
                 f"{len(lists)} files of features and {len(scores)} files of scores; each "
                 "features.dat needs its own scores.dat"
             )
-        options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error}
+        options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
         options["features"] = self._read_features
         parts = []
         for number, path in enumerate(lists):
@@ -183,7 +184,7 @@ class KBestFiles(Decoder):
                 part = read_tuning_files(path, scores[number], **options)
             self._take_dense(part, path)
             parts.append(part)
-        stored = merged(parts)
+        stored = merged(parts, [Path(path) for path in lists], strict=self.on_error == "error")
         if self.keep is not None:
             chosen = choose_features(self._read_features, self._read_dense, self.keep, lists[0])
             stored = stored.with_features(chosen, self._kept)

@@ -25,7 +25,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists, listed
+from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
 
 Format = Literal["cdec", "moses"]
 OnError = Literal["error", "skip"]
@@ -112,6 +112,7 @@ def read_lists(
     features: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
     on_error: OnError = "error",
+    shard: bool = False,
 ) -> StoredLists:
     """Read a file of n-best lists, plain or ``.gz``.
 
@@ -136,6 +137,8 @@ def read_lists(
     on_error : {"error", "skip"}
         Whether a line with a fault is an error, or is left out and counted. Numbers of sentences
         that are missing are errors, or counted, too.
+    shard : bool
+        Whether other files have more of the sentences; `merged` then sees which ones are missing.
 
     Raises
     ------
@@ -165,7 +168,8 @@ def read_lists(
                 "would all be dense; say which ones are, with dense=[NAME,...]",
                 path=path,
             )
-    return StoredLists(lists, names, moses, assembler.n_sentences, assembler.skipped)
+    stored = StoredLists(lists, names, moses, assembler.n_sentences, assembler.skipped)
+    return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
 def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
@@ -318,24 +322,13 @@ class ListAssembler:
         self._last = int(before[-1])
         self.n_sentences = max(self.n_sentences, int(piece.sentence.max(initial=-1)) + 1)
         bad = np.flatnonzero(fault != kernels.FINE)
-        if self._strict:
-            gap = np.flatnonzero(good & (numbers > before[:-1] + 1))
-            if bad.size and not (gap.size and gap[0] < bad[0]):
-                slot = int(bad[0])
-                message = FAULTS[int(fault[slot])][1].format(
-                    token=self._token(int(fault[slot]), int(piece.place[slot])),
-                    example=self._example,
-                )
-                raise InputError(message, path=self._path, line=int(line[slot]))
-            if gap.size:
-                slot = int(gap[0])
-                raise InputError(
-                    f"this list is of sentence {numbers[slot]}, and sentence "
-                    f"{before[slot] + 1} has none; sentences are numbered from 0 without gaps "
-                    "(tuning and rerank leave sentences without a list out with on_error=skip)",
-                    path=self._path,
-                    line=int(line[slot]),
-                )
+        if self._strict and bad.size:
+            slot = int(bad[0])
+            message = FAULTS[int(fault[slot])][1].format(
+                token=self._token(int(fault[slot]), int(piece.place[slot])),
+                example=self._example,
+            )
+            raise InputError(message, path=self._path, line=int(line[slot]))
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         return np.flatnonzero(fault == kernels.FINE)
@@ -355,9 +348,6 @@ class ListAssembler:
             )
         lists = KBestLists.joined(self._parts).by_sentence()
         self._check_names(lists)
-        missing = self.n_sentences - len(lists)
-        if missing:
-            self.skipped["sentences without a list"] += missing
         return lists
 
     def _blank_invalid(self, start: int, stop: int) -> list[int]:

@@ -19,7 +19,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats import ListAssembler, OnError
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.stored_lists import StoredLists
+from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
 _STATISTICS = 9
 
@@ -53,6 +53,7 @@ def read_tuning_files(
     features: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
     on_error: OnError = "error",
+    shard: bool = False,
 ) -> StoredLists:
     """Read k-best lists from Moses's features.dat and scores.dat, plain or ``.gz``.
 
@@ -62,7 +63,7 @@ def read_tuning_files(
     ----------
     features_path, scores_path : path
         Line by line of the same hypotheses.
-    features, dense, on_error
+    features, dense, on_error, shard
         As for `read_lists`. Damaged heads of blocks are errors in any case.
 
     Raises
@@ -120,7 +121,8 @@ def read_tuning_files(
         words=None,
     )
     names = names if dense is None else list(dense)
-    return StoredLists(lists, names, True, assembler.n_sentences, assembler.skipped)
+    stored = StoredLists(lists, names, True, assembler.n_sentences, assembler.skipped)
+    return stored if shard else merged([stored], [features_path], strict=on_error == "error")
 
 
 def _read_blocks(path: Path, kind: str) -> tuple[bytearray, list[_Block]]:

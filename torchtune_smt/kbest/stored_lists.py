@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Int32
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 
@@ -84,14 +86,43 @@ def listed(skipped: Counter[str]) -> str:
     return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items()))
 
 
-def merged(parts: Sequence[StoredLists]) -> StoredLists:
+def merged(parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool) -> StoredLists:
     """Return the lists of several files in one: those of a sentence follow each other.
 
     They must share their vocabularies, and be all with words or all with statistics.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The file of each part.
+    strict : bool
+        Whether a sentence of which no file has a list is an error, and not counted.
+
+    Raises
+    ------
+    InputError
+        There is one.
     """
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
     lists = KBestLists.joined([part.lists for part in parts]).by_sentence()
     n_sentences = max(part.n_sentences for part in parts)
+    if missing := n_sentences - len(lists):
+        behind = np.flatnonzero(lists.index != np.arange(len(lists)))
+        if strict and behind.size:
+            s = int(behind[0])
+            of = [
+                path
+                for part, path in zip(parts, paths, strict=True)
+                if lists.index[s] in part.lists.index
+            ]
+            raise InputError(
+                f"this list is of sentence {lists.index[s]}, and sentence {s} has none; sentences "
+                "are numbered from 0 without gaps (tuning and rerank leave sentences without a "
+                "list out with on_error=skip)",
+                path=of[0],
+                line=int(lists.entries()[lists.begin[s]]),
+            )
+        skipped["sentences without a list"] += missing
     return replace(parts[0], lists=lists, n_sentences=n_sentences, skipped=skipped)
