@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def test_sorted_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert file.read().splitlines() == expected
     rerank(monkeypatch, "n_best=1", "output=one")
     assert (folder / "one").read_text(encoding="utf-8").splitlines() == expected[::2]
+
+
+def test_lists_may_come_from_a_pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rerank(monkeypatch, "n_best=2", "output=expected")
+    reader, writer = os.pipe()
+    os.write(writer, LIST.encode())
+    os.close(writer)
+    rerank(monkeypatch, "n_best=2", f"input=/dev/fd/{reader}", "output=sorted")
+    os.close(reader)
+    assert (folder / "sorted").read_bytes() == (folder / "expected").read_bytes()
 
 
 def test_faulty_lines_are_skipped_if_asked(

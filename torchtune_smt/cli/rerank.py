@@ -14,8 +14,8 @@ from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.textio import atomic_writer, read_text
-from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
 from torchtune_smt.models.weight_files import read_any_weights
 
@@ -30,7 +30,9 @@ def main(cfg: DictConfig) -> None:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     with option_errors("rerank"):
-        stored = read_lists(cfg.input, cfg.format, dense=[], on_error=cfg.on_error)
+        # Once: a pipe has nothing left for another time.
+        text = read_text_of_lists(cfg.input)
+        stored = read_lists(cfg.input, cfg.format, dense=[], on_error=cfg.on_error, text=text)
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
     weights = FrozenWeights(*read_any_weights(cfg.weights))
@@ -61,7 +63,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.n_best is None:
         lines = best_lines(lists, stored.n_sentences)
     else:
-        lines = file_lines(lists, read_text(cfg.input).split(b"\n"))
+        lines = file_lines(lists, text.split(b"\n"))
     if cfg.output is None:
         sys.stdout.writelines(lines)
     else:

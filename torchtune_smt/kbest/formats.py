@@ -113,6 +113,7 @@ def read_lists(
     dense: Sequence[str] | None = None,
     on_error: OnError = "error",
     shard: bool = False,
+    text: bytearray | None = None,
 ) -> StoredLists:
     """Read a file of n-best lists, plain or ``.gz``.
 
@@ -139,6 +140,8 @@ def read_lists(
         that are missing are errors, or counted, too.
     shard : bool
         Whether other files have more of the sentences; `merged` then sees which ones are missing.
+    text : bytearray, optional
+        That of `read_text_of_lists`, if the file was read already.
 
     Raises
     ------
@@ -148,9 +151,7 @@ def read_lists(
     path = Path(path)
     if format not in (None, *get_args(Format)):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
-    data = read_text(path, refused=_TUNING_FILES)
-    if re.search(rb"[^ \t\n]", data) is None:
-        raise InputError("is empty; k-best lists are expected", path=path)
+    data = read_text_of_lists(path) if text is None else text
     if format is None:
         format = _detect(data)
     moses = format == "moses"
@@ -170,6 +171,20 @@ def read_lists(
             )
     stored = StoredLists(lists, names, moses, assembler.n_sentences, assembler.skipped)
     return stored if shard else merged([stored], [path], strict=on_error == "error")
+
+
+def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
+    """Return the text of a file of n-best lists; see `read_text`.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is empty, or one of Moses's tuning files.
+    """
+    text = read_text(path, refused=_TUNING_FILES)
+    if re.search(rb"[^ \t\n]", text) is None:
+        raise InputError("is empty; k-best lists are expected", path=path)
+    return text
 
 
 def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
