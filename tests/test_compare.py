@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import statistics
 from pathlib import Path
@@ -192,17 +193,30 @@ def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_pa
     assert name == str(tmp_path / "seeds")
 
 
-def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bars", [" ||| ", "\t|||\t", "  |||  "])
+def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path, bars: str) -> None:
     (tmp_path / "ref").write_text("a b c d e\nf\ng h i j k\n")
     (tmp_path / "best").write_text("a b c d x\n\ng h i j k\n")
-    (tmp_path / "lists").write_text(
-        "0 ||| a b c d x ||| F=1 ||| 2\n0 |||  ||| F=1 ||| 1\n1 |||  ||| F=1 ||| 1\n"
-        "2 ||| g h i j k ||| F=1 ||| 1\n"
-    )
+    lists = [("0", "a b c d x"), ("0", ""), ("1", ""), ("2", "g h i j k")]
+    lines = [bars.join((number, text, "F=1", "0")) + "\n" for number, text in lists]
+    (tmp_path / "lists").write_text("".join(lines))
     options = ["references=ref", "table=csv", "metrics=[bleu]", FEW]
-    (best,), (lists,) = (
+    (best,), (found,) = (
         rows(compare(tmp_path, path, *options, command="evaluate")) for path in ("best", "lists")
     )
     assert float(best["score"]) > 50
     # Lists have an oracle besides.
-    assert best | {"system": "", "oracle": ""} == lists | {"system": "", "oracle": ""}
+    assert best | {"system": "", "oracle": ""} == found | {"system": "", "oracle": ""}
+
+
+def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("a\n")
+    for text, code in (("a\n", 0), ("0 ||| a ||| F=1 ||| 0\n", 1)):
+        reader, writer = os.pipe()
+        os.write(writer, text.encode())
+        os.close(writer)
+        pipe = f"/dev/fd/{reader}"
+        outcome = compare(tmp_path, pipe, "references=ref", FEW, command="evaluate")
+        os.close(reader)
+        assert outcome.code == code
+    assert f"{pipe}: holds n-best lists, which are read from plain files alone" in outcome.err

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import make_dataset
 from torchtune_smt.cli.run_folder import recorded_data
-from torchtune_smt.cli.systems import Output, reference_paths
+from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.data.bitext import Corpus
@@ -102,6 +102,13 @@ def read_outputs(
     paths = [*references, *map(str, files.values())]
     columns = _columns(given, paths, len(references))
     read = dict(zip(files, columns[len(given) + len(references) :], strict=True))
+    for output, lines in read.items():
+        if output.kind == "translations" and lines and is_list_line(lines[0]):
+            raise InputError(
+                "holds n-best lists, which are read from plain files alone; copy what comes from "
+                "it to one",
+                path=output.path,
+            )
     if cfg.references is None:
         assert corpus is not None
         rows = [[" ".join(words) for words in row] for row in corpus.references]

@@ -16,6 +16,7 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import warn
 from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.runs.folder import WEIGHTS
 
@@ -23,7 +24,6 @@ WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report"
 """Options that change nothing in what comes out of a run."""
 
 Kind = Literal["run", "weights", "lists", "translations"]
-_ENTRY: Final = re.compile(r"\s*\d+ \|\|\| .* \|\|\| ")
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,13 @@ def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
 
 
 def _file(path: Path) -> Output:
-    return Output(path, "lists" if _ENTRY.match(_first_line(path)) else "translations")
+    return Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
+
+
+def is_list_line(line: str) -> bool:
+    """Return whether a line is one of an n-best list, by its first fields."""
+    fields = split_fields(line)
+    return len(fields) > 2 and whole_number(fields[0].strip(BLANKS)) is not None
 
 
 def _is_weights(path: Path) -> bool:
@@ -207,7 +213,10 @@ def _is_weights(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> str:
-    """Return the first line of a file, if there is one: who reads all of it says what is wrong."""
+    """Return the first line of a file, if there is one: who reads all of it says what is wrong.
+
+    What is no plain file can be read once, and is left alone.
+    """
     return next(iter(iterate_lines(path)), "") if path.is_file() else ""
 
 
