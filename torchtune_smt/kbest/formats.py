@@ -99,7 +99,8 @@ FAULTS: Final = {
     ),
     kernels.NO_STATISTICS: (
         "with bad statistics",
-        "BLEU's statistics must be whole numbers, 0 or more",
+        "BLEU's statistics must be whole numbers, 0 or more, with no more matches than n-grams "
+        "(matches and n-grams of each length, then the length of the reference)",
     ),
 }
 
