@@ -380,6 +380,14 @@ def test_tuning_files_with_faults(
         tuning_files(tmp_path, texts["f"], texts["s"])
 
 
+def test_exchanged_tuning_files(tmp_path: Path) -> None:
+    message = "f:1: has the text of scores.dat where that of features.dat is expected; exchange"
+    with pytest.raises(InputError, match=message):
+        tuning_files(tmp_path, SCORES, FEATURES)
+    with pytest.raises(InputError, match="s:1: has the text of features.dat where that of scores"):
+        tuning_files(tmp_path, FEATURES, FEATURES)
+
+
 def test_lines_that_one_tuning_file_lacks_are_left_out_of_the_other(tmp_path: Path) -> None:
     features = FEATURES.replace("-1.5 0", "nan 0")
     lists = tuning_files(tmp_path, features, SCORES.replace("1 2 0", "1 2 x"), on_error="skip")

@@ -1,10 +1,13 @@
 """Text files: their lines, whatever these end with, and the memory that reading takes."""
 
+import bz2
 import codecs
 import gzip
 import io
+import lzma
 import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +68,23 @@ def test_lines_are_the_same_however_they_end_and_are_read(
         assert read_lines(path) == expected
         assert list(lines_of(io.BytesIO(data), "standard input")) == expected
         assert read_text(path).decode() == "".join(f"{line}\n" for line in expected)
+
+
+@pytest.mark.parametrize(
+    ("how", "pack"), [("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress)]
+)
+def test_packed_files_are_told_from_text(
+    tmp_path: Path, how: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = pack(b"a text\n")
+    # Packed with gzip twice, too.
+    for path, data in ((tmp_path / "text", packed), (tmp_path / "text.gz", gzip.compress(packed))):
+        path.write_bytes(data)
+        for read in (read_lines, read_text):
+            with pytest.raises(InputError, match=f"is packed with {how}; unpack it"):
+                read(path)
+    (tmp_path / "text").write_text("BZhou is a name\n")
+    assert read_lines(tmp_path / "text") == ["BZhou is a name"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -163,6 +163,15 @@ def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[tuple[_Block, in
     for match in re.finditer(pattern, b"\n" + data, re.M):
         between = data.count(b"\n", at, match.start())
         line, at = line + between, match.start()
+        other = {"FEATURES": "SCORES", "SCORES": "FEATURES"}[kind]
+        if head is None and match.group()[1:].startswith(f"{other}_TXT_".encode()):
+            raise InputError(
+                f"has the text of {other.lower()}.dat where that of {kind.lower()}.dat is "
+                "expected; exchange the files: features.dat is given as lists, scores.dat as "
+                "scores",
+                path=path,
+                line=line,
+            )
         if not match.group()[1:].startswith(f"{kind}_TXT_".encode()):
             raise InputError(_binary(kind), path=path, line=line)
         if match.group(1) == b"BEGIN":
