@@ -35,7 +35,7 @@ TUNERS = {
     "full": ["tuner=mira", "tuner.tune_on=train", "tuner.sentences=60", "lm=full"],
     "sample": ["tuner=pro", "tuner.sentences=30"],
     "one_thread": ["tuner=pro", "tuner.interpolation=1", "threads=1"],
-    "scale": ["tuner=mert", "tuner.sparse=scale", "tuner.result=last", "init=file", STARTED],
+    "scale": ["tuner=mert", "tuner.sparse=scale", "init=file", STARTED],
 }
 
 
