@@ -297,6 +297,37 @@ def test_all_sentences(tmp_path: Path) -> None:
     assert "tuner.iterations=2" in overrides
 
 
+def test_iterations_of_rows_on_dev_alone(tmp_path: Path) -> None:
+    given = ["--iterations", "3", "--dev-only-iterations", "60"]
+    chosen = options(tmp_path, *given)
+    of = {
+        key: liu2013.row_overrides("fisher", liu2013.ROWS[key], 1, chosen) for key in liu2013.ROWS
+    }
+    long = {key for key, overrides in of.items() if "tuner.iterations=60" in overrides}
+    assert long == {"mert_dev", "pro_dev", "pro_dev_id", "l1_dev_id", "mira_dev"}
+    assert all("tuner.iterations=3" in of[key] for key in of.keys() - long)
+    assert chosen.command.endswith(" --iterations 3 --dev-only-iterations 60")
+    alike = options(tmp_path, "--iterations", "3")
+    assert alike.dev_only_iterations == 3
+    assert "dev-only" not in alike.command
+
+
+def test_seeds_are_done_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[int, str]] = []
+    # The script changes it.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        liu2013, "do_row", lambda key, corpus, name, seed, given: done.append((seed, key))
+    )
+    monkeypatch.setattr(liu2013, "Corpus", lambda overrides, small: FakeCorpus())
+    given = ["--small", "--rows", "pro_dev", "oscar", "--seeds", "1", "2"]
+    failed = liu2013.do_rows(liu2013.parse([*given, "--folder", str(tmp_path)]))
+    assert done == [(seed, key) for seed in (1, 2) for key in ("pro_dev", "oscar")]
+    assert len(failed) == 4
+
+
 def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
     arguments = ["--corpora", "fisher", "--sweep", "--lambda2s", "1e-8", "--train-sentences", "500"]
     chosen = options(tmp_path, *arguments, "--publish", str(tmp_path), "--seeds", "2")
@@ -316,6 +347,7 @@ def test_command_says_nothing_of_the_machine(tmp_path: Path) -> None:
         (["--sweep-iterations", "2"], "--sweep-iterations needs --sweep"),
         (["--sweep", "--sweep-iterations", "0"], "--sweep-iterations must be 1"),
         (["--iterations", "0"], "--iterations must be 1"),
+        (["--dev-only-iterations", "0"], "--dev-only-iterations must be 1"),
         (["--threads", "0"], "--threads must be 1"),
         (["--train-sentences", "-1"], "--train-sentences must be 0"),
         (["--seeds", "1", "1"], "--seeds must be"),

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -249,6 +250,8 @@ class Options:
     command: str
     train_sentences: int
     iterations: int
+    # Of rows that tune on dev alone.
+    dev_only_iterations: int
     # What is chosen on devtest is chosen with the first one.
     seeds: tuple[int, ...]
     threads: int
@@ -266,10 +269,16 @@ def corpus_overrides(name: str, options: Options) -> tuple[str, ...]:
 def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str, ...]:
     """Return the overrides of train.py for a row, but for a value that another row chooses."""
     overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
-    overrides += [f"tuner.iterations={options.iterations}", "tuner.patience=3", *row.overrides]
+    overrides += [f"tuner.iterations={most_iterations(row, options)}", "tuner.patience=3"]
+    overrides += row.overrides
     if "train" in row.tuning_set and options.train_sentences:
         overrides.append(f"tuner.sentences={options.train_sentences}")
     return tuple(overrides)
+
+
+def most_iterations(row: Row, options: Options) -> int:
+    """Return how many iterations a row has at most."""
+    return options.iterations if "train" in row.tuning_set else options.dev_only_iterations
 
 
 def place(folder: Path, key: str, seed: int) -> Path:
@@ -496,9 +505,9 @@ def forecasts(
             for seed in options.seeds:
                 # Values are tried with the first seed alone.
                 tried = values if seed == options.seeds[0] else 0
-                iterations = options.iterations
+                iterations = most_iterations(row, options)
                 iterations *= not tried or options.sweep_iterations is not None
-                iterations += tried * (options.sweep_iterations or options.iterations)
+                iterations += tried * (options.sweep_iterations or most_iterations(row, options))
                 hours = forecast.hours(measured, name, known, sentences, iterations, dev)
                 done = Result.load(place(options.folder / name, key, seed)) is not None
                 yield f"{name}/{key}" + (f", seed {seed}" if seed != 1 else ""), done, hours
@@ -521,6 +530,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--iterations", type=int, metavar="T", help="at most (default: 15; with --small: 3)"
+    )
+    parser.add_argument(
+        "--dev-only-iterations",
+        type=int,
+        metavar="T",
+        help="of rows that tune on dev alone (default: as --iterations)",
     )
     parser.add_argument(
         "--sweep",
@@ -564,7 +579,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--sweep-iterations needs --sweep")
     if options.train_sentences is not None and options.train_sentences < 0:
         parser.error("--train-sentences must be 0 or more")
-    check_counts(parser, options, "iterations", "sweep_iterations", "threads")
+    check_counts(
+        parser, options, "iterations", "dev_only_iterations", "sweep_iterations", "threads"
+    )
     check_seeds(parser, options.seeds)
     for name, values in GRIDS.items():
         if getattr(options, name) is None:
@@ -578,7 +595,7 @@ def as_command(given: argparse.Namespace) -> str:
     """Return the command that repeats the results, wherever they are written."""
     words = ["python scripts/reproduce/liu2013.py"]
     words += said(given, {"small": False, **dict.fromkeys(["corpora", "train_sentences"])})
-    words += said(given, {"iterations": None})
+    words += said(given, {"iterations": None, "dev_only_iterations": None})
     if given.sweep:
         # Also where they are the default ones.
         grids = dict.fromkeys(GRIDS)
@@ -591,13 +608,17 @@ def as_options(given: argparse.Namespace) -> Options:
     sentences, iterations = given.train_sentences, given.iterations
     if sentences is None:
         sentences = SMALL_SENTENCES if given.small else TRAIN_SENTENCES
+    if iterations is None:
+        iterations = 3 if given.small else 15
+    dev_only = given.dev_only_iterations
     grids = {STRENGTH: given.strengths, RATE: given.rates}
     grids |= {LAMBDA2: given.lambda2s, FRACTION: given.fractions}
     return Options(
         folder=given.folder.resolve(),
         command=as_command(given),
         train_sentences=sentences,
-        iterations=(3 if given.small else 15) if iterations is None else iterations,
+        iterations=iterations,
+        dev_only_iterations=iterations if dev_only is None else dev_only,
         seeds=tuple(given.seeds),
         threads=given.threads,
         grids=grids if given.sweep else {},
@@ -621,7 +642,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     failed = []
     for name in names:
         corpus = Corpus(corpus_overrides(name, options), stand_ins(given))
-        for key, seed in ((key, seed) for key in keys for seed in options.seeds):
+        # Seed by seed, so that rows can be compared before all seeds are done.
+        for seed, key in product(options.seeds, keys):
             print(f"{name}: {key}, seed {seed}", flush=True)
             result = do_row(key, corpus, name, seed, options)
             if result is None:
