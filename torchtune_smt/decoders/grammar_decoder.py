@@ -281,7 +281,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return the sparse features of all rules that match some sentences."""
         met = np.zeros(0, np.bool_)
         for source in sources:
-            ids = self._sparse_of(source, self._grammar_of(source)).id
+            grammar = self._grammar_of(source)
+            ids = self._sparse_of(source, grammar, self._dropped(source, grammar)).id
             if met.size < len(self.features):
                 # A quarter more each time keeps the cost of growing constant per feature.
                 room = max(len(self.features), met.size * 5 // 4) - met.size
@@ -340,17 +341,25 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         # not depend on threads; what runs in threads touches nothing that they share.
         copies = [self.words.intern(source.words) for source in sources]
         grammars = list(self._in_threads(self._grammar_of, sources))
-        return [
-            _Met(source, words, grammar, self._sparse_of(source, grammar))
-            for source, words, grammar in zip(sources, copies, grammars, strict=True)
-        ]
+        met = []
+        for source, copied, grammar in zip(sources, copies, grammars, strict=True):
+            dropped = self._dropped(source, grammar)
+            sparse = self._sparse_of(source, grammar, dropped)
+            if dropped is not None:
+                copied = np.where(dropped, np.int32(-1), copied)
+            met.append(_Met(source, copied, grammar, sparse))
+        return met
 
-    def _sparse_of(self, source: Source, grammar: SentenceGrammar) -> SentenceFeatures:
+    def _dropped(self, source: Source, grammar: SentenceGrammar) -> Bool | None:
+        """Return which words of a sentence are translated as nothing; None if none ever is."""
+        if self.unknown != "drop":
+            return None
+        return _uncovered(self.grammar.source_words.lookup(source.words), grammar.child_symbol)
+
+    def _sparse_of(
+        self, source: Source, grammar: SentenceGrammar, dropped: Bool | None
+    ) -> SentenceFeatures:
         """Return the sparse features of a sentence's rules; those that are new get ids."""
-        dropped = None
-        if self.unknown == "drop":
-            words = self.grammar.source_words.lookup(source.words)
-            dropped = _uncovered(words, grammar.child_symbol)
         return self._rule_features.of_sentence(
             grammar.rule, source.words, dropped, source.train_index
         )
@@ -379,15 +388,11 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         return 1 + fold_of(source.train_index, len(self.models) - 1)
 
     def _rules_of(self, met: _Met, lm_words: Mapping[int, Int32]) -> SentenceRules:
-        words = self.grammar.source_words.lookup(met.source.words)
-        copies = met.copies
-        if self.unknown == "drop":
-            copies = np.where(_uncovered(words, met.grammar.child_symbol), np.int32(-1), copies)
         model = self._model_of(met.source)
         return SentenceRules(
             met.source.index,
-            words,
-            copies,
+            self.grammar.source_words.lookup(met.source.words),
+            met.copies,
             met.grammar,
             model,
             lm_words[model],
