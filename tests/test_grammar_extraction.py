@@ -283,6 +283,11 @@ def test_rule_counts_are_those_without_the_sentence(bitext, options, share):
         for rule, values in found.items():
             expected = [math.log10(counts[rule][0]), float(sentences[rule] == 1)]
             assert values[-2:] == pytest.approx(expected, abs=1e-12)
+        # What min_count goes by are sentences, also where counts are shares.
+        every = np.arange(len(grammar))
+        occurred = grammar.rule_counts_without(every, i) if i >= 0 else grammar.rule_counts(every)
+        texts = [tuple(map(tuple, grammar.rule_text(rule))) for rule in every.tolist()]
+        assert occurred.tolist() == [sentences[text] for text in texts]
 
 
 @settings(max_examples=100)

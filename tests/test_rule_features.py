@@ -348,6 +348,23 @@ def test_a_training_sentence_does_not_count_for_itself(extract, template):
         assert names("y", 2) == []
 
 
+def test_shares_of_a_count_are_not_how_often_a_rule_occurred():
+    """A rule of a sentence has occurred once, however small its share is."""
+    source, target = ["a", "b", "c"], ["x", "y", "z"]
+    links = [np.array([[i, i] for i in range(3)], np.int32)] * 2
+    grammar = extract_grammar([source] * 2, [target] * 2, links)
+    shared = grammar.counts.rule_count
+    assert shared.min() < 0.5
+    for least, fires in ((1, (True, True)), (2, (True, False)), (3, (False, False))):
+        store = RuleFeatures(grammar, [RuleId(min_count=least)], Vocabulary())
+        for train_index, expected in zip((-1, 0), fires, strict=True):
+            rules = grammar.sentence_grammar(
+                grammar.source_words.lookup(source), 3, train_index
+            ).rule
+            fired = store.of_sentence(rules, train_index=train_index).feature.size
+            assert fired == (rules.size if expected else 0)
+
+
 def test_decoders_do_not_count_a_training_sentence_for_itself():
     links = [np.array([[0, 0]], np.int32)] * 2
     grammar = extract_grammar([["x"], ["x"]], [["a"], ["a"]], links)

@@ -30,7 +30,8 @@ class RuleTemplate(Protocol):
     name : str
         Prefix of its features' names, which are ``name:...``.
     min_count : int, optional
-        Rules that occurred less often in the bitext fire nothing; a copied word occurred never.
+        Rules that occurred less often in the bitext (`Grammar.rule_counts`) fire nothing; a copied
+        word occurred never.
     spelling : int, optional
         The compiled twin of `features`; see `torchtune_smt.features.spelling_kernels`.
     """

@@ -130,7 +130,7 @@ class Grammar(ABC):
         """Return the feature values of rules, float64 [rules, features]."""
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return how often rules occurred in the bitext, float64 [rules].
+        """Return how often rules occurred in the bitext, or in how many sentences, float64 [rules].
 
         Raises
         ------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
@@ -97,11 +99,7 @@ class ExtractedGrammar(Grammar):
         # nothing.
         self._lexical = np.zeros((self.rule_source.size, 2))
         self._has_lexical = np.zeros(self.rule_source.size, np.bool_)
-        self._sentences: Int32 | None = None
-        if rule_counts:
-            self._sentences = arrays.get("rule_sentences")
-            if self._sentences is None:
-                self._sentences = count_sentences(arrays)
+        self._has_counts = rule_counts
 
     def with_rule_counts(self) -> ExtractedGrammar:
         """Return the grammar with features of how often its rules occurred."""
@@ -112,6 +110,12 @@ class ExtractedGrammar(Grammar):
             table_limit=self.table_limit,
             rule_counts=True,
         )
+
+    @cached_property
+    def _sentences(self) -> Int32:
+        """In how many sentences rules occur."""
+        sentences = self.arrays.get("rule_sentences")
+        return count_sentences(self.arrays) if sentences is None else sentences
 
     @property
     def n_sentences(self) -> int:
@@ -126,7 +130,7 @@ class ExtractedGrammar(Grammar):
             )
         rules, links = slice(0, 0), slice(0, 0)
         if train_index >= 0:
-            rules = slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
+            rules = self._own(train_index)
             links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
             linked = np.unique(self.arrays["own_link"][links, 0])
             if not np.array_equal(linked[linked < self.lexicon.begin.size - 2], words):
@@ -168,12 +172,17 @@ class ExtractedGrammar(Grammar):
         own : slice
             The rules, among ``own_rule``, of the sentence that is left out.
         """
-        if self._sentences is None:
+        if not self._has_counts:
             return dense
+        unique = self._sentences_without(rule, own) == 1
+        return np.column_stack([dense, np.log10(self._counts_without(rule, own)), unique])
+
+    def _sentences_without(self, rule: Int64, own: slice) -> Int32:
+        """Return in how many sentences but one rules occur; `own` as in `_with_counts`."""
         sentences = self._sentences[rule]
         here, _ = self._places_of_own(rule, own)
         sentences[here] -= 1
-        return np.column_stack([dense, np.log10(self._counts_without(rule, own)), sentences == 1])
+        return sentences
 
     def _counts_without(self, rule: Int64, own: slice) -> Float64:
         """Return how often rules occurred but for a sentence; `own` as in `_with_counts`."""
@@ -195,13 +204,20 @@ class ExtractedGrammar(Grammar):
         return here, place[here]
 
     def rule_counts(self, rule: Int64) -> Float64:
-        """Return how often rules occurred, float64 [rules]; shares of a phrase's count add up."""
-        return self.counts.rule_count[rule]
+        """Return in how many sentences rules occurred, float64 [rules].
+
+        What probabilities are made of says nothing of that: shares of the phrases of a sentence,
+        most of them far below 1.
+        """
+        return self._sentences[rule].astype(np.float64)
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
-        """Return how often rules occurred in all training sentences but one."""
-        begin, end = self.arrays["own_begin"][train_index : train_index + 2].tolist()
-        return self._counts_without(rule, slice(begin, end))
+        """Return in how many training sentences but one rules occurred."""
+        return self._sentences_without(rule, self._own(train_index)).astype(np.float64)
+
+    def _own(self, train_index: int) -> slice:
+        """Return which of ``own_rule`` are a sentence's."""
+        return slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
 
     def _lexical_scores(self, words: Int32, rule: Int64) -> Float64:
         """Return the lexical scores of rules, float64 [rules, 2]; those met before are known."""

@@ -84,3 +84,11 @@ class ExtractedPhrases(ExtractedGrammar):
                 np.log((of_kind + _SMOOTHING) / total).reshape(rule.size, kind.scores),
             ]
         )
+
+    def rule_counts(self, rule: Int64) -> Float64:
+        """Return how often phrase pairs occurred, float64 [rules]."""
+        return self.counts.rule_count[rule]
+
+    def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
+        """Return how often phrase pairs occurred in all training sentences but one."""
+        return self._counts_without(rule, self._own(train_index))
