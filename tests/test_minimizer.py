@@ -418,6 +418,21 @@ def test_a_path_from_where_nothing_survives(loss):
     assert again.steps == 0 or loss.stages()
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_at_lambda_max_itself_nothing_survives(loss):
+    """Also where rougher losses on the way, whose λ_max is larger, would let something live."""
+    for seed in range(20):
+        x = problem(seed, n=40, d=12)
+        minimizer = Minimizer(rows_of(x), 2, loss)
+        penalty = minimizer.penalty(0.001, 0.05)
+        largest = minimizer.largest_scale(penalty)
+        found = minimizer.minimize(penalty.times(largest))
+        first, _ = minimizer.path(penalty, path_scales(largest, 0.5 * largest, 2))
+        for minimum in (found, first):
+            assert minimum.survivors == 0 and minimum.reached
+            assert "no sparse feature survives" in minimum.messages[0]
+
+
 # --- what it finds ---
 
 

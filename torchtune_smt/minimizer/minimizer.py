@@ -118,10 +118,16 @@ class Minimizer:
         point = self._empty(start)
         if (point.margins > 0.0).all():
             return 0.0
-        pulls = self.loss.pulls(point.margins)
-        largest = penalty.dual_norm(self.pairs.means(pulls)[1])
-        rounding = self.pairs.mean_sizes(CANCELLED * pulls + FOLLOWED)
+        largest = self._norm(penalty, point)
+        rounding = self.pairs.mean_sizes(CANCELLED * self.loss.pulls(point.margins) + FOLLOWED)
         return largest * ROUNDED_UP if largest > penalty.dual_norm(rounding) else 0.0
+
+    def _norm(self, penalty: Penalty, empty: Point) -> float:
+        """Return the dual norm of the pulls at the minimum without sparse features.
+
+        Where it is at most 1, that is the minimum with them, too.
+        """
+        return penalty.dual_norm(self.pairs.means(self.loss.pulls(empty.margins))[1])
 
     def minimize(
         self,
@@ -150,6 +156,9 @@ class Minimizer:
             A margin is not finite.
         """
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
+        empty = self._empty(start)
+        if self._norm(penalty, empty) <= 1.0:
+            return self._result(run, empty, start)
         point = self._point(start)
         self._follow(point, [*self.loss.stages(), self.loss][:1])
         found = self._descend(run, point, start)
@@ -178,10 +187,15 @@ class Minimizer:
         """
         point = self._empty(start)
         accuracy = accuracy or Accuracy()
-        return [
-            self._descend(Descent(self.pairs, penalty.times(scale), accuracy), point, start)
-            for scale in scales
-        ]
+        norm = self._norm(penalty, point)
+        found = []
+        for scale in scales:
+            run = Descent(self.pairs, penalty.times(scale), accuracy)
+            if scale >= norm:
+                found.append(self._result(run, self._empty(start), start))
+            else:
+                found.append(self._descend(run, point, start))
+        return found
 
     def certificate(self, penalty: Penalty, weights: Float64) -> Certificate:
         """Return how far from the minimum some weights can be at most, wherever they come from.
@@ -247,6 +261,10 @@ class Minimizer:
         """Move a point to the minimum."""
         for loss in self.loss.stages():
             run.descend(point, loss, ROUGH)
+        return self._result(run, point, start)
+
+    def _result(self, run: Descent, point: Point, start: Float64 | None) -> Minimum:
+        """Go on from a point that is near the minimum, or the minimum, and say what is there."""
         certificate, reached = run.certified(point, self.loss)
         pairs = self.pairs
         weights = np.zeros(self.dimension)
