@@ -22,13 +22,17 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.batch import BatchTuner
+from torchtune_smt.tuners.cluster_groups import ClusteredWeights
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping import GroupingTuner
 from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.prepared_pairs import PreparedLearning
 from torchtune_smt.tuners.pro import Pro
 
 SAMPLER = ProSampler(candidates=60, pairs=8)
-LEARNING = GroupLearning(Oscar(1e-3, 0.05), passes=3)
+OSCAR = Oscar(1e-3, 0.05)
+LEARNING = GroupLearning(OSCAR, passes=3)
 SOLVER = Pro(SAMPLER, tolerance=1e-11)
 INTERPOLATION, TOLERANCE = 0.5, 1e-3
 INNER = {"rounds": 3, "patience": 2}
@@ -455,6 +459,27 @@ def test_a_state_that_does_not_fit(tmp_path: Path):
 # Odd input
 
 
+@pytest.mark.parametrize(
+    ("learning", "cure"),
+    [
+        (BatchLearning(OSCAR, fraction=1.0), "a smaller regularizer.fraction leaves more"),
+        (BatchLearning(Oscar(1e3, 1e3)), "smaller regularizer.lambda1 and lambda2 leave more"),
+        (ClusteredWeights(OSCAR, strength=1e3), "a smaller tuner.clusters.strength leaves more"),
+        (
+            PreparedLearning(OSCAR, BatchLearning(OSCAR, fraction=1.0), "rms"),
+            "a smaller regularizer.fraction leaves more",
+        ),
+    ],
+)
+def test_no_groups_and_what_finds_some(learning, cure):
+    rounds = Data(7).rounds(learning=learning)
+    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
+    _, told = run_of(rounds)
+    first = told.reports["part"][0]
+    assert first.numbers["groups/number"] == 0
+    assert cure in first.text
+
+
 def test_no_groups_and_default_features_alone():
     """λ so large that everything dies: the default features are tuned, and it goes on."""
     learning = GroupLearning(Oscar(1e3, 1e3), passes=2)
@@ -462,7 +487,7 @@ def test_no_groups_and_default_features_alone():
     rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
     _, told = run_of(rounds)
     assert [report.numbers["groups/number"] for report in told.reports["part"]] == [0, 0, 0]
-    assert "iteration 1: no groups: OSCAR has left no weight" in told.reports["part"][0].text
+    assert "alone: OSCAR has left no weight" in told.reports["part"][0].text
     assert len(told.reports["round"]) == 3
     weights = rounds.tuner.weights.parameter.detach()
     assert (weights[2:] == 0).all() and (weights[:2] != 0).all()

@@ -56,6 +56,14 @@ class ClusteredWeights(GroupLearner):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         self._optimizer(torch.zeros(1, dtype=torch.float64), 0)
 
+    @property
+    def why_none(self) -> str:
+        """See `GroupLearner.why_none`."""
+        return (
+            "the l1 norm has left no weight that is not 0; a smaller tuner.clusters.strength "
+            "leaves more"
+        )
+
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:

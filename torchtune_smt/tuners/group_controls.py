@@ -68,6 +68,11 @@ class RandomPairs(GroupLearner):
         λ1, λ2 and d say how many pairs.
     """
 
+    @property
+    def why_none(self) -> str:
+        """See `GroupLearner.why_none`."""
+        return "no sparse feature fires in the pairs that were drawn, of those with margins below 1"
+
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:

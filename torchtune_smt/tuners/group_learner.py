@@ -58,6 +58,14 @@ class GroupLearner(ABC):
 
     regularizer: Oscar
 
+    @property
+    def why_none(self) -> str:
+        """Why there are no groups, where none are found, and which options find some."""
+        return (
+            "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave "
+            "more"
+        )
+
     @abstractmethod
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show

@@ -214,8 +214,7 @@ class GroupingTuner(Tuner):
             f"{groups.n_sparse:,} groups of {sizes.sum():,} features, the largest has "
             f"{sizes.max():,}, {np.count_nonzero(sizes == 1):,} have one"
             if sizes.size
-            else "no groups: OSCAR has left no weight that is not 0, so the default features are "
-            "tuned alone; smaller regularizer.lambda1 and lambda2 leave more",
+            else f"no groups, so the default features are tuned alone: {learning.why_none}",
             *learned.remarks,
         ]
         if learned.boundary.size:

@@ -72,6 +72,15 @@ class BatchLearning(GroupLearner):
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
 
+    @property
+    def why_none(self) -> str:
+        """See `GroupLearner.why_none`."""
+        if self.fraction is None:
+            return super().why_none
+        return (
+            "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
+        )
+
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:

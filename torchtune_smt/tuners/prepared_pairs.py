@@ -135,6 +135,11 @@ class PreparedLearning(GroupLearner):
         if self.scaling not in SCALINGS:
             raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {self.scaling!r}")
 
+    @property
+    def why_none(self) -> str:
+        """See `GroupLearner.why_none`."""
+        return self.learner.why_none
+
     def learn(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
