@@ -159,7 +159,8 @@ def test_rows_are_done_once_and_missing_ones_said(
         "| 0.075 | 1 of 2 | 7.5 | 2.0 |",
     ]
     assert "| 1 | 0: 30.00; 10: 31.00; 15: 32.00 |" in text
-    assert (tmp_path / "out" / "own-bleu-by-time.png").stat().st_size > 0
+    # A picture is of rivals, and there are none.
+    assert not (tmp_path / "out" / "own-bleu-by-time.png").exists()
     missing = text.partition("Missing, as they were not run: ")[2].splitlines()[0]
     assert "dev/mira_dense (seed 3)" in missing and "dev/stale (seed 2, 3)" in missing
     assert "train5k/itermix (seed 1)" in missing and "train5k/stale" not in missing
@@ -200,6 +201,14 @@ def test_rows_are_done_once_and_missing_ones_said(
         "fisher/train5k/stale, seed 1: not known",
         "0.00 CPU hours at most, judged by own.csv, and 1 runs of which nothing is known",
     ]
+    assert green2013.do_row("dev/itermix", corpus, "multi30k", 1, chosen)  # type: ignore[arg-type]
+    green2013.write_tables(chosen, tmp_path / "rivals")
+    assert (tmp_path / "rivals" / "own-bleu-by-time.png").stat().st_size > 0
+    timed = [
+        r for r in green2013.results_of(chosen, "multi30k") if r.row.endswith(("stale", "mix"))
+    ]
+    (panel,) = green2013._panels(timed).items()
+    assert panel[0] == "multi30k, dev (1,014)" and len(panel[1]) == 2
 
 
 def test_the_command_says_nothing_of_the_machine(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -363,8 +363,8 @@ def write_tables(options: Options, output: Path) -> None:
     tables.write_csv(output / CSV, sections)
     found = [r for section in sections for r in section.results]
     timed = [r for r in found if isinstance(r, Result) and r.row.partition("/")[2] in BY_TIME]
-    if timed:
-        _plot(output / "own-bleu-by-time.png", timed)
+    if panels := _panels(timed):
+        _plot(output / "own-bleu-by-time.png", panels)
 
 
 def _table(results: Sequence[Result]) -> list[str]:
@@ -438,8 +438,16 @@ def _course(result: Result) -> list[tuple[float, float]]:
     return list(zip(seconds, result.dev_by_epoch, strict=True))
 
 
-def _plot(path: Path, results: Sequence[Result]) -> None:
-    """Draw dev BLEU by seconds, a panel for each corpus and tuning set; seeds have one colour.
+def _panels(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the rows of each corpus and tuning set; of those alone where there are rivals."""
+    panels: dict[str, list[Result]] = {}
+    for result in results:
+        panels.setdefault(f"{result.corpus}, {_set(result)}", []).append(result)
+    return {title: rows for title, rows in panels.items() if len({r.method for r in rows}) > 1}
+
+
+def _plot(path: Path, panels: Mapping[str, Sequence[Result]]) -> None:
+    """Draw dev BLEU by seconds, with a panel for each of `_panels`; seeds have one colour.
 
     The start, which is far below all epochs, is left out: tables have it.
     """
@@ -448,9 +456,6 @@ def _plot(path: Path, results: Sequence[Result]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels: dict[str, list[Result]] = {}
-    for result in results:
-        panels.setdefault(f"{result.corpus}, {_set(result)}", []).append(result)
     columns = min(len(panels), PANELS_A_ROW)
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
