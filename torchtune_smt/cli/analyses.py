@@ -18,6 +18,7 @@ from torchtune_smt.analyses.progress import Progress, mean_progress
 from torchtune_smt.analyses.reordering import ORDERS, reference_order, segments
 from torchtune_smt.analyses.rivals import disagreements
 from torchtune_smt.analyses.spellings import spellings as count_spellings
+from torchtune_smt.cli.decoded_sets import check_lengths
 from torchtune_smt.cli.feature_sets import (
     feature_sets,
     read_weight_set,
@@ -234,6 +235,7 @@ def explain(cfg: DictConfig) -> Found:
     i = cfg.sentence - 1
     source = Source(i, corpus.source[i])
     paths = [output.weights for output in systems.values() if output.weights is not None]
+    check_lengths(data, cfg.split, corpus, paths, [i])
     lines = [f"source: {' '.join(source.words)}"]
     lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
     rows: list[Mapping[str, float]] = []

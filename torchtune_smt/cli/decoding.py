@@ -15,7 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import quoted
 from torchtune_smt.cli.model_size import announcement
-from torchtune_smt.cli.objects import make, make_dataset, make_templates, thread_count
+from torchtune_smt.cli.objects import (
+    decoder_class,
+    make,
+    make_dataset,
+    make_templates,
+    thread_count,
+)
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -124,6 +130,17 @@ def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:
         As for `open_tuned`.
     """
     return open_tuned(*_taken_up(weights), more)
+
+
+def longest_source(weights: Path) -> int | None:
+    """Return how many words a source may have that a run, given by its weights, decodes.
+
+    To be called as `tuned_of`. None: any number.
+    """
+    cfg, *_ = _taken_up(weights)
+    most = decoder_class(cfg).longest_source(cfg.decoder)
+    # What else it may be in a damaged record is refused where the decoder is made.
+    return most if isinstance(most, int) else None
 
 
 def other_model(paths: Sequence[Path]) -> InputError | None:

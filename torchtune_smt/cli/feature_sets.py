@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from torchtune_smt.analyses.overlap import FeatureSet, dense_features
+from torchtune_smt.cli.decoded_sets import check_lengths
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data
 from torchtune_smt.cli.run_folder import recorded_tuning
@@ -129,6 +130,7 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str) -> FeatureSe
         raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
     with option_errors("data", data):
         corpus = Dataset(**data).require(what)
+    check_lengths(data, what, corpus, [output.weights])
     # Weights need no decoder.
     from torchtune_smt.cli.decoding import tuned_of
 

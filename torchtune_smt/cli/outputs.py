@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.decoded_sets import check_lengths
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import make_dataset
 from torchtune_smt.cli.run_folder import recorded_data
@@ -72,6 +73,8 @@ def read_outputs(
     if data is not None and (cfg.references is None or untranslated or with_source):
         with option_errors("data", data):
             corpus = Dataset(**data).require(cfg.split)
+        runs = [output.weights for output in untranslated if output.weights is not None]
+        check_lengths(data, cfg.split, corpus, runs)
     if corpus is None and cfg.references is None:
         raise InputError(
             "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "

@@ -159,6 +159,10 @@ class Dataset:
             raise InputError(f"data.{split} is null, and it is needed; name its files")
         return corpus
 
+    def source_file(self, split: str) -> Path:
+        """Return the file of the source sentences of a set, which must not be null."""
+        return self._files(split)[0]
+
     def _files(self, split: str) -> tuple[Path, Sequence[Path]]:
         """Return the source and the references of a set that is not null."""
         where, languages = getattr(self, split), (self.source_language, self.target_language)
