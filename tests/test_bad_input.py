@@ -193,6 +193,11 @@ CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
         {},
         ["data.train=train.de is the name", "or name the files, as in 'data.train=[train.de,train"],
     ),
+    "plain text under the name of gzip": (
+        [*TUNE, "data.dev=[dev.gz,dev.en]"],
+        {"dev.gz": b"a b\nb\na\n"},
+        ["dev.gz: is not packed with gzip", "a name without .gz, or pack it"],
+    ),
     "broken gzip": (
         [*TUNE, "data.dev=[dev.gz,dev.en]"],
         {"dev.gz": gzip.compress(b"a b\nb\na\n")[:-9]},

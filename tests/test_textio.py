@@ -20,6 +20,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import (
     UnequalLinesError,
+    atomic_path,
     check_utf8,
     iterate_lines,
     lines_of,
@@ -167,3 +168,16 @@ def test_a_file_that_is_far_too_long_takes_no_memory(
         tracemalloc.stop()
     # The blocks and lines that are read at a time; a list of all lines would take 8 MB.
     assert peak < 5e6
+
+
+@pytest.mark.parametrize("name", ["", "/"])
+def test_a_folder_is_not_written_over(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "there"
+    path.mkdir()
+    begun = False
+    with pytest.raises(InputError, match="there/?: is a folder, and a file is to be written"):
+        with atomic_path(f"{path}{name}"):
+            begun = True
+    # Before the work whose result it would be.
+    assert not begun
+    assert list(tmp_path.iterdir()) == [path]

@@ -204,9 +204,25 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except IsADirectoryError:
         raise InputError("is a folder, and a file was expected", path=path) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        if not _begins_as_gzip(path):
+            raise InputError(
+                "is not packed with gzip, as its name says; call it by a name without .gz, or "
+                "pack it",
+                path=path,
+            ) from None
         raise InputError(f"is no whole gzip file ({error}); copy it again", path=path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from None
+
+
+def _begins_as_gzip(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file that gzip could not read begins as its files do."""
+    try:
+        with Path(path).open("rb") as file:
+            begin = file.read(2)
+    except OSError:
+        return True
+    return b"\x1f\x8b".startswith(begin)
 
 
 @contextmanager
@@ -318,12 +334,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     InputError
-        The folder cannot be written to, or the disk is full.
+        The path is a folder, its folder cannot be written to, or the disk is full.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         with writing(path):
             yield Path(path)
         return
+    if os.path.isdir(path):
+        raise InputError("is a folder, and a file is to be written; name a file", path=path)
     place = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     with _beside(place, folder=False) as beside:
         yield beside
