@@ -114,7 +114,15 @@ class Toy:
             tuning.engine.serve(lambda: ShardWorker(tuning.make_tuner, self.decoder.fork()))
         lines = list(range(1, len(sentences) + 1))
         task = Task(
-            self.decoder, self.weights, {"dev": sentences}, sentences, None, lines, [], None
+            self.decoder,
+            self.weights,
+            {"dev": sentences},
+            sentences,
+            None,
+            lines,
+            len(lines),
+            [],
+            None,
         )
         self.sentences = sentences
         self.tuner = tuning.open(task, folder, resumed=False).tuner

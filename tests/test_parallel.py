@@ -84,7 +84,7 @@ def tuner_of(strategy: Mixing, settings: Settings, engine: Engine | None = None)
         engine = InProcess()
         engine.serve(lambda: ShardWorker(build, decoder))
     lines = list(range(1, len(SENTENCES) + 1))
-    return strategy.tuner(Work(build, start(), SENTENCES, decoder, engine, SEED, lines))
+    return strategy.tuner(Work(build, start(), SENTENCES, decoder, engine, SEED, lines, len(lines)))
 
 
 def rounds_of(tuner: ShardTuner, **options: Any) -> Rounds:
@@ -155,7 +155,7 @@ def test_one_shard_is_the_serial_tuner() -> None:
     rounds_of(tuner).run()
     decoder = ListDecoder(LISTS)
     build = partial(make, settings)
-    work = Work(build, start(), SENTENCES, decoder, InProcess(), SEED, [])
+    work = Work(build, start(), SENTENCES, decoder, InProcess(), SEED, [], 0)
     serial = Serial().tuner(work)
     rounds_of(serial).run()  # type: ignore[arg-type]
     # Features have other ids, and sums other orders.
@@ -325,13 +325,15 @@ def test_labels_make_shards(tmp_path: Path) -> None:
     path = tmp_path / "labels"
     path.write_text("news\ntalk\n\nnews\nlaw\n")
     # Line 3 is none of those that are tuned on.
-    shards = labelled_shards(str(path), [1, 2, 4, 5])
+    shards = labelled_shards(str(path), [1, 2, 4, 5], 5)
     found = {label: shard.tolist() for label, shard in shards.items()}
     assert found == {"law": [3], "news": [0, 2], "talk": [1]}
     with pytest.raises(InputError, match="labels:3: has no label"):
-        labelled_shards(str(path), [1, 2, 3])
-    with pytest.raises(InputError, match="has 5 lines, and the text .* has 6 or more"):
-        labelled_shards(str(path), [1, 6])
+        labelled_shards(str(path), [1, 2, 3], 5)
+    # Fewer than the text has, and more: the labels of another text.
+    for total in (6, 4):
+        with pytest.raises(InputError, match=f"has 5 lines, and the text .* has {total}: each"):
+            labelled_shards(str(path), [1, 4], total)
     lines = "".join("ab"[i % 2] + "\n" for i in range(len(SENTENCES)))
     path.write_text(lines)
     tuner = tuner_of(IterMix(labels=str(path)), SETTINGS["adagrad"])

@@ -78,6 +78,7 @@ def stale(
         InProcess(),
         0,
         [],
+        0,
     )
     return strategy.tuner(work)
 
@@ -408,7 +409,7 @@ def test_what_takes_other_steps_is_refused() -> None:
         return tuner  # type: ignore[no-any-return]
 
     decoder = ListDecoder(LISTS)
-    work = Work(build, start(), SENTENCES, decoder, InProcess(), 0, [])
+    work = Work(build, start(), SENTENCES, decoder, InProcess(), 0, [], 0)
     with pytest.raises(InputError, match="Own takes steps of its own"):
         Stale(2).tuner(work)
 

@@ -44,6 +44,8 @@ class Task(NamedTuple):
         What the weights belong to, as far as anybody can say.
     lines : list of int
         The line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
+    total_lines : int
+        How many there are in that file.
     words : list of str
         What the decoder's words have behind those that it is made with.
     model : Model, optional
@@ -56,6 +58,7 @@ class Task(NamedTuple):
     tuning: Sentences
     origin: Origin | None
     lines: list[int]
+    total_lines: int
     words: list[str]
     model: Model | None
 
@@ -113,8 +116,11 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
                 print(f"{name}: {said}")
     tuning = sets[tune_on].sample(cfg.tuner.sentences, cfg.seed)
     drawn = sets[tune_on].drawn(cfg.tuner.sentences, cfg.seed)
-    lines_of = None if decoder.stored else corpora.found[tune_on].lines
-    lines = [i + 1 if lines_of is None else lines_of[i] for i in drawn]
+    if decoder.stored:
+        lines, total_lines = [i + 1 for i in drawn], len(sets[tune_on])
+    else:
+        text = corpora.found[tune_on]
+        lines, total_lines = [text.lines[i] for i in drawn], text.total
     evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
     # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
     # their words: these must not depend on what is decoded first, as when a run is resumed, nor on
@@ -127,7 +133,7 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
         for reference in references:
             decoder.words.intern(reference)
     new_words = decoder.words.names(range(own_words, len(decoder.words)))
-    return Task(decoder, weights, evaluated, tuning, origin, lines, new_words, model)
+    return Task(decoder, weights, evaluated, tuning, origin, lines, total_lines, new_words, model)
 
 
 def reads_text(parts: Parts) -> bool:

@@ -149,6 +149,7 @@ class Tuning:
                 self.engine,
                 cfg.seed,
                 task.lines,
+                task.total_lines,
             )
         )
         own = "dev" in takes or ("collector" in takes and on_dev)

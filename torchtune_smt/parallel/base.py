@@ -31,6 +31,8 @@ class Work:
     seed : int
     lines : sequence of int
         The line of each sentence in the file that it comes from, counted from 1.
+    total_lines : int
+        How many that file has.
     """
 
     make: Callable[[Weights, Sentences, Decoder], Tuner]
@@ -40,6 +42,7 @@ class Work:
     engine: Engine
     seed: int
     lines: Sequence[int]
+    total_lines: int
 
 
 class Strategy(ABC):

@@ -62,7 +62,7 @@ class Mixing(Strategy):
     def tuner(self, work: Work) -> ShardTuner:
         """Return the tuner whose rounds are epochs on all shards."""
         if self.labels is not None:
-            found = labelled_shards(self.labels, work.lines)
+            found = labelled_shards(self.labels, work.lines, work.total_lines)
         else:
             sentences = len(work.sentences)
             shards = self.shards or max(1, round(sentences / SHARD_SIZE))

@@ -29,7 +29,7 @@ def random_shards(sentences: int, shards: int, seed: int) -> list[Int64]:
     return [np.sort(part) for part in np.array_split(order, shards)]
 
 
-def labelled_shards(path: str, lines: Sequence[int]) -> dict[str, Int64]:
+def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, Int64]:
     """Return the sentences (int64, ascending) of each label, labels in alphabetical order.
 
     Parameters
@@ -38,6 +38,8 @@ def labelled_shards(path: str, lines: Sequence[int]) -> dict[str, Int64]:
         A label in each line.
     lines : sequence of int
         The line of each sentence, from 1.
+    total : int
+        How many lines the text has.
 
     Raises
     ------
@@ -45,10 +47,10 @@ def labelled_shards(path: str, lines: Sequence[int]) -> dict[str, Int64]:
         The file is bad, has another number of lines than the text, or a line without a label.
     """
     labels = [line.strip() for line in read_lines(path)]
-    if len(labels) < max(lines):
+    if len(labels) != total:
         raise InputError(
-            f"has {len(labels)} lines, and the text that is tuned on has {max(lines)} or more: "
-            "each line needs a label",
+            f"has {len(labels)} lines, and the text that is tuned on has {total}: each line needs "
+            "a label, and the labels of another text tell nothing",
             path=path,
         )
     found: dict[str, list[int]] = {}
