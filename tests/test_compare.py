@@ -189,6 +189,8 @@ def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> 
 def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_path: Path) -> None:
     for name in ("0", "1"):
         shutil.copytree(sweep / name, tmp_path / "seeds" / name)
+    # A digit for Python, and none of a number.
+    (tmp_path / "seeds" / "1").rename(tmp_path / "seeds" / "1²")
     (name,) = find_systems(str(tmp_path / "seeds"))
     assert name == str(tmp_path / "seeds")
 

@@ -2,11 +2,14 @@
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import MODEL, SMALL, Outcome, run_command
 
+from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs.folder import empty
 
@@ -15,6 +18,10 @@ OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense",
 
 def train(place: Path, *options: str) -> Outcome:
     return run_command("train", *OPTIONS, *options, folder=place)
+
+
+def resume(place: Path, *options: str) -> Outcome:
+    return run_command("train", *options, folder=place)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,77 @@ def test_a_bad_option_does_not_cost_the_earlier_run(finished: Path) -> None:
     outcome = train(finished, "hydra.run.dir=done", "overwrite=true", "optimizer.lr=-1")
     assert outcome.code == 1
     assert (finished / "done" / "weights.txt.gz").read_bytes() == before
+
+
+REFUSED = {
+    "a finished run": ["resume=done", "decoder.unknown=drop"],
+    "another result": ["resume=done", "decoder.unknown=drop", "tuner.epochs=2"],
+    "an option out of range": ["hydra.run.dir=done", "overwrite=true", "optimizer.lr=-1"],
+    "an option without effect": ["hydra.run.dir=done", "overwrite=true", "optimizer.momentum=1"],
+    "no new run": ["hydra.run.dir=done", "seed=7"],
+    "one of a sweep": ["-m", "hydra.sweep.dir=.", "hydra.sweep.subdir=done", "seed=7"],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_refused_command_leaves_what_a_run_recorded(finished: Path, why: str) -> None:
+    before = content(finished / "done")
+    given = REFUSED[why]
+    outcome = train(finished, *given) if "resume=done" not in given else resume(finished, *given)
+    assert outcome.code == 1
+    after = content(finished / "done")
+    # What was said is added to it.
+    assert after.pop("train.log").startswith(before.pop("train.log"))
+    assert after == before
+
+
+def test_a_command_that_goes_on_records_what_it_was_given(finished: Path) -> None:
+    shutil.copytree(finished / "done", finished / "longer")
+    resume(finished, "resume=longer", "tuner.epochs=2", "tuner.checkpoint_minutes=5").check()
+    recorded = recorded_overrides(finished / "longer")
+    assert "tuner.epochs=2" in recorded
+    assert "tuner.checkpoint_minutes=5" in recorded
+    assert set(OPTIONS) - set(recorded) == {"tuner.epochs=1"}
+    for name in ("config.yaml", "hydra.yaml"):
+        assert yaml.safe_load((finished / "longer" / ".hydra" / name).read_text())
+    # Without any, what was recorded is what it goes on with.
+    outcome = resume(finished, "resume=longer")
+    assert "this run is finished" in outcome.err
+    assert recorded_overrides(finished / "longer") == recorded
+
+
+def test_resuming_is_no_sweep(finished: Path) -> None:
+    before = content(finished)
+    for sweep in (["-m"], ["--multirun"], ["hydra.mode=MULTIRUN"]):
+        outcome = resume(finished, "resume=done", "tuner.epochs=2,3", *sweep)
+        assert outcome.code == 1
+        assert "resume goes on with one run" in outcome.err
+        assert "leave -m out" in outcome.err
+    assert content(finished) == before
+
+
+def test_the_table_of_a_sweep_is_of_its_own_runs(finished: Path) -> None:
+    sweep = ["hydra.sweep.dir=again", "data.test=dev"]
+    run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.1,0.2", folder=finished).check()
+    own = content(finished / "again")
+    outcome = run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.3,0.4", folder=finished)
+    assert outcome.code == 1
+    assert "2 of 2 runs failed" in outcome.err
+    assert "| system" not in outcome.out
+    after = content(finished / "again")
+    # Hydra's own, which nobody reads.
+    for files in (own, after):
+        del files["multirun.yaml"]
+    assert after == own
+    more = ["optimizer.lr=0.4", "overwrite=true"]
+    outcome = run_command("train", "-m", *OPTIONS, *sweep, *more, folder=finished).check()
+    assert recorded_overrides(finished / "again" / "0")[-2:] == [
+        "optimizer.lr=0.4",
+        "overwrite=True",
+    ]
+    assert recorded_overrides(finished / "again" / "1")[-1] == "optimizer.lr=0.2"
+    assert "again/0" in outcome.out
+    assert "0.2" not in [line.split("|")[1] for line in outcome.out.splitlines() if "|" in line]
 
 
 def test_what_a_run_left_before_its_first_checkpoint_does_not_mix(

@@ -22,7 +22,7 @@ from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
-from torchtune_smt.runs.folder import REPORT, WEIGHTS
+from torchtune_smt.runs.folder import REPORT
 
 
 def compare(cfg: DictConfig, *, show: bool = True) -> None:
@@ -126,25 +126,26 @@ def main() -> int:
     return run("compare")
 
 
-def compare_runs(folder: Path, *, table: bool, report: bool) -> None:
-    """Say how the runs in a folder compare: BLEU of what all of them have translated.
+def compare_runs(folder: Path, runs: Sequence[Path], *, table: bool, report: bool) -> None:
+    """Say how finished runs compare: BLEU of what all of them have translated.
 
     Parameters
     ----------
     folder : path
-        Of a sweep, or of one run.
+        Of a sweep, in which others may lie besides, or of one run.
+    runs : sequence of path
+        Their folders.
     table : bool
         Print the table.
     report : bool
         Write ``report.html`` to the folder.
     """
-    finished = [path.parent for path in folder.rglob(WEIGHTS)]
     splits = [
         split
         for split in ("test", "dev")
-        if all((run / f"{split}.translations.txt").is_file() for run in finished)
+        if all((run / f"{split}.translations.txt").is_file() for run in runs)
     ]
-    if not finished or not splits:
+    if not runs or not splits:
         return
 
     def run(cfg: DictConfig) -> None:
@@ -153,7 +154,7 @@ def compare_runs(folder: Path, *, table: bool, report: bool) -> None:
         except InputError as error:
             print(f"there is no {'table' if table else 'report'} of {folder}: {error}")
 
-    options = [systems_option([str(folder)]), f"split={splits[0]}", "metrics=[bleu]"]
+    options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
     if table:
         print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
     if report:

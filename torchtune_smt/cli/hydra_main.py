@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,6 +24,7 @@ from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.core.errors import DivergenceError, InputError, did_you_mean, escaped
 from torchtune_smt.core.resources import PACKAGE, config_folder
+from torchtune_smt.runs.folder import claimed
 
 
 class Command(Protocol):
@@ -231,8 +231,9 @@ def _message(error: BaseException) -> str:
 
 
 def _forget_run() -> None:
-    """Remove the run's folder if nothing but Hydra's own records is in it."""
-    cfg = HydraConfig.get()
-    folder, records = Path(cfg.runtime.output_dir), cfg.output_subdir
-    if records is not None and {path.name for path in folder.iterdir()} == {records}:
-        shutil.rmtree(folder)
+    """Remove the folder that Hydra has made for a run, if nothing is in it, nor will be."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if folder != Path.cwd():
+        # Another run may be at work there that has written nothing yet.
+        with suppress(InputError, OSError), claimed(folder):
+            folder.rmdir()

@@ -18,18 +18,18 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 import yaml
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
-from torchtune_smt.core.textio import check_plain
+from torchtune_smt.core.textio import atomic_writer, check_plain
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.runs.folder import check_unused, claimed
+from torchtune_smt.runs.folder import RECORDS
 
 # Options whose values are paths; all of them are only read.
 _PATHS: Final = frozenset(
@@ -87,22 +87,22 @@ class Settings:
         return not any(_group(override) in ("data", "model") for override in self.recorded)
 
 
-class CheckFolder(Callback):
-    """Looks at the run's folder before Hydra writes its own records over those that are there."""
+def record(folder: Path, cfg: DictConfig) -> None:
+    """Write to a run's folder how it was configured, in the files that Hydra would write.
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a folder that is in use, or holds a run."""
-        folder = Path(config.hydra.run.dir)
-        # Commands without records, such as translate, may run where a run lies: it is not theirs.
-        if config.hydra.output_subdir is None or config.resume is not None or not folder.is_dir():
-            return
-        try:
-            with claimed(folder):
-                if not config.overwrite:
-                    check_unused(folder)
-        except InputError as error:
-            # Hydra makes warnings of other exceptions.
-            raise SystemExit(f"error: {error}") from None
+    Hydra writes them before anybody can say whether a run may be there: what it refuses would
+    have replaced the record of the run that is.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written to.
+    """
+    hydra = HydraConfig.get()
+    parts = {"config": cfg, "hydra": {"hydra": hydra}, "overrides": hydra.overrides.task}
+    for name, part in parts.items():
+        with atomic_writer(folder / RECORDS / f"{name}.yaml") as file:
+            file.write(OmegaConf.to_yaml(part))
 
 
 def take_up(folder: Path, given: Sequence[str]) -> Settings:
@@ -114,7 +114,7 @@ def take_up(folder: Path, given: Sequence[str]) -> Settings:
         The record is damaged, or has an override that is not taken from a folder and that is not
         given again.
     """
-    path = folder / ".hydra" / "overrides.yaml"
+    path = folder / RECORDS / "overrides.yaml"
     if not os.path.lexists(path):
         return Settings(given)
     replaced = {override_key(override) for override in given}
@@ -157,7 +157,7 @@ def recorded_overrides(folder: Path) -> list[str]:
     InputError
         The record is damaged.
     """
-    path = folder / ".hydra" / "overrides.yaml"
+    path = folder / RECORDS / "overrides.yaml"
     return _read_record(path) if os.path.lexists(path) else []
 
 

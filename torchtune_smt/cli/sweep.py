@@ -22,6 +22,8 @@ class Sweep:
         In which the runs lie, once the first has begun.
     runs : int
         Those that were begun.
+    done : list of Path
+        The folders of those that ended well.
     failed : list of str
         The overrides of those that failed.
     """
@@ -29,6 +31,7 @@ class Sweep:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.runs = 0
+        self.done: list[Path] = []
         self.failed: list[str] = []
 
     def do(self, job: Callable[[], Any]) -> Any:
@@ -44,7 +47,9 @@ class Sweep:
         overrides = " ".join(config.overrides.task)
         print(f"{'' if self.runs == 1 else chr(10)}run {self.runs}: {overrides}", flush=True)
         try:
-            return job()
+            score = job()
+            self.done.append(Path(config.runtime.output_dir))
+            return score
         except SystemExit as error:
             # A number is of a broken pipe: nobody listens any more.
             if not isinstance(error.code, str):

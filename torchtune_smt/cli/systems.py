@@ -18,7 +18,7 @@ from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import iterate_lines
-from torchtune_smt.runs.folder import WEIGHTS
+from torchtune_smt.runs.folder import RECORDS, WEIGHTS
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
 """Options that change nothing in what comes out of a run."""
@@ -162,7 +162,7 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
 def _recorded(output: Output) -> bool:
     """Return whether the run's command line is known."""
     folder = output.folder
-    return folder is not None and (folder / ".hydra").is_dir()
+    return folder is not None and (folder / RECORDS).is_dir()
 
 
 def _outputs(path: Path, marker: str) -> Iterator[Output]:
@@ -171,7 +171,7 @@ def _outputs(path: Path, marker: str) -> Iterator[Output]:
         yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
         return
     folders = _runs_in(path, marker)
-    started = {found.parent for found in path.rglob(".hydra")} - {o.path for o in folders}
+    started = {found.parent for found in path.rglob(RECORDS)} - {o.path for o in folders}
     warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
     yield from folders
 
@@ -223,7 +223,7 @@ def _first_line(path: Path) -> str:
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
     """Return a key that sorts run 10 behind run 9."""
     parts = re.split(r"(\d+)", str(path))
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _paths(option: str, files: Any) -> list[str]:

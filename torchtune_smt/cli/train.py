@@ -22,7 +22,7 @@ from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.run_folder import Settings, refuse_links, take_up
+from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
@@ -97,9 +97,11 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     sentences, origin = task.tuning, task.origin
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
-    if cfg.resume is None and cfg.overwrite:
+    if cfg.resume is None:
         # Now that nothing can be wrong with the options of this one.
-        empty(folder)
+        if cfg.overwrite:
+            empty(folder)
+        record(folder, cfg)
     printed.open(folder / LOG, append=cfg.resume is not None)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
@@ -120,6 +122,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             raise InputError(f"tuner.{error}", path=folder) from None
         # From here on, this run is none that is finished.
         (folder / WEIGHTS).unlink(missing_ok=True)
+        record(folder, cfg)
         print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")
     else:
         print(
@@ -191,10 +194,12 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
 def main() -> int:
     """Tune; ``resume=FOLDER`` goes on with a run that was stopped, with its own settings."""
     try:
-        given = split_arguments(sys.argv[1:]).overrides
+        given, flags = split_arguments(sys.argv[1:])
         settings, more = Settings(given), []
         resumed = value_of(given, "resume")
         if resumed:
+            if "--multirun" in flags or str(value_of(given, "hydra.mode")).upper() == "MULTIRUN":
+                raise InputError("resume goes on with one run, and -m begins many; leave -m out")
             folder = Path(str(resumed))
             if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
@@ -206,9 +211,9 @@ def main() -> int:
         task = partial(_train, settings=settings, reported=reported)
         code = hydra_main("train", sweep)(task)(more)
         if sweep.folder is not None:
-            compare_runs(sweep.folder, table=True, report=bool(reported))
+            compare_runs(sweep.folder, sweep.done, table=True, report=bool(reported))
         elif reported:
-            compare_runs(reported[0], table=False, report=True)
+            compare_runs(reported[0], reported, table=False, report=True)
         return code
     except (InputError, HydraException) as error:
         raise_if_stopped()

@@ -22,6 +22,7 @@ LOG: Final = "train.log"
 COMPOUNDS: Final = "compounds.tsv.gz"
 GROUPS: Final = "groups.tsv.gz"
 REPORT: Final = "report.html"
+RECORDS: Final = ".hydra"
 # What else a run has written when it has come as far as its first checkpoint, or to its end.
 _OTHERS: Final = ("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml", "moses.ini")
 
