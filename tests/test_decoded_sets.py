@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import Run, run_command
+from commands import Outcome, Run, run_command, train
 
+from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.features import RuleId, RuleShape, SourceNgram
+from torchtune_smt.grammar import ExtractedGrammar
+from torchtune_smt.kbest.lists import KBest, Source
+from torchtune_smt.metrics.corpus import corpus_bleu
+from torchtune_smt.models import load_model
 
 EXAMPLE = example_folder()
 
@@ -66,3 +80,131 @@ def test_only_sentences_that_are_decoded_may_not_be_too_long(
     data = ["data=example", f"data.test=[{tmp_path / 'new.de'},{tmp_path / 'new.en'}]"]
     given = ["explain", short, run.folder, *data, "sentence=1"]
     run_command("analyse", *given, folder=run.place).check()
+
+
+# Sentences of the bitext
+
+LONGEST = 8
+
+
+@pytest.fixture(scope="module")
+def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that was tuned on a bitext, which lacks some lines of its files."""
+    place = tmp_path_factory.mktemp("on_train")
+    for language in ("de", "en"):
+        lines = read_lines(EXAMPLE / f"train.{language}")[:300]
+        (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines))
+    data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]"]
+    return train(place, "run", *data, f"data.max_length={LONGEST}", "tuner.tune_on=train")
+
+
+@pytest.fixture(scope="module")
+def expected(on_train: Run) -> dict[bool, list[KBest]]:
+    """What the run's weights make of its training set; True: sentences are left out, as in it."""
+    model = load_model(on_train.place / "outputs" / "models" / "example", folds=True)
+    assert isinstance(model.grammar, ExtractedGrammar)
+    model = replace(model, grammar=model.grammar.with_rule_counts())
+    templates = [RuleId(), SourceNgram(), RuleShape()]
+    weights = FrozenWeights(*read_weights(on_train.weights))
+    sides = [read_lines(on_train.place / f"train.{language}") for language in ("de", "en")]
+    number = 0
+    sources: dict[bool, list[Source]] = {True: [], False: []}
+    for i, (source, target) in enumerate(zip(*sides, strict=True)):
+        words = source.split()
+        in_bitext = max(len(words), len(target.split())) <= LONGEST
+        sources[True].append(Source(i, words, number if in_bitext else -1))
+        sources[False].append(Source(i, words))
+        number += in_bitext
+    assert 0 < number < len(sources[True])
+    found = {}
+    for left_out, some in sources.items():
+        decoder = HieroDecoder(model, templates=templates, pop_limit=10)
+        found[left_out] = list(decoder.decode(some, weights, k=1))
+    return found
+
+
+def texts(lists: list[KBest]) -> list[str]:
+    return [kbest.text(0) for kbest in lists]
+
+
+def rows(outcome: Outcome) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(outcome.check().out)))
+
+
+def test_sentences_of_the_bitext_are_left_out(
+    on_train: Run, expected: dict[bool, list[KBest]]
+) -> None:
+    references = [[line] for line in read_lines(on_train.place / "train.en")]
+    honest, memorised = (corpus_bleu(texts(expected[o]), references).score for o in (True, False))
+    assert honest < memorised - 5
+    options = ["split=train", "samples=5", "metrics=[bleu]", "table=csv"]
+    (row,) = rows(run_command("compare", on_train.folder, *options, folder=on_train.place))
+    assert float(row["score"]) == pytest.approx(honest)
+    # Features that fire.
+    options = [on_train.folder, "of=[train,weights]", "table=csv"]
+    found = rows(run_command("analyse", "overlap", *options, folder=on_train.place))
+    counts = []
+    for left_out in (True, False):
+        fired = {n for kbest in expected[left_out] for n in fires(kbest)}
+        counts.append(Counter(name.partition(":")[0] for name in fired)["rule_id"])
+    assert counts[0] != counts[1]
+    assert [int(row["|A|"]) for row in found if row["template"] == "rule_id"] == counts[:1]
+
+
+def fires(kbest: KBest) -> list[str]:
+    ids, values = kbest.row(0)
+    assert kbest.features is not None
+    return kbest.features.names(ids[values != 0])
+
+
+def test_a_sentence_is_explained_as_it_was_tuned_on(
+    on_train: Run, expected: dict[bool, list[KBest]]
+) -> None:
+    both = texts(expected[True]), texts(expected[False])
+    number = next(n for n, (a, b) in enumerate(zip(*both, strict=True), 1) if a != b)
+    systems = f"systems={{a:{on_train.folder},b:{on_train.weights}}}"
+    given = ["explain", systems, "split=train", f"sentence={number}"]
+    said = run_command("analyse", *given, folder=on_train.place).check().out
+    assert f"\na: {both[0][number - 1]}\n" in said
+    # What is decoded for a report is what was scored: else it has no derivations.
+    given = [on_train.folder, "split=train", "samples=5", "html=page.html"]
+    run_command("compare", *given, folder=on_train.place).check()
+    page = (on_train.place / "page.html").read_text()
+    examples = page.count('<div class="example">')
+    assert examples and page.count("<summary>derivation of ") == examples
+
+
+def test_a_bitext_that_is_no_longer_that_of_the_model(on_train: Run) -> None:
+    path = on_train.place / "train.en"
+    before = path.read_text()
+    path.write_text(before.replace(" .", " !"))
+    try:
+        given = [on_train.folder, "split=train", "samples=5"]
+        outcome = run_command("compare", *given, folder=on_train.place)
+    finally:
+        path.write_text(before)
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1] == (
+        "error: outputs/models/example: sentences of train cannot be left out of the model: it was "
+        "built from another bitext; put back the text that it was built from, or tune anew"
+    )
+
+
+def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
+    on_train: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(on_train.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
+    record = folder / ".hydra" / "overrides.yaml"
+    record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), "lm=full"]))
+    said = "sentences of train are scored by a language model that has seen them\n"
+    for split, count in (("train", 1), ("dev", 0)):
+        given = [folder / "weights.txt.gz", f"split={split}", "samples=5"]
+        outcome = run_command("compare", *given, folder=on_train.place).check()
+        assert outcome.err.count(said) == count
+
+
+def test_places_in_the_bitext() -> None:
+    bitext = Corpus([["a"], ["b"], ["c"]], [[["x"]]] * 3, [1, 3, 4])
+    train = Corpus([["a"], ["l", "o", "n", "g"], ["B"], ["c"]], [[["x"]]] * 4, [1, 2, 3, 4])
+    assert places_in_bitext(train, bitext) == {0: 0, 3: 2}

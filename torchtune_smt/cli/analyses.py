@@ -18,7 +18,7 @@ from torchtune_smt.analyses.progress import Progress, mean_progress
 from torchtune_smt.analyses.reordering import ORDERS, reference_order, segments
 from torchtune_smt.analyses.rivals import disagreements
 from torchtune_smt.analyses.spellings import spellings as count_spellings
-from torchtune_smt.cli.decoded_sets import check_lengths
+from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.feature_sets import (
     feature_sets,
     read_weight_set,
@@ -33,7 +33,6 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.table import Cell, Table
-from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.curves import METRICS, read_metrics
 
 # Of a system's name, as the head of a column.
@@ -212,7 +211,7 @@ def progress(cfg: DictConfig) -> Found:
 def explain(cfg: DictConfig) -> Found:
     """Show two translations of a sentence, their derivations, and the features that differ."""
     # Only this needs a decoder.
-    from torchtune_smt.cli.decoding import other_model, templates_of_others, tuned_of
+    from torchtune_smt.cli.decoding import other_model, templates_of_others
 
     systems = _two(cfg)
     if cfg.sentence is None:
@@ -233,10 +232,9 @@ def explain(cfg: DictConfig) -> Found:
             f"of 1 to {len(corpus.source)}"
         )
     i = cfg.sentence - 1
-    source = Source(i, corpus.source[i])
     paths = [output.weights for output in systems.values() if output.weights is not None]
     check_lengths(data, cfg.split, corpus, paths, [i])
-    lines = [f"source: {' '.join(source.words)}"]
+    lines = [f"source: {' '.join(corpus.source[i])}"]
     lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
     rows: list[Mapping[str, float]] = []
     weights: list[Mapping[str, float]] = []
@@ -245,15 +243,15 @@ def explain(cfg: DictConfig) -> Found:
     comparable = other_model(paths) is None
     lacking = templates_of_others(paths) if comparable else [[], []]
     for name, path, more in zip((a, b), paths, lacking, strict=True):
-        decoder, own = tuned_of(path, more)
-        (best,) = decoder.decode([source], own, k=1)
+        decoder, own, sources = open_run(path, cfg.split, corpus, more)
+        (best,) = decoder.decode([sources[i]], own, k=1)
         ids, values = best.row(0)
         rows.append(dict(zip(decoder.features.names(ids), values.tolist(), strict=True)))
         weights.append(
             dict(zip(own.features.names(range(len(own))), own.values.tolist(), strict=True))
         )
         lines += ["", f"{name}: {best.text(0)}"]
-        derivation = decoder.derivation(source, own)
+        derivation = decoder.derivation(sources[i], own)
         if derivation is not None:
             lines += [line for part in derivation.parts for line in _tree(part, 1)]
     both = (rows[0], rows[1]), (weights[0], weights[1])

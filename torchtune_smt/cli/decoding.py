@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import quoted
+from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.objects import (
     decoder_class,
@@ -45,14 +48,28 @@ def dataset_of_run(cfg: DictConfig) -> Dataset:
 
 
 class Tuned(NamedTuple):
-    """A decoder and weights that belong to it."""
+    """A decoder and weights that belong to it.
+
+    Attributes
+    ----------
+    decoder : Decoder
+    weights : FrozenWeights
+    train_index : mapping of int to int
+        By the number of a sentence in the set that was given: its number in the bitext that the
+        model was built from.
+    """
 
     decoder: Decoder
     weights: FrozenWeights
+    train_index: Mapping[int, int] = MappingProxyType({})
 
 
 def open_tuned(
-    cfg: DictConfig, settings: Settings, dataset: Dataset, more: Sequence[Any] = ()
+    cfg: DictConfig,
+    settings: Settings,
+    dataset: Dataset,
+    more: Sequence[Any] = (),
+    train: Corpus | None = None,
 ) -> Tuned:
     """Return the decoder and the weights that ``translate`` is configured with.
 
@@ -62,32 +79,45 @@ def open_tuned(
     ----------
     more : sequence of RuleTemplate
         Templates whose features the decoder is to have besides; they have no weight here.
+    train : Corpus, optional
+        A training set that is to be decoded. As in tuning, the model must not have seen those of
+        its sentences that it was built from: with ``lm=folds`` it has cross-fitted language models.
 
     Raises
     ------
     InputError
-        The weights belong to another model, or nobody says to which.
+        The weights belong to another model, or nobody says to which; or the training bitext is no
+        longer that of the model.
     """
     named = check_named(cfg, settings)
     templates = make_templates(cfg)
+    train_index: dict[int, int] = {}
+
+    @cache
+    def bitext() -> Corpus:
+        found = dataset.require("train", training=True)
+        _tell(f"training bitext: {found.summary()}")
+        return found
 
     def model() -> Model:
         source: ModelSource = make(cfg, "model", "open")
         said = announcement(cfg)
         if said is not None:
             _tell(said)
-
-        def bitext() -> Corpus:
-            found = dataset.require("train", training=True)
-            _tell(f"training bitext: {found.summary()}")
-            return found
-
+        if train is not None and source.from_bitext:
+            train_index.update(places_in_bitext(train, bitext()))
+        folds = bool(train_index) and cfg.lm == "folds" and cfg.model.get("folds") != 0
         found = source.open(
             bitext,
+            folds=folds,
             report=_tell,
             compare_bitext=False,
             may_write=settings.may_write_model,
         )
+        if train_index:
+            _check_bitext(cfg, source, bitext(), folds)
+            if not found.folds:
+                _tell("sentences of train are scored by a language model that has seen them")
         check_belongs(cfg, settings, named, model_origin(cfg, dataset, found, templates))
         return found
 
@@ -111,7 +141,18 @@ def open_tuned(
     features_in_use(cfg.weights, weights.features, decoder, _tell)
     # Rows of features are written in this order.
     decoder.features.intern(weights.features.names(range(len(weights))))
-    return Tuned(decoder, weights)
+    return Tuned(decoder, weights, train_index)
+
+
+def _check_bitext(cfg: DictConfig, source: Any, bitext: Corpus, folds: bool) -> None:
+    """Check that a model was built from this bitext: its sentences are numbered as there."""
+    reason = source.why_not_built(bitext, folds=folds)
+    if reason is not None:
+        raise InputError(
+            f"sentences of train cannot be left out of the model: {reason}; put back the text that "
+            "it was built from, or tune anew",
+            path=cfg.model.folder,
+        )
 
 
 def _tell(line: str) -> None:
@@ -119,7 +160,7 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:
+def tuned_of(weights: Path, more: Sequence[Any] = (), train: Corpus | None = None) -> Tuned:
     """Return the decoder of the run in whose folder some weights lie, and these weights.
 
     To be called within a command that Hydra configures.
@@ -127,9 +168,10 @@ def tuned_of(weights: Path, more: Sequence[Any] = ()) -> Tuned:
     Parameters
     ----------
     more : sequence of RuleTemplate
+    train : Corpus, optional
         As for `open_tuned`.
     """
-    return open_tuned(*_taken_up(weights), more)
+    return open_tuned(*_taken_up(weights), more, train)
 
 
 def longest_source(weights: Path) -> int | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from torchtune_smt.analyses.overlap import FeatureSet, dense_features
-from torchtune_smt.cli.decoded_sets import check_lengths
+from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data
 from torchtune_smt.cli.run_folder import recorded_tuning
@@ -17,7 +16,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
-from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.weight_files import read_any_weights
 
@@ -131,11 +130,7 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str) -> FeatureSe
     with option_errors("data", data):
         corpus = Dataset(**data).require(what)
     check_lengths(data, what, corpus, [output.weights])
-    # Weights need no decoder.
-    from torchtune_smt.cli.decoding import tuned_of
-
-    decoder, weights = tuned_of(Path(output.weights))
-    sources = [Source(i, words) for i, words in enumerate(corpus.source)]
+    decoder, weights, sources = open_run(output.weights, what, corpus)
     counts: Counter[str] = Counter()
     for begin in range(0, len(sources), BATCH):
         counts.update(_fired(decoder.decode(sources[begin : begin + BATCH], weights, k=cfg.n_best)))

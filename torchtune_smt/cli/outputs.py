@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.decoded_sets import check_lengths
+from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import make_dataset
 from torchtune_smt.cli.run_folder import recorded_data
@@ -19,7 +19,6 @@ from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
-from torchtune_smt.kbest.lists import Source
 
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders lowercase normalize tokenize empty".split()
@@ -98,7 +97,7 @@ def read_outputs(
                     "what it is; give data=NAME",
                     path=output.path,
                 )
-            made[output] = _translate(output, corpus)
+            made[output] = _translate(output, cfg.split, corpus)
         else:
             files[output] = _translations(cfg, output)
     references = [] if cfg.references is None else reference_paths(cfg.references)
@@ -192,16 +191,13 @@ def _translations(cfg: DictConfig, output: Output) -> Path:
     return output.path
 
 
-def _translate(output: Output, corpus: Corpus) -> list[str]:
+def _translate(output: Output, split: str, corpus: Corpus) -> list[str]:
     """Return the translations of a set with the weights of a run."""
-    # Most comparisons need no decoder.
-    from torchtune_smt.cli.decoding import tuned_of
+    # Most comparisons translate nothing.
     from torchtune_smt.tuners.sentences import translate
 
     assert output.weights is not None
-    decoder, weights = tuned_of(output.weights)
-    sources = [Source(i, words) for i, words in enumerate(corpus.source)]
-    return translate(decoder, weights, sources)
+    return translate(*open_run(output.weights, split, corpus))
 
 
 def _read_lists(path: Path) -> list[list[str]]:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from omegaconf import DictConfig
 
+from torchtune_smt.cli.decoded_sets import open_run
 from torchtune_smt.cli.outputs import Outputs
 from torchtune_smt.cli.systems import Output
 from torchtune_smt.core.errors import InputError
@@ -117,7 +118,7 @@ def write_report(
     shown = [baseline, *others[:PAIRS]]
     lacking, comparable = _templates_of_others([chosen[name] for name in shown], notes)
     for name in shown:
-        found = _decode(chosen[name], outputs, wanted, lacking.get(chosen[name], []))
+        found = _decode(chosen[name], cfg.split, outputs, wanted, lacking.get(chosen[name], []))
         if isinstance(found, str):
             notes.append(f"{name} has no features and derivations here: {found}.")
         else:
@@ -187,25 +188,19 @@ def _templates_of_others(
 
 
 def _decode(
-    output: Output, outputs: Outputs, wanted: Sequence[int], more: Sequence[Any]
+    output: Output, split: str, outputs: Outputs, wanted: Sequence[int], more: Sequence[Any]
 ) -> _Decoded | str:
     """Return some sentences decoded with the weights of a run, or why there are none."""
     if output.weights is None:
         return "the run that made it is not known"
     if outputs.corpus is None:
         return "its source sentences are not known"
-    # Only here is a decoder needed.
-    from torchtune_smt.cli.decoding import tuned_of
-    from torchtune_smt.kbest.lists import Source
-
     try:
-        decoder, weights = tuned_of(output.weights, more)
+        decoder, weights, sources = open_run(output.weights, split, outputs.corpus, more)
     except InputError as error:
         return str(error)
-    every = outputs.corpus.source
-    spread = np.linspace(0, len(every) - 1, min(DECODED, len(every))).astype(int).tolist()
+    spread = np.linspace(0, len(sources) - 1, min(DECODED, len(sources))).astype(int).tolist()
     chosen = sorted({*wanted, *spread})
-    sources = [Source(i, every[i]) for i in chosen]
     names = weights.features.names(range(len(weights)))
     known = dict(zip(names, weights.values.tolist(), strict=True))
     largest = _largest(known, frozenset(decoder.dense_names))
@@ -213,7 +208,7 @@ def _decode(
     ids = decoder.features.intern(sought)
     texts, rows, derivations = {}, {}, {}
     fires: dict[str, tuple[int, int, str]] = {}
-    for kbest in decoder.decode(sources, weights, k=LIST):
+    for kbest in decoder.decode([sources[i] for i in chosen], weights, k=LIST):
         mine, values = kbest.row(0)
         texts[kbest.index] = kbest.text(0)
         rows[kbest.index] = dict(zip(decoder.features.names(mine), values.tolist(), strict=True))
@@ -225,7 +220,7 @@ def _decode(
             if feature not in fires or h < fires[feature][1]:
                 fires[feature] = kbest.index, h, kbest.text(h)
     for i in wanted:
-        derivation = decoder.derivation(Source(i, every[i]), weights)
+        derivation = decoder.derivation(sources[i], weights)
         if derivation is not None:
             derivations[i] = derivation
     return _Decoded(texts, rows, derivations, known, largest, fires)

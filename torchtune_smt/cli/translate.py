@@ -46,7 +46,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         # What is wrong with a file is found before a model is opened.
         batches = list(batches)
         total = sum(len(batch) for batch in batches)
-    decoder, weights = open_tuned(cfg, settings, dataset)
+    decoder, weights, _ = open_tuned(cfg, settings, dataset)
     detokenizer = Detokenizer(cfg.data.target_language, cfg.capitalize)
 
     def text(kbest: KBest, h: int) -> str:
