@@ -29,7 +29,11 @@ DIGESTS = [f"{i:016x}" for i in range(4)]
 part = st.builds(Part, st.text(min_size=1), st.sampled_from(DIGESTS))
 origins = st.one_of(
     st.builds(Origin.of_model, part, part, part, st.text(min_size=1)),
-    st.builds(Origin.of_lists, st.lists(st.text(min_size=1), min_size=1)),
+    st.builds(
+        Origin.of_lists,
+        st.lists(st.text(min_size=1), min_size=1),
+        st.none() | st.lists(st.text(min_size=1)),
+    ),
 )
 
 
@@ -41,6 +45,9 @@ origins = st.one_of(
     origin=Origin.of_model(Part(" "), Part("\r\n", DIGESTS[1]), Part("\u2028", DIGESTS[2]), "\t")
 )
 @example(origin=Origin.of_lists([" "]))
+@example(origin=Origin.of_lists(["a"], []))
+@example(origin=Origin.of_lists(["a"], ["-"]))
+@example(origin=Origin.of_lists(["a"], ["%20", "\u2028 \x1c", "[0123456789abcdef]"]))
 def test_what_is_written_is_read(origin: Origin, tmp_path_factory) -> None:
     path = tmp_path_factory.mktemp("origin") / "w.gz"
     weights = Weights(["LM"])
@@ -51,6 +58,7 @@ def test_what_is_written_is_read(origin: Origin, tmp_path_factory) -> None:
     assert found.is_model == origin.is_model
     assert found.digests() == origin.digests()
     assert found.difference(origin) is None
+    assert found.dense == origin.dense
     for kind, (name, _) in origin.parts.items():
         assert found.parts[kind].name == (" ".join(name.split()) or "-")
     # Whoever reads weights sees these alone.
@@ -337,7 +345,8 @@ def test_weights_of_lists(run: Run, tmp_path: Path) -> None:
     files = ["data.train=null", "data.dev=[dev.de,dev.en]", "hydra.run.dir=lists_run"]
     run_command("train", *data, *files, *options, folder=tmp_path).check()
     weights = tmp_path / "lists_run" / "weights.txt.gz"
-    assert read_lines(weights)[:2] == [TITLE.strip(), "# k-best lists: lists"]
+    comments = [TITLE.strip(), "# k-best lists: lists", "# dense features: LM TM"]
+    assert [line for line in read_lines(weights) if line[0] == "#"] == comments
     moved = Path(shutil.copy(weights, tmp_path / "moved.gz"))
     for path in (weights, moved):
         reranked = run_command("rerank", f"weights={path}", "input=lists", folder=tmp_path)

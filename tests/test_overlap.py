@@ -14,7 +14,8 @@ from commands import Outcome, Run, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.analyses.overlap import FeatureSet, dense_features, overlap
+from torchtune_smt.analyses.overlap import FeatureSet, dense_by_names, dense_features, overlap
+from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.evaluation.table import Table
 
@@ -67,6 +68,63 @@ def test_dense_features() -> None:
     names = ["LM0_0", "TM0_3", "Glue", "LanguageModel_OOV", "WT_a~b", "WT_10~10", "rule_id:a~b_1"]
     assert dense_features(names[:4] + names[6:], moses=False) == set(names[:4])
     assert dense_features(names, moses=True) == {"LM0_0", "TM0_3", "Glue"}
+
+
+def test_dense_features_of_files_that_do_not_say_whose_they_are() -> None:
+    ours = ["LanguageModel", "LanguageModel_OOV", "PhraseModel_0", "rule_id:a_b~c", "shape:T_T"]
+    assert dense_by_names(ours) == set(ours[:3])
+    moses = ["LM0", "Distortion0", "TM0_1", "WT_haus~house", "WT_10", "WT_:~that", "PL_s2", "SWD_a"]
+    assert dense_by_names(moses) == set(moses[:3])
+    # Lists may have features of both.
+    assert dense_by_names(ours + moses) == {*ours[:3], *moses[:3]}
+    assert dense_by_names([]) == frozenset()
+
+
+def counts(folder: Path, *systems: str | Path) -> dict[str, list[int]]:
+    """|A|, |B| and |A ∩ B| of each template."""
+    return {
+        row["template"]: [int(row[name]) for name in ("|A|", "|B|", "|A ∩ B|")]
+        for row in rows(analyse(folder, "overlap", *systems, "table=csv"))
+    }
+
+
+def test_weights_of_moses(tmp_path: Path) -> None:
+    for name, more in (("a", "PP_das,haus~the,house"), ("b", "WT_kind~child")):
+        names = ["LM", "Distortion0", "WT_haus~house", "WT_das~the", "PP_ja~yes", more]
+        (tmp_path / name).write_text("".join(f"{feature} 0.5\n" for feature in names))
+    expected = {"dense": [2, 2, 2], "WT": [2, 3, 2], "PP": [2, 1, 1], "all": [6, 6, 5]}
+    assert counts(tmp_path, "a", "b") == expected
+
+
+def test_runs_on_lists_say_which_features_are_dense(tmp_path: Path) -> None:
+    dense = ["LanguageModel", "LanguageModel_OOV", "Glue", "-", "50%"]
+    lines = []
+    for i in range(2):
+        for h, words in enumerate(("a b", "b a", "b b")):
+            values = " ".join(f"{name}={(i + h * n) % 3 + 1}" for n, name in enumerate(dense))
+            lines.append(f"{i} ||| {words} ||| {values} WT_{words[0]}~x={h + 1} ||| -{h}\n")
+    (tmp_path / "lists").write_text("".join(lines))
+    for name in ("dev.de", "dev.en"):
+        (tmp_path / name).write_text("a b\na b\n")
+    data = ["data=files", "data.name=l", "data.source_language=de", "data.target_language=en"]
+    data += ["data.train=null", "data.dev=[dev.de,dev.en]"]
+    options = ["decoder=kbest_files", "decoder.dev=lists", f"decoder.dense=[{','.join(dense)}]"]
+    (tmp_path / "start").write_text("".join(f"{name} 0.5\n" for name in (*dense, "WT_a~x")))
+    options += ["init=file", "init.file=start", "tuner=mira", "tuner.iterations=1"]
+    run_command("train", *data, *options, "hydra.run.dir=run", folder=tmp_path).check()
+    lines = read_lines(tmp_path / "run" / "weights.txt.gz")
+    (tmp_path / "moved").write_text("".join(f"{line}\n" for line in lines))
+    names = [line.split()[0] for line in lines if line[0] != "#"]
+    assert names[:5] == dense
+    n_sparse = len(names) - 5
+    expected = {"dense": [5, 5, 5], "WT": [n_sparse] * 3, "all": [len(names)] * 3}
+    assert counts(tmp_path, "run", "moved") == expected
+    # Files that were written before they said so are read as lists of Moses's.
+    lines.remove("# dense features: LanguageModel LanguageModel_OOV Glue %2D 50%25")
+    for name in ("old", "older"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    expected |= {"dense": [4, 4, 4], "LanguageModel": [1, 1, 1]}
+    assert counts(tmp_path, "old", "older") == expected
 
 
 def test_tables() -> None:

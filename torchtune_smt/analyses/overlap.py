@@ -75,6 +75,22 @@ def dense_features(names: Iterable[str], *, moses: bool) -> frozenset[str]:
     )
 
 
+def dense_by_names(names: Collection[str]) -> frozenset[str]:
+    """Return the dense ones of all features of a file that does not say whose they are.
+
+    Moses's sparse features give it away: in ``WT_haus~house`` there is no colon before the words.
+    Then other names with an underscore are sparse, too, as `dense_features` tells Moses's, but for
+    those that begin with a dense one, as ``LanguageModel_OOV`` with ``LanguageModel``.
+    """
+    labels = {name: name.partition("_")[0] for name in names if "_" in name and ":" not in name}
+    templates = {label for name, label in labels.items() if "~" in name}
+    if not templates:
+        return dense_features(names, moses=False)
+    dense = dense_features(names, moses=True)
+    more = {name for name, label in labels.items() if label in dense}
+    return frozenset(name for name in dense | more if labels.get(name) not in templates)
+
+
 def by_template(names: Collection[str], dense: Collection[str]) -> dict[str, list[str]]:
     """Return features by their template, the dense ones first, then by name."""
     sparse = [name for name in names if name not in dense]

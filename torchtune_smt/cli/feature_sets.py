@@ -6,7 +6,7 @@ from collections import Counter
 
 from omegaconf import DictConfig
 
-from torchtune_smt.analyses.overlap import FeatureSet, dense_features
+from torchtune_smt.analyses.overlap import FeatureSet, dense_by_names, dense_features
 from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data
@@ -51,8 +51,12 @@ def read_weight_set(name: str, output: Output) -> FeatureSet:
     names, values = read_any_weights(path)
     weights = dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
     origin = None if path.suffix == ".ini" else read_origin(path)
-    moses = path.suffix == ".ini" or (origin is not None and not origin.is_model)
-    dense = dense_features(weights, moses=moses)
+    if origin is not None and origin.dense is not None:
+        dense = frozenset(origin.dense)
+    elif origin is None and path.suffix != ".ini":
+        dense = dense_by_names(weights)
+    else:
+        dense = dense_features(weights, moses=origin is None or not origin.is_model)
     return FeatureSet(name, {n: w for n, w in weights.items() if w}, dense, are_weights=True)
 
 

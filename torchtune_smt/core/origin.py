@@ -8,6 +8,12 @@ It stands in comment lines at the top of a weights file, for people and for this
     # features: dense rule_id rule_shape source_ngram [2b66fd261ee5c6cf]
     # text: de-en lowercase tokenize
 
+or, where there was no model, which would know its dense features::
+
+    # torchtune_smt weights, which belong to
+    # k-best lists: dev.nbest.gz
+    # dense features: LanguageModel LanguageModel_OOV WordPenalty
+
 In brackets are the first 16 digits of a checksum: that of a file, of a model's bitext and settings
 (so that a model which is built again, elsewhere, too, is the same one), or of the features.
 """
@@ -18,8 +24,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from torchtune_smt.core.container import checksum
 from torchtune_smt.core.errors import InputError
@@ -27,6 +34,9 @@ from torchtune_smt.core.errors import InputError
 _TITLE: Final = "torchtune_smt weights, which belong to"
 _MODEL: Final = ("grammar", "language model", "features", "text")
 _LISTS: Final = ("k-best lists",)
+# Not needed to be whole: there was a time when files did not have it.
+_DENSE: Final = "dense features"
+_NO_NAME: Final = "-"
 _DIGITS: Final = 16
 _PART: Final = re.compile(r"([a-z-]+(?: [a-z]+)?): (.*?)(?: \[([0-9a-f]{16})\])?")
 
@@ -57,9 +67,12 @@ class Origin:
     ----------
     parts : mapping of str to Part
         Those of a model, or of k-best lists.
+    dense : sequence of str, optional
+        The dense features of k-best lists, if they are known: names do not tell.
     """
 
     parts: Mapping[str, Part]
+    dense: Sequence[str] | None = None
 
     @classmethod
     def of_model(cls, grammar: Part, language_model: Part, features: Part, text: str) -> Origin:
@@ -75,9 +88,17 @@ class Origin:
         return cls(dict(zip(_MODEL, parts, strict=True)))
 
     @classmethod
-    def of_lists(cls, names: Sequence[str]) -> Origin:
-        """Return the origin of weights that were tuned on k-best lists."""
-        return cls({_LISTS[0]: Part(" ".join(names))})
+    def of_lists(cls, names: Sequence[str], dense: Sequence[str] | None = None) -> Origin:
+        """Return the origin of weights that were tuned on k-best lists.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of the lists.
+        dense : sequence of str, optional
+            The dense features, if they are known.
+        """
+        return cls({_LISTS[0]: Part(" ".join(names))}, dense)
 
     @classmethod
     def parse(cls, comments: Sequence[str], path: str | os.PathLike[str]) -> Origin | None:
@@ -97,7 +118,8 @@ class Origin:
         """
         if _TITLE not in comments:
             return None
-        found = [_PART.fullmatch(line) for line in comments[comments.index(_TITLE) + 1 :]]
+        behind = comments[comments.index(_TITLE) + 1 :]
+        found = [_PART.fullmatch(line) for line in behind]
         parts = [(m[1], Part(m[2], m[3] or "")) for m in found if m and m[1] in _MODEL + _LISTS]
         if tuple(kind for kind, _ in parts) not in (_MODEL, _LISTS):
             raise InputError(
@@ -105,7 +127,12 @@ class Origin:
                 "file as it was written, or remove all comments at its top",
                 path=path,
             )
-        return cls(dict(parts))
+        origin = cls(dict(parts))
+        named = [line.split()[2:] for line in behind if line.startswith(f"{_DENSE}: ")]
+        if origin.is_model or not named:
+            return origin
+        names = [] if named[0] == [_NO_NAME] else [unquote(name) for name in named[0]]
+        return replace(origin, dense=names)
 
     @property
     def is_model(self) -> bool:
@@ -124,7 +151,10 @@ class Origin:
             kind: part._replace(name=" ".join(part.name.split()) or "-")
             for kind, part in self.parts.items()
         }
-        return [_TITLE, *(f"{kind}: {part}" for kind, part in named.items())]
+        lines = [_TITLE, *(f"{kind}: {part}" for kind, part in named.items())]
+        if self.dense is not None:
+            lines.append(f"{_DENSE}: {' '.join(map(_quoted, self.dense)) or _NO_NAME}")
+        return lines
 
     def difference(self, other: Origin) -> str | None:
         """Return what this has and the other one has in its place; None if they are the same.
@@ -154,6 +184,13 @@ def digest_of(content: Any) -> str:
 def short(checksum: str) -> str:
     """Return the digest that stands for a checksum."""
     return checksum[:_DIGITS]
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a feature as one word."""
+    if name == _NO_NAME:
+        return "%2D"
+    return "".join(quote(c) if c == "%" or c.isspace() else c for c in name)
 
 
 def _list(parts: Mapping[str, Part], kinds: Sequence[str] | Mapping[str, Part]) -> str:

@@ -308,8 +308,9 @@ class KBestFiles(Decoder):
         )
 
     def origin(self) -> Origin:
-        """Return the files of the lists that can be tuned on."""
-        return Origin.of_lists([path for name in ("train", "dev") for path in self._files[name]])
+        """Return the files of the lists that can be tuned on, and their dense features."""
+        files = [path for name in ("train", "dev") for path in self._files[name]]
+        return Origin.of_lists(files, self.dense_names)
 
     @classmethod
     def unused(
