@@ -487,7 +487,7 @@ def test_alignments_of_another_bitext(built: Path, bitext: Corpus, tmp_path: Pat
     corpus = part_of(bitext, [i for i in range(60) if i != 2])
     assert message(outside, corpus).startswith(f"{path}:5: ")
     path.write_bytes(b"no gzip")
-    with pytest.raises(InputError, match="alignment.gz: is no whole gzip file"):
+    with pytest.raises(InputError, match="alignment.gz: is not packed with gzip"):
         build_model(tmp_path / "model", bitext, settings, ignore)
 
 
