@@ -513,6 +513,20 @@ def test_a_model_is_built_where_the_user_says(run: Run, tmp_path: Path) -> None:
     assert (there / "model.json").is_file()
 
 
+def test_translating_replaces_no_model(run: Run, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    folder = f"model.folder={there}"
+    built = ["model.order=2", "model.folds=0", folder]
+    run_command("build_model", *built, folder=tmp_path).check()
+    before = content(there)
+    arguments = [f"weights={run.weights}", f"input={EXAMPLE / 'dev.de'}", folder]
+    outcome = run_command("translate", *arguments, folder=run.place)
+    assert outcome.code == 1
+    assert f"{there}: it was built with aligner=" in outcome.err
+    assert "translating replaces no model" in outcome.err
+    assert content(there) == before
+
+
 # The folder in which a command runs
 
 

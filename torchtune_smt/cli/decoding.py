@@ -106,6 +106,8 @@ def open_tuned(
             _tell(said)
         if train is not None and source.from_bitext:
             train_index.update(places_in_bitext(train, bitext()))
+        if settings.may_write_model and source.from_bitext:
+            _keep_another(source)
         folds = bool(train_index) and cfg.lm == "folds" and cfg.model.get("folds") != 0
         found = source.open(
             bitext,
@@ -152,6 +154,17 @@ def _check_bitext(cfg: DictConfig, source: Any, bitext: Corpus, folds: bool) -> 
             f"sentences of train cannot be left out of the model: {reason}; put back the text that "
             "it was built from, or tune anew",
             path=cfg.model.folder,
+        )
+
+
+def _keep_another(source: Any) -> None:
+    """Raise InputError if the model would be built where another one lies, which may be needed."""
+    reason = source.why_not_built(None, folds=False)
+    if reason is not None and source.is_there():
+        raise InputError(
+            f"{reason}, and translating replaces no model; leave model.folder out, name the folder "
+            "of this model or one that is not there yet, or build the model anew with build_model",
+            path=source.folder,
         )
 
 

@@ -165,6 +165,10 @@ class BuiltModel(ModelSource):
         with atomic_folder(folder) as beside:
             self._write(beside, bitext, report, folds)
 
+    def is_there(self) -> bool:
+        """Return whether the folder holds a model, this one or another."""
+        return (restored(Path(self.folder)) / MANIFEST).is_file()
+
     def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
         """Return why the folder is not the model of this bitext and these options, None if it is.
 
@@ -172,7 +176,7 @@ class BuiltModel(ModelSource):
         text. With folds, cross-fitted language models are wanted.
         """
         path = restored(Path(self.folder)) / MANIFEST
-        if not path.is_file():
+        if not self.is_there():
             return "there is no whole model"
         try:
             manifest = read_manifest(path, VERSION)
