@@ -83,6 +83,20 @@ def test_a_sweep_is_systems_times_seeds(sweep: Path) -> None:
     assert 0 < float(other["p"]) <= 1
 
 
+def test_the_order_of_options_makes_no_systems(sweep: Path, tmp_path: Path) -> None:
+    orders = [["loss=hinge", "tuner.epochs=2"], ["tuner.epochs=3", "tuner.epochs=2", "loss=hinge"]]
+    for seed, overrides in enumerate(orders):
+        copy = tmp_path / "both" / str(seed)
+        shutil.copytree(sweep / "0", copy)
+        overrides.insert(1, f"seed={seed}")
+        (copy / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(overrides))
+    shutil.copytree(sweep / "3", tmp_path / "both" / "other")
+    found = find_systems(str(tmp_path / "both"))
+    assert sorted(map(len, found.values())) == [1, 2]
+    (name,) = (name for name, outputs in found.items() if len(outputs) == 2)
+    assert name == "loss=hinge"
+
+
 def test_any_system_is_the_baseline(sweep: Path) -> None:
     first = rows(compare(sweep.parent, sweep, "table=csv", "metrics=[bleu]", FEW))
     for baseline in ("loss=ramp", str(sweep / "4")):

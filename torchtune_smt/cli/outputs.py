@@ -71,7 +71,13 @@ def read_outputs(
     corpus: Corpus | None = None
     if data is not None and (cfg.references is None or untranslated or with_source):
         with option_errors("data", data):
-            corpus = Dataset(**data).require(cfg.split)
+            dataset = Dataset(**data)
+        if getattr(dataset, cfg.split) is None:
+            raise InputError(
+                f"there is no set {cfg.split} in the data (data.{cfg.split} is null); choose "
+                "another one, as with split=dev, or give references=[FILE,...]"
+            )
+        corpus = dataset.require(cfg.split)
         runs = [output.weights for output in untranslated if output.weights is not None]
         check_lengths(data, cfg.split, corpus, runs)
     if corpus is None and cfg.references is None:

@@ -133,7 +133,8 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
         if output.kind in ("lists", "translations") or not _recorded(output):
             key: tuple[str, ...] = (str(output.path),)
         else:
-            key = output.overrides
+            # In whatever order they were given.
+            key = tuple(sorted(output.overrides, key=override_key))
             if not group_seeds:
                 key = (*key, f"seed={output.seed}" if output.seed else "")
         groups.setdefault(key, []).append(output)
@@ -143,7 +144,8 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
     for key, group in groups.items():
         name = str(group[0].path)
         if _recorded(group[0]):
-            own = " ".join(override for override in key if override and override not in common)
+            given = [o for o in group[0].overrides if o not in common]
+            own = " ".join([*given, *(o for o in key if o and o not in (*common, *given))])
             if own:
                 name = own
             elif len(groups) == 1:
@@ -192,7 +194,9 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
 def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
     recorded = [o for o in recorded_overrides(folder) if not o.startswith("hydra.")]
     seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]
-    overrides = tuple(o for o in recorded if override_key(o) not in (*WITHOUT_EFFECT, "seed"))
+    # The last one counts.
+    last = {override_key(o): o for o in recorded}
+    overrides = tuple(o for key, o in last.items() if key not in (*WITHOUT_EFFECT, "seed"))
     return Output(path, kind, overrides, seeds[-1] if seeds else "")
 
 
