@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 from commands import MODEL, SMALL, Run, run_command, train_until_saved
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchtune_smt.cli.command_line import split_arguments
+from torchtune_smt.cli.command_line import split_arguments, typed, value_of
 from torchtune_smt.core.resources import example_folder
 
 EXAMPLE = example_folder()
@@ -121,3 +122,30 @@ def test_another_configuration(place: Path, run: Run) -> None:
         assert "seed: 77" in out
         assert "lm: full" in out
     shutil.rmtree(place / "more")
+
+
+@given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
+def test_what_is_said_can_be_typed(text: str) -> None:
+    assume("${" not in text)
+    (word,) = shlex.split(typed("resume", text))
+    assert value_of([word], "resume") == text
+
+
+def test_what_cannot_be_read_is_named_with_its_cure(tmp_path: Path) -> None:
+    for command, argument in (("train", "resume=ä"), ("translate", "weights=ä"), ("train", "foo")):
+        outcome = run_command(command, argument, folder=tmp_path)
+        assert outcome.code == 1
+        assert outcome.err.startswith(f"error: {argument}: cannot be read as OPTION=VALUE")
+        assert "as in output=\"'a, b.txt'\"" in outcome.err
+        assert "hydra.cc" not in outcome.err
+    assert "Only one of" in run_command("train", "--cfg=job", "-m", folder=tmp_path).err
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_of_ones_own_in_a_report(place: Path, own: Path) -> None:
+    (place / "settings" / "data").mkdir(exist_ok=True)
+    (place / "settings" / "data" / "mine.yaml").write_text("defaults:\n- example\n")
+    options = ["--config-dir", "settings", *MODEL, *SMALL, "data=mine", "tuner.epochs=1"]
+    options += ["features=dense", "threads=1", "report=true", "hydra.run.dir=own_data"]
+    run_command("train", *options, folder=place).check()
+    assert (place / "own_data" / "report.html").is_file()

@@ -85,6 +85,7 @@ REFUSED = {
     "another result": ["resume=done", "decoder.unknown=drop", "tuner.epochs=2"],
     "an option out of range": ["hydra.run.dir=done", "overwrite=true", "optimizer.lr=-1"],
     "an option without effect": ["hydra.run.dir=done", "overwrite=true", "optimizer.momentum=1"],
+    "records elsewhere": ["hydra.run.dir=done", "hydra.output_subdir=.hydra", "seed=7"],
     "no new run": ["hydra.run.dir=done", "seed=7"],
     "one of a sweep": ["-m", "hydra.sweep.dir=.", "hydra.sweep.subdir=done", "seed=7"],
 }
@@ -117,6 +118,13 @@ def test_a_command_that_goes_on_records_what_it_was_given(finished: Path) -> Non
     assert recorded_overrides(finished / "longer") == recorded
 
 
+def test_a_run_without_a_test_set_is_compared_on_dev(finished: Path) -> None:
+    outcome = run_command("compare", "done", "samples=20", folder=finished)
+    assert outcome.code == 1
+    assert "there is no set test in the data (data.test is null); choose another" in outcome.err
+    assert "| done" in run_command("compare", "done", "split=dev", folder=finished).check().out
+
+
 def test_resuming_is_no_sweep(finished: Path) -> None:
     before = content(finished)
     for sweep in (["-m"], ["--multirun"], ["hydra.mode=MULTIRUN"]):
@@ -127,6 +135,26 @@ def test_resuming_is_no_sweep(finished: Path) -> None:
     assert content(finished) == before
 
 
+MISPLACED = {
+    "hydra.run.dir=x is of a single run": ["-m", "seed=1", "hydra.run.dir=x"],
+    "hydra.sweep.dir=x is of sweeps": ["hydra.sweep.dir=x"],
+    "hydra.run.dir=x: resume goes on in the run's own folder": ["resume=done", "hydra.run.dir=x"],
+    "overwrite=true: resume goes on": ["resume=done", "overwrite=true"],
+    "hydra.output_subdir=x: the records of a run always lie": ["hydra.output_subdir=x"],
+    "hydra.job.chdir=true: paths are those seen from": ["hydra.job.chdir=true"],
+}
+
+
+@pytest.mark.parametrize("said", MISPLACED)
+def test_folder_options_that_would_do_nothing(finished: Path, said: str) -> None:
+    before = content(finished)
+    outcome = resume(finished, *MISPLACED[said])
+    assert outcome.code == 1
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert content(finished) == before
+
+
 def test_the_table_of_a_sweep_is_of_its_own_runs(finished: Path) -> None:
     sweep = ["hydra.sweep.dir=again", "data.test=dev"]
     run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.1,0.2", folder=finished).check()
@@ -134,6 +162,7 @@ def test_the_table_of_a_sweep_is_of_its_own_runs(finished: Path) -> None:
     outcome = run_command("train", "-m", *OPTIONS, *sweep, "optimizer.lr=0.3,0.4", folder=finished)
     assert outcome.code == 1
     assert "2 of 2 runs failed" in outcome.err
+    assert "choose another hydra.sweep.dir (or hydra.sweep.subdir)" in outcome.err
     assert "| system" not in outcome.out
     after = content(finished / "again")
     # Hydra's own, which nobody reads.

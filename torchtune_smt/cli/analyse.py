@@ -21,7 +21,7 @@ from torchtune_smt.cli.command_line import (
     systems_option,
     value_of,
 )
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
@@ -91,5 +91,5 @@ def main() -> int:
         return hydra_main("analyse")(analyse)(arguments=[*options, *flags])
     except (InputError, HydraException) as error:
         raise_if_stopped()
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
 
 from torchtune_smt.core.errors import InputError
+
+# What a shell does not take as it is between double quotes.
+_SPECIAL: Final = frozenset('"$`\\!')
 
 
 class Arguments(NamedTuple):
@@ -72,7 +77,7 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
     found = [o for o in overrides if override_key(o) == key]
     if not found:
         return None
-    override = OverridesParser.create().parse_override(found[-1])
+    override = OverridesParser.create().parse_overrides([found[-1]])[0]
     if override.is_sweep_override():
         raise InputError(f"{found[-1]}: give one {key} at a time")
     value = override.value()
@@ -84,6 +89,19 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
 def quoted(text: str) -> str:
     """Return a text as the value of an override that means just this text."""
     return QuotedString(text, Quote.single).with_quotes()
+
+
+def typed(option: str, value: str) -> str:
+    """Return the override that gives an option a text, as it is typed in a shell."""
+    try:
+        plain = value_of([f"{option}={value}"], option) == value
+    except (InputError, HydraException):
+        plain = False
+    if plain:
+        return f"{option}={shlex.quote(value)}"
+    text = quoted(value)
+    # Double quotes around Hydra's single ones are the easiest to read.
+    return f"{option}={shlex.quote(text) if set(text) & _SPECIAL else f'{chr(34)}{text}{chr(34)}'}"
 
 
 def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

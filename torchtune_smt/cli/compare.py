@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
-from torchtune_smt.cli.hydra_main import hydra_main, warn
+from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.systems import Output, find_systems
@@ -117,7 +117,7 @@ def run(name: str) -> int:
         return hydra_main(name)(compare)(arguments=[*options, *flags])
     except (InputError, HydraException) as error:
         raise_if_stopped()
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 1
 
 
@@ -126,7 +126,9 @@ def main() -> int:
     return run("compare")
 
 
-def compare_runs(folder: Path, runs: Sequence[Path], *, table: bool, report: bool) -> None:
+def compare_runs(
+    folder: Path, runs: Sequence[Path], *, table: bool, report: bool, flags: Sequence[str] = ()
+) -> None:
     """Say how finished runs compare: BLEU of what all of them have translated.
 
     Parameters
@@ -139,6 +141,8 @@ def compare_runs(folder: Path, runs: Sequence[Path], *, table: bool, report: boo
         Print the table.
     report : bool
         Write ``report.html`` to the folder.
+    flags : sequence of str
+        ``--config-dir=FOLDER``, where the configuration of the runs came from there, too.
     """
     splits = [
         split
@@ -159,7 +163,7 @@ def compare_runs(folder: Path, runs: Sequence[Path], *, table: bool, report: boo
         print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
-    hydra_main("compare")(run)(arguments=options)
+    hydra_main("compare")(run)(arguments=[*options, *flags])
 
 
 def _baseline(given: str | None, systems: Mapping[str, Sequence[Output]]) -> str:

@@ -13,11 +13,16 @@ from typing import Any, Final, Protocol
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import (
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths
+from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths, typed
 from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.options import check_options
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
@@ -66,7 +71,7 @@ def hydra_main(
                 raise
             except _BAD_INPUT as error:
                 _forget_run()
-                raise SystemExit(_message(error)) from None
+                raise SystemExit(error_line(error)) from None
             except MemoryError:
                 raise SystemExit(
                     "error: there is not enough memory; docs/errors.md says what takes less"
@@ -95,11 +100,17 @@ def hydra_main(
                 )()
             except (HydraException, OmegaConfBaseException) as error:
                 raise_if_stopped()
-                print(_message(error), file=sys.stderr)
+                print(error_line(error), file=sys.stderr)
+                return 1
+            except ValueError as error:
+                # Flags that exclude each other: anything else has become another error.
+                if not str(error).startswith("Only one of"):
+                    raise
+                print(f"error: {error}", file=sys.stderr)
                 return 1
             except OSError as error:
                 cure = "choose a folder that you may write to (hydra.run.dir)"
-                print(f"{_message(error)}; {cure}", file=sys.stderr)
+                print(f"{error_line(error)}; {cure}", file=sys.stderr)
                 return 1
             finally:
                 sys.argv = before
@@ -122,7 +133,7 @@ def _print_help(name: str, given: Arguments) -> int:
         # Files and folders, which some commands take without a name, change nothing.
         print(help_text(name, program, split_paths(given.overrides)[1], folders))
     except (HydraException, OmegaConfBaseException) as error:
-        print(_message(error), file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 1
     return 0
 
@@ -203,8 +214,8 @@ _BAD_INPUT: Final = (
 )
 
 
-def _message(error: BaseException) -> str:
-    """Return what is said about an error, in one line."""
+def error_line(error: BaseException) -> str:
+    """Return what is said about an error that ends a command, in one line."""
     if isinstance(error, InstantiationException):
         error = error.__cause__ or error
     text = str(error)
@@ -214,6 +225,14 @@ def _message(error: BaseException) -> str:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"
         text += did_you_mean(choice, error.options)
+        text += "; --config-dir=FOLDER names a folder with others"
+    elif isinstance(error, OverrideParseException):
+        reason = text.removeprefix(f"Error parsing override '{error.override}'").strip()
+        text = (
+            f"{error.override}: cannot be read as OPTION=VALUE ({reason.splitlines()[0]}); a value "
+            "with other characters than those of plain words wants quotes within quotes, as in "
+            f"{typed('output', 'a, b.txt')}"
+        )
     elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
         text = f"{error.full_key} is missing; give it with {error.full_key}=VALUE"
     elif missing := re.search(r"Missing mandatory value: ([\w.]+)", text):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 import time
 from collections.abc import Iterable
@@ -15,14 +14,22 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import leaves, override_key, quoted, split_arguments, value_of
+from torchtune_smt.cli.command_line import (
+    leaves,
+    override_key,
+    quoted,
+    split_arguments,
+    typed,
+    value_of,
+)
 from torchtune_smt.cli.compare import compare_runs
 from torchtune_smt.cli.group_learners import check_grouping
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
+from torchtune_smt.cli.run_options import folder_option, refuse_misplaced
 from torchtune_smt.cli.solvers import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
@@ -66,11 +73,11 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
         Gets the folder of a run that is to be reported on.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
-    with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder):
+    with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder, folder_option()):
         if cfg.resume is not None:
             _check_more(cfg, settings, folder)
         elif not cfg.overwrite:
-            check_unused(folder)
+            check_unused(folder, folder_option())
         with transcript() as printed:
             score = _tune(cfg, settings, folder, printed)
     if cfg.report:
@@ -197,27 +204,27 @@ def main() -> int:
         given, flags = split_arguments(sys.argv[1:])
         settings, more = Settings(given), []
         resumed = value_of(given, "resume")
+        refuse_misplaced(given, flags, resumes=bool(resumed))
         if resumed:
-            if "--multirun" in flags or str(value_of(given, "hydra.mode")).upper() == "MULTIRUN":
-                raise InputError("resume goes on with one run, and -m begins many; leave -m out")
             folder = Path(str(resumed))
             if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
             refuse_links(folder)
             settings = take_up(folder, given)
             more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
+        own = [flag for flag in flags if flag.startswith("--config-dir=")]
         sweep = Sweep()
         reported: list[Path] = []
         task = partial(_train, settings=settings, reported=reported)
         code = hydra_main("train", sweep)(task)(more)
         if sweep.folder is not None:
-            compare_runs(sweep.folder, sweep.done, table=True, report=bool(reported))
+            compare_runs(sweep.folder, sweep.done, table=True, report=bool(reported), flags=own)
         elif reported:
-            compare_runs(reported[0], reported, table=False, report=True)
+            compare_runs(reported[0], reported, table=False, report=True, flags=own)
         return code
     except (InputError, HydraException) as error:
         raise_if_stopped()
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 1
 
 
@@ -268,7 +275,7 @@ def _how_to_go_on(folder: Path) -> str:
     if (folder / CHECKPOINT).is_file():
         inside = folder.is_relative_to(Path.cwd())
         path = folder.relative_to(Path.cwd()) if inside else folder
-        return f"go on with resume={shlex.quote(str(path))}"
+        return f"go on with {typed('resume', str(path))}"
     return "there is nothing to resume yet"
 
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
-from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.run_folder import Settings, take_up
@@ -87,7 +87,7 @@ def main() -> int:
         return command(settings.recorded)
     except (InputError, HydraException) as error:
         raise_if_stopped()
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 1
 
 

@@ -28,8 +28,14 @@ _OTHERS: Final = ("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml"
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
     """Keep other runs out of a folder, where the file system has locks.
+
+    Parameters
+    ----------
+    folder : path
+    option : str
+        The one that chooses another folder.
 
     Raises
     ------
@@ -43,7 +49,7 @@ def claimed(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(
                 "another run is at work in this folder; wait for its end, or choose another "
-                "hydra.run.dir",
+                f"{option}",
                 path=folder,
             ) from None
         except OSError:
@@ -53,10 +59,17 @@ def claimed(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def check_unused(folder: Path) -> None:
-    """Raise InputError if a folder holds a run: its files would mix with those of a new one."""
+def check_unused(folder: Path, option: str = "hydra.run.dir") -> None:
+    """Raise InputError if a folder holds a run: its files would mix with those of a new one.
+
+    Parameters
+    ----------
+    folder : path
+    option : str
+        The one that chooses another folder.
+    """
     if (folder / WEIGHTS).exists():
-        found, cure = "a finished run", "choose another hydra.run.dir"
+        found, cure = "a finished run", f"choose another {option}"
     elif (folder / CHECKPOINT).exists():
         found, cure = "a run that was stopped", f"go on with resume={folder}"
     else:
