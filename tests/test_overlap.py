@@ -204,7 +204,7 @@ def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "analysis is missing; give it with analysis=VALUE"),
+        ([], "name an analysis; choose of overlap, adaptation, "),
         (["overlp", "own"], "there is no analysis 'overlp'; choose of overlap"),
         (["overlap", "own"], "an overlap is that of two sets of features; name another system"),
         (["overlap", "own", "nofile"], "nofile: no such file; check the path"),
@@ -226,3 +226,13 @@ def test_bad_input(tmp_path: Path, arguments: list[str], message: str) -> None:
     assert outcome.err.startswith(f"error: {message}")
     assert outcome.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "text", "twin"]
+
+
+def test_an_analysis_must_be_named(tmp_path: Path) -> None:
+    for arguments in ([], ["table=csv"]):
+        outcome = run_command("analyse", *arguments, folder=tmp_path)
+        assert outcome.code == 1
+        assert outcome.err == (
+            "error: name an analysis; choose of overlap, adaptation, spellings, reordering, "
+            "progress, explain\n"
+        )

@@ -86,6 +86,8 @@ def main() -> int:
         paths, options = split_paths(overrides)
         if paths and value_of(options, "analysis") is None:
             options.append(f"analysis={quoted(paths.pop(0))}")
+        if not flags and not any(override_key(option) == "analysis" for option in options):
+            raise InputError(f"name an analysis; choose of {', '.join(ANALYSES)}")
         if paths:
             options.append(systems_option(paths))
         return hydra_main("analyse")(analyse)(arguments=[*options, *flags])
