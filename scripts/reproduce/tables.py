@@ -374,13 +374,17 @@ def plot(path: Path, sections: Sequence[Section]) -> None:
     figure, axes = plt.subplots(
         1, len(sections), figsize=(5.6 * len(sections), 4.6), layout="constrained", squeeze=False
     )
+    # A row looks the same in all panels.
+    rows = list(dict.fromkeys(name(result) for section in sections for result in section.results))
     for section, axis in zip(sections, axes[0], strict=True):
-        for r, result in enumerate(section.results):
+        for result in section.results:
+            r = rows.index(name(result))
             axis.plot(
                 [max(result.active, 1)],
                 [result.test],
                 linestyle="",
-                marker="os^Dv"[r % 5],
+                # Seven forms and ten colours are 70 pairs.
+                marker="os^DvPX"[r % 7],
                 markerfacecolor="none" if result.language_models == "full" else None,
                 color=f"C{r % 10}",
                 label=name(result),
