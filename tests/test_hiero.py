@@ -307,6 +307,65 @@ def test_sparse_weights_change_the_ranking(toy, toy_sources):
     assert as_lists(decoder.decode([source], weights)) == as_lists([before])
 
 
+@pytest.mark.parametrize("unknown", ["keep", "drop"])
+def test_what_is_kept_changes_nothing(toy, toy_sources, unknown):
+    """Whatever fits, and however often a sentence comes, lists and ids of features are the same."""
+    rng = np.random.default_rng(3)
+    without = toy(keep_mb=0, unknown=unknown)
+    decoders = [toy(keep_mb=mb, unknown=unknown, threads=t) for mb, t in ((0.02, 1), (100, 3))]
+    sources = [*toy_sources, Source(99, ["nobody", "knows", "this"])]
+    for _ in range(5):
+        some = [sources[i] for i in rng.permutation(len(sources))[: len(sources) * 2 // 3]]
+        values = rng.normal(size=len(without.features))
+        expected = None
+        for decoder in (without, *decoders):
+            weights = toy_weights(decoder)
+            weights.set(without.features.names(range(values.size)), values)
+            found = as_lists(decoder.decode(some, weights))
+            expected = found if expected is None else expected
+            assert found == expected
+            size = len(without.features)
+            assert decoder.features.names(range(size)) == without.features.names(range(size))
+            assert [decoder.uncovered(s) for s in some] == [without.uncovered(s) for s in some]
+    few, all_of_them = (decoder._kept for decoder in decoders)
+    assert len(without._kept) == 0
+    assert 0 < len(few) < len(all_of_them) <= len(sources)
+    assert 0 < few.nbytes <= 20_000
+
+
+def test_sentences_are_kept_from_the_second_time_on(toy, toy_sources):
+    decoder = toy(keep_mb=100)
+    weights = toy_weights(decoder)
+    decoder.decode(toy_sources, weights)
+    assert len(decoder._kept) == 0
+    prepared, prepare = [], decoder._prepare
+    decoder._prepare = lambda rules: prepared.append(rules.index) or prepare(rules)
+    for _ in range(3):
+        decoder.decode(toy_sources[:4], weights)
+    assert len(decoder._kept) == 4
+    # The longest first.
+    assert sorted(prepared) == [source.index for source in toy_sources[:4]]
+    # A sentence of this number with other words is another one.
+    decoder.decode([Source(0, toy_sources[1].words)], weights)
+    assert prepared[4:] == [0]
+
+
+def test_a_fork_keeps_sentences_of_its_own(toy, toy_sources):
+    """Ids of features that it meets first are not those of the decoder that it was forked from."""
+    decoder = toy(keep_mb=100)
+    weights = toy_weights(decoder)
+    fork = decoder.fork()
+    for source in reversed(toy_sources):
+        fork.decode([source], weights)
+    for one in (decoder, fork, decoder, fork):
+        (found,) = one.decode([toy_sources[0]], weights)
+        (expected,) = toy().decode([toy_sources[0]], weights)
+        for h in range(len(found)):
+            assert features_of(found, h, one.features) == features_of(
+                expected, h, expected.features
+            )
+
+
 def test_weights_of_rules_not_seen_yet(toy, toy_sources):
     """Weights that are set by name before a rule is first seen count from the first call on."""
     decoder = toy()

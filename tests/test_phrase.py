@@ -52,6 +52,10 @@ def features_of(kbest, h, names):
     return dict(zip(names.names(ids), values.tolist(), strict=True))
 
 
+def arrays(rows):
+    return [rows.begin, rows.feature, rows.value]
+
+
 def words_of(kbest, h=0):
     return kbest.words.names(kbest.hypothesis(h))
 
@@ -239,7 +243,7 @@ def test_table_limit_keeps_the_best_phrases():
     assert sorted(words_of(kbest, h)[0] for h in range(len(kbest))) == ["w0", "w14", "w7"]
 
 
-def test_threads_change_nothing():
+def test_threads_and_what_is_kept_change_nothing():
     generator = np.random.default_rng(0)
     phrases = [
         Phrase(
@@ -254,19 +258,27 @@ def test_threads_change_nothing():
         Source(i, generator.choice(list("uvwx"), generator.integers(0, 9)).tolist())
         for i in range(20)
     ]
-    snapshot = weights(TranslationModel0=0.5, LexicalReordering0=0.4)
-    one, two = (
-        decoder_of(phrases, HIERARCHICAL, templates=[RuleId()], k=20, threads=threads).decode(
-            sources, snapshot
-        )
-        for threads in (1, 2)
-    )
-    for a, b in zip(
-        [*one.strings(), one.rows.begin, one.rows.feature, one.rows.value, one.score, one.begin],
-        [*two.strings(), two.rows.begin, two.rows.feature, two.rows.value, two.score, two.begin],
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    decoders = [
+        decoder_of(phrases, HIERARCHICAL, templates=[RuleId()], k=20, threads=threads, keep_mb=mb)
+        for threads, mb in ((1, 0), (2, 0), (1, 100), (2, 0.005))
+    ]
+    for weight in (0.5, 0.1, 0.9):
+        snapshot = weights(TranslationModel0=weight, LexicalReordering0=0.4)
+        one, *others = (decoder.decode(sources, snapshot) for decoder in decoders)
+        for two in others:
+            for a, b in zip(
+                [*one.strings(), *arrays(one.rows), one.score, one.begin],
+                [*two.strings(), *arrays(two.rows), two.score, two.begin],
+                strict=True,
+            ):
+                np.testing.assert_array_equal(a, b)
+    assert len(decoders[2]._kept) == len(sources) > len(decoders[3]._kept) > 0
+
+
+@pytest.mark.parametrize("room", [-1, float("nan")])
+def test_no_room_below_zero(room):
+    with pytest.raises(ValueError, match="keep_mb must be 0 or more, not"):
+        decoder_of(PHRASES, keep_mb=room)
 
 
 def test_derivations_are_those_of_the_best_translations():

@@ -294,6 +294,7 @@ def _check(cfg: DictConfig, parts: Parts) -> None:
 _FREE = (
     *WITHOUT_EFFECT,
     "decoder.seconds",
+    "decoder.keep_mb",
     "tuner.epochs",
     "tuner.iterations",
     "tuner.patience",

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
+from torchtune_smt.decoders.kept_sentences import KeptSentences
 from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
 from torchtune_smt.features.template import RuleTemplate, template_of
 from torchtune_smt.grammar.base import Grammar
@@ -97,14 +98,16 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         Whether words that no rule covers (see `uncovered`) are copied, or translated as nothing.
     seconds : float, optional
         That the search for the translations of a sentence may take.
+    keep_mb : float
+        Memory, in MB, for what decoding a sentence again need not prepare again.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
     Raises
     ------
     ValueError
-        A limit is below 1 or absurdly large, `unknown` is neither, or a template needs what is not
-        there (`RuleFeatures`).
+        A limit is below 1 or absurdly large, `keep_mb` is below 0, `unknown` is neither, or a
+        template needs what is not there (`RuleFeatures`).
     InputError
         The grammar has a feature with the name of one of the decoder's, or such as a template's
         have; file and line are named where a file names it.
@@ -127,10 +130,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         unknown: str,
         threads: int,
         seconds: float | None,
+        keep_mb: float,
         **limits: int,
     ) -> None:
         if seconds is not None and not seconds > 0:
             raise ValueError(f"seconds must be above 0, or null, not {seconds}")
+        if not keep_mb >= 0:
+            raise ValueError(f"keep_mb must be 0 or more, not {keep_mb}")
         if unknown not in UNKNOWN:
             raise ValueError(f"unknown must be {' or '.join(UNKNOWN)}, not {unknown}")
         limits |= {"max_words": max_words, "threads": threads}
@@ -158,6 +164,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         # The sentences decoded last, with the symbols of all rules that match each.
         self._last: list[tuple[Source, Int32]] = []
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._keep_mb = keep_mb
+        self._kept = self._new_kept()
 
     @abstractmethod
     def _prepare(self, rules: SentenceRules) -> Prepared:
@@ -221,8 +229,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
                     f"sentence {source.index} has {len(source.words)} words, and at most "
                     f"{self.max_words} are decoded; split it, or make the decoder with max_words"
                 )
-        prepared = self._prepared(sources)
-        sentences = [rules for rules, _ in prepared]
+        sentences = self._sentences(sources)
         symbols = [rules.grammar.child_symbol for rules in sentences]
         self._last = list(zip(sources, symbols, strict=True))
         n_dense = len(self.dense_names)
@@ -234,8 +241,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         def translate(s: int) -> Hypotheses:
             with deadline(self.seconds) as stop:
                 try:
+                    rules, prepared = self._prepared(sources[s], sentences[s])
                     return self._translate(
-                        *prepared[s], sparse_weights[s], dense_weight, size, stop
+                        rules, prepared, sparse_weights[s], dense_weight, size, stop
                     )
                 except OutOfTimeError:
                     raise self._failed(
@@ -305,7 +313,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         self, source: Source, snapshot: Snapshot
     ) -> tuple[SentenceRules, Prepared, Float64, Float64]:
         """Return what `_translate` takes of one sentence, but for k."""
-        ((rules, prepared),) = self._prepared([source])
+        (rules,) = self._sentences([source])
+        rules, prepared = self._prepared(source, rules)
         n_dense = len(self.dense_names)
         ids = np.concatenate([np.arange(n_dense), rules.sparse.id])
         dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
@@ -315,6 +324,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
         other = super().fork()
         other._rule_features = self._new_rule_features(other.features)
+        # Ids of features are other ones there.
+        other._kept = self._new_kept()
         return other
 
     def sibling(self) -> Self:
@@ -325,6 +336,9 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     def _new_rule_features(self, features: Vocabulary) -> RuleFeatures:
         return RuleFeatures(self.grammar, self.templates, features, self._orientations)
+
+    def _new_kept(self) -> KeptSentences[tuple[SentenceRules, Prepared]]:
+        return KeptSentences(1e6 * self._keep_mb)
 
     def _grammar_of(self, source: Source) -> SentenceGrammar:
         """Return the rules that can match a sentence."""
@@ -364,16 +378,22 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             grammar.rule, source.words, dropped, source.train_index
         )
 
-    def _prepared(self, sources: Sequence[Source]) -> list[tuple[SentenceRules, Prepared]]:
-        """Return what of each sentence does not depend on weights."""
-        met = self._met(sources)
-        lm_words = {m: self._extended_lm_words(m) for m in {self._model_of(s) for s in sources}}
+    def _sentences(self, sources: Sequence[Source]) -> list[SentenceRules]:
+        """Return the rules of each sentence."""
+        kept = [self._kept.get(source) for source in sources]
+        missing = [source for source, one in zip(sources, kept, strict=True) if one is None]
+        met = self._met(missing)
+        lm_words = {m: self._extended_lm_words(m) for m in {self._model_of(s) for s in missing}}
+        new = (self._rules_of(one, lm_words) for one in met)
+        return [next(new) if one is None else one[0] for one in kept]
 
-        def prepare(one: _Met) -> tuple[SentenceRules, Prepared]:
-            rules = self._rules_of(one, lm_words)
-            return rules, self._prepare(rules)
-
-        return list(self._in_threads(prepare, met))
+    def _prepared(self, source: Source, rules: SentenceRules) -> tuple[SentenceRules, Prepared]:
+        """Return a sentence's rules, and what else of it does not depend on weights."""
+        kept = self._kept.get(source)
+        if kept is None:
+            kept = rules, self._prepare(rules)
+            self._kept.offer(source, (_without_prepared(rules), kept[1]))
+        return kept
 
     def _in_threads(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -407,6 +427,12 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             known = np.concatenate([known, self.models[m].word_ids(new)])
             self._lm_words[m] = known
         return known
+
+
+def _without_prepared(rules: SentenceRules) -> SentenceRules:
+    """Return a sentence's rules without what was needed to prepare them alone."""
+    grammar = rules.grammar._replace(dense=np.empty((0, 0)))
+    return replace(rules, grammar=grammar, lm_words=np.empty(0, np.int32))
 
 
 def _check_names(

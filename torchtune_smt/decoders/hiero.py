@@ -64,6 +64,9 @@ class HieroDecoder(GrammarDecoder[Targets]):
         Sentences decoded at a time. The result does not depend on it.
     seconds : float, optional
         A sentence whose search takes longer is an error; by default none is.
+    keep_mb : float
+        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
+        again and again, as in tuning, then takes less time. The result does not depend on it.
 
     Raises
     ------
@@ -89,6 +92,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
         unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
         seconds: float | None = None,
+        keep_mb: float = 0,
     ) -> None:
         if model.grammar.reordering is not None:
             raise ValueError(
@@ -106,6 +110,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
             unknown=unknown,
             threads=threads,
             seconds=seconds,
+            keep_mb=keep_mb,
             k=k,
             pop_limit=pop_limit,
             max_span=max_span,
@@ -113,6 +118,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
 
     def _prepare(self, rules: SentenceRules) -> Targets:
         return local_rules(
+            *self.models[rules.model].tables,
             self.grammar.target_begin,
             self.grammar.target_symbols,
             rules.grammar.rule,
@@ -205,8 +211,6 @@ class HieroDecoder(GrammarDecoder[Targets]):
         model = self.models[rules.model]
         table, nodes = model.tables
         scored = score_rules(
-            table,
-            nodes,
             rules.grammar.rule_begin,
             prepared,
             dense_weight,

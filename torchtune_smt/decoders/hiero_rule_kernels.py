@@ -19,10 +19,10 @@ class Rules(NamedTuple):
     order : int32 [rules]
         The rules of trie node v, best first: ``order[rule_begin[v]:rule_begin[v + 1]]``.
     state : int32 [rules, 4]
-        The string before the first gap (left, full, right; see `hiero_lm_kernels`), and where
-        it ends in the rule's target side.
+        As `Targets` has it.
     score : float64 [rules, 2]
-        W·features of the rule, the language model left out; log10 probability of that string.
+        W·features of the rule, the language model left out; log10 probability of the string before
+        the first gap.
     """
 
     order: Int32
@@ -31,7 +31,7 @@ class Rules(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Target sides and dense features of a sentence's rules.
+    """Target sides and dense features of a sentence's rules, and what the language model says.
 
     Attributes
     ----------
@@ -41,16 +41,25 @@ class Targets(NamedTuple):
     dense : float64 [rules, F + 5]
         Behind those of the grammar the columns LanguageModel (0 here), LanguageModel_OOV,
         WordPenalty, PassThrough, Glue.
+    state : int32 [rules, 4]
+        The string before the first gap (left, full, right; see `hiero_lm_kernels`), and where
+        it ends in the rule's target side.
+    alone : float64 [rules, 2]
+        Log10 probability of that string; and of all runs of words, each taken by itself.
     """
 
     begin: Int32
     target: Int32
     target_lm: Int32
     dense: Float64
+    state: Int32
+    alone: Float64
 
 
 @kernel
 def local_rules(
+    table: Records,
+    nodes: Records,
     target_begin: Int64,
     target_symbols: Int32,
     rule: Int64,
@@ -59,10 +68,12 @@ def local_rules(
     lm_words: Int32,
     word_value: float,
 ) -> Targets:
-    """Return the target sides and dense features of a sentence's rules.
+    """Return what of a sentence's rules does not depend on weights.
 
     Parameters
     ----------
+    table, nodes
+        `LmTables`.
     target_begin, target_symbols
         Target sides of the whole grammar.
     rule : int64 [r]
@@ -104,13 +115,33 @@ def local_rules(
                 if target_lm[k] == 0:
                     values[i, columns + 1] += 1.0
                 values[i, columns + 2] += word_value
-    return Targets(begin, target, target_lm, values)
+    state = np.empty((r + n, 4), np.int32)
+    alone = np.empty((r + n, 2), np.float64)
+    for i in range(r + n):
+        left, full, right, p = 0, 0, 0, 0.0
+        total = 0.0
+        first_gap = -1
+        for k in range(begin[i], begin[i + 1]):
+            if target_lm[k] >= 0:
+                left, full, right, p = add_word(table, nodes, left, full, right, p, target_lm[k])
+            else:
+                if first_gap < 0:
+                    first_gap = k
+                    state[i, 0], state[i, 1], state[i, 2] = left, full, right
+                    alone[i, 0] = p
+                total += p
+                left, full, right, p = 0, 0, 0, 0.0
+        if first_gap < 0:
+            first_gap = begin[i + 1]
+            state[i, 0], state[i, 1], state[i, 2] = left, full, right
+            alone[i, 0] = p
+        state[i, 3] = first_gap
+        alone[i, 1] = total + p
+    return Targets(begin, target, target_lm, values, state, alone)
 
 
 @kernel
 def score_rules(
-    table: Records,
-    nodes: Records,
     rule_begin: Int32,
     targets: Targets,
     dense_weight: Float64,
@@ -126,9 +157,8 @@ def score_rules(
     Rules are ordered by their score plus that of their words in the language model, each run
     of words taken by itself.
     """
-    target_begin, target, dense = targets.begin, targets.target_lm, targets.dense
+    dense, alone = targets.dense, targets.alone
     n, columns = dense.shape
-    state = np.empty((n, 4), np.int32)
     score = np.empty((n, 2), np.float64)
     estimate = np.empty(n, np.float64)
     for r in range(n):
@@ -137,29 +167,11 @@ def score_rules(
             s += dense[r, f] * dense_weight[f]
         for k in range(sparse_begin[r], sparse_begin[r + 1]):
             s += sparse_weight[sparse_feature[k]]
-        left, full, right, p = 0, 0, 0, 0.0
-        total = 0.0
-        first_gap = -1
-        for q in range(target_begin[r], target_begin[r + 1]):
-            if target[q] >= 0:
-                left, full, right, p = add_word(table, nodes, left, full, right, p, target[q])
-            else:
-                if first_gap < 0:
-                    first_gap = q
-                    state[r, 0], state[r, 1], state[r, 2] = left, full, right
-                    score[r, 1] = p
-                total += p
-                left, full, right, p = 0, 0, 0, 0.0
-        if first_gap < 0:
-            first_gap = target_begin[r + 1]
-            state[r, 0], state[r, 1], state[r, 2] = left, full, right
-            score[r, 1] = p
-        state[r, 3] = first_gap
-        score[r, 0] = s
-        estimate[r] = s + lm_weight * (total + p)
+        score[r, 0], score[r, 1] = s, alone[r, 0]
+        estimate[r] = s + lm_weight * alone[r, 1]
     order = np.arange(n).astype(np.int32)
     for v in range(rule_begin.size - 1):
         begin, end = rule_begin[v], rule_begin[v + 1]
         if end - begin > 1:
             order[begin:end] = begin + np.argsort(-estimate[begin:end], kind="mergesort")
-    return Rules(order, state, score)
+    return Rules(order, targets.state, score)

@@ -80,6 +80,9 @@ class PhraseDecoder(GrammarDecoder[Options]):
         Sentences decoded at a time. The result does not depend on it.
     seconds : float, optional
         A sentence whose search takes longer is an error; by default none is.
+    keep_mb : float
+        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
+        again and again, as in tuning, then takes less time. The result does not depend on it.
 
     Raises
     ------
@@ -108,6 +111,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         unknown: Literal["keep", "drop"] = "keep",
         threads: int = 1,
         seconds: float | None = None,
+        keep_mb: float = 0,
     ) -> None:
         given = {
             "pop_limit": pop_limit,
@@ -140,6 +144,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             unknown=unknown,
             threads=threads,
             seconds=seconds,
+            keep_mb=keep_mb,
             k=k,
             **limits,
         )
