@@ -12,6 +12,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import tuner_takes
+from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.tuners.cluster_groups import ClusteredWeights
@@ -67,8 +68,10 @@ def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
             loss = minimizer_loss(chosen.loss, chosen.mu)
             seconds = float("inf") if chosen.seconds is None else chosen.seconds
             accuracy = Accuracy(chosen.residual, chosen.gap, seconds)
+            check_device(cfg.device)
         with option_errors("regularizer"):
-            return BatchLearning(parts.regularizer, loss, cfg.regularizer.get("fraction"), accuracy)
+            fraction = cfg.regularizer.get("fraction")
+            return BatchLearning(parts.regularizer, loss, fraction, accuracy, cfg.device)
     if _learning(cfg) == "random_pairs":
         return RandomPairs(parts.regularizer)
     if _learning(cfg) == "clusters":

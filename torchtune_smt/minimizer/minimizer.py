@@ -45,19 +45,26 @@ class Minimizer:
     loss : MarginLoss
     dimension : int, optional
         D, the number of all features; by default as many as occur.
+    device : {"cpu", "cuda"}
+        Where passes over all pairs are made; see `StoredPairs`.
 
     Raises
     ------
     InputError
         There are no pairs.
     ValueError
-        Rows are damaged, or have features beyond `dimension`.
+        Rows are damaged, or have features beyond `dimension`; the device is not there.
     """
 
     def __init__(
-        self, pairs: Rows, n_dense: int, loss: MarginLoss, dimension: int | None = None
+        self,
+        pairs: Rows,
+        n_dense: int,
+        loss: MarginLoss,
+        dimension: int | None = None,
+        device: str = "cpu",
     ) -> None:
-        self.pairs = StoredPairs(pairs, n_dense)
+        self.pairs = StoredPairs(pairs, n_dense, device)
         self.n_dense = n_dense
         self.loss = loss
         needed = max(int(pairs.feature.max(initial=-1)) + 1, n_dense)

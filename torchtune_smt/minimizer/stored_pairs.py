@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import passes_kernels as kernels
 from torchtune_smt.minimizer.curvature import Curvature
 from torchtune_smt.minimizer.dense_basis import dense_basis
+from torchtune_smt.minimizer.device_passes import DevicePasses
 
 # A pair has next to no curvature where it adds less than this part of what another one adds, to
 # the second derivative by each of its features.
@@ -26,6 +28,9 @@ class StoredPairs:
     pairs : Rows
     n_dense : int
         Ids below it are dense features.
+    device : {"cpu", "cuda"}
+        Where margins and gradients of sparse features are computed, which take a pass over all
+        pairs; the rest is for the CPU. On another device the last bits are other ones.
 
     Attributes
     ----------
@@ -49,10 +54,10 @@ class StoredPairs:
     InputError
         There are no pairs.
     ValueError
-        The rows are damaged, or a value is not finite.
+        The rows are damaged, a value is not finite, or the device is not there.
     """
 
-    def __init__(self, pairs: Rows, n_dense: int) -> None:
+    def __init__(self, pairs: Rows, n_dense: int, device: str = "cpu") -> None:
         if len(pairs) == 0:
             raise InputError(
                 "there are no pairs to learn from: lower sampler.threshold, or take longer lists "
@@ -80,6 +85,10 @@ class StoredPairs:
         feature, size = self.sparse.feature, np.abs(self.sparse.value)
         count = np.bincount(feature, size > 0.0, self.n_sparse)
         self.size: Float64 = np.bincount(feature, size, self.n_sparse) / np.maximum(count, 1.0)
+        self._on_device: DevicePasses | None = None
+        if device != "cpu":
+            check_device(device)
+            self._on_device = DevicePasses(self.sparse, self.n_sparse, device)
 
     def __len__(self) -> int:
         return len(self.sparse)
@@ -91,12 +100,15 @@ class StoredPairs:
 
     def margins(self, dense: Float64, sparse: Float64) -> Float64:
         """Return W·x of each pair, for the weights of both kinds of features."""
-        margins: Float64 = self.dense @ dense + self.sparse.dot(sparse)
+        own = self.sparse.dot if self._on_device is None else self._on_device.margins
+        margins: Float64 = self.dense @ dense + own(sparse)
         return margins
 
     def means(self, dual: Float64) -> tuple[Float64, Float64]:
         """Return Xᵀa / N of the dense and of the sparse features; one pass over all."""
         dense: Float64 = self.dense.T @ dual / len(self)
+        if self._on_device is not None:
+            return dense, self._on_device.means(dual)
         return dense, kernels.means(
             self.sparse.begin, self.sparse.feature, self.sparse.value, dual, self.n_sparse
         )

@@ -55,6 +55,8 @@ class BatchLearning(GroupLearner):
         λ1 and λ2 are then scaled together to this part of λ_max, from which on no sparse feature
         has a weight; of each set of pairs anew.
     accuracy : Accuracy
+    device : {"cpu", "cuda"}
+        Where passes over all pairs are made; see `Minimizer`.
 
     Raises
     ------
@@ -65,6 +67,7 @@ class BatchLearning(GroupLearner):
     loss: MarginLoss = field(default_factory=SmoothedHinge)
     fraction: float | None = None
     accuracy: Accuracy = field(default_factory=Accuracy)
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.regularizer.lambda1 == self.regularizer.lambda2 == 0:
@@ -86,7 +89,7 @@ class BatchLearning(GroupLearner):
     ) -> LearntGroups:
         """Return the groups; see `GroupLearner.learn`. Dense weights begin where they are."""
         oscar, accuracy = self.regularizer, self.accuracy
-        minimizer = Minimizer(pairs, n_dense, self.loss, start.size)
+        minimizer = Minimizer(pairs, n_dense, self.loss, start.size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
         begin = start.copy()
         begin[n_dense:] = 0.0

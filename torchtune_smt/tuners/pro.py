@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.csr_tensors import csr_matrices
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
@@ -97,7 +97,7 @@ class Pro:
         check_pairs(len(pairs))
         chosen, rows = pairs.numbered()
         examples, ridge = 2 * len(rows), 1 / self.sigma**2
-        matrix, transposed = _matrices(rows, chosen.size, self.device)
+        matrix, transposed = csr_matrices(rows, chosen.size, self.device)
         scaling = Scaling(rows, chosen.size, ridge, self.device)
         v = torch.nn.Parameter(scaling.scaled(torch.from_numpy(start[chosen]).to(self.device)))
         derivative = torch.zeros_like(v)
@@ -157,23 +157,3 @@ class Pro:
                 # No step leads further down, as far as rounding can tell.
                 break
         return steps
-
-
-def _matrices(rows: Rows, columns: int, device: str) -> tuple[Tensor, Tensor]:
-    """Return rows as a sparse CSR matrix, and its transpose."""
-    row_begin = torch.from_numpy(rows.begin).to(device)
-    column = torch.from_numpy(rows.feature.astype(np.int64)).to(device)
-    value = torch.from_numpy(rows.value).to(device)
-    size = (len(rows), columns)
-    order = torch.argsort(column, stable=True)
-    row = torch.repeat_interleave(row_begin.diff())[order]
-    counts = torch.bincount(column, minlength=columns)
-    begin = F.pad(counts.cumsum(0), (1, 0))
-    with warnings.catch_warnings():
-        # torch calls such matrices beta; products with them are compared with dense ones in tests.
-        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
-        matrix = torch.sparse_csr_tensor(row_begin, column, value, size, check_invariants=False)
-        transposed = torch.sparse_csr_tensor(
-            begin, row, value[order], size[::-1], check_invariants=False
-        )
-    return matrix, transposed

@@ -1,0 +1,103 @@
+"""The minimiser with passes over the pairs on a device of torch, against those of the CPU."""
+
+import numpy as np
+import pytest
+import torch
+from commands import run_command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from minimizer_reference import rows_of
+
+from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge, SquaredHinge
+from torchtune_smt.minimizer.device_passes import DevicePasses
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.minimize_groups import BatchLearning
+
+# The same tensors work on the CPU, so that the passes are tested where there is no other device.
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+values = st.one_of(st.just(0.0), st.floats(-3, 3))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60)
+@given(st.data())
+def test_passes_are_products_with_the_matrix(device, data):
+    n, u = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 7))
+    x, w, a = (
+        np.array(data.draw(st.lists(values, min_size=size, max_size=size)))
+        for size in (n * u, u, n)
+    )
+    x = x.reshape(n, u)
+    passes = DevicePasses(rows_of(x), u, device)
+    np.testing.assert_allclose(passes.margins(w), x @ w, atol=1e-12)
+    np.testing.assert_allclose(passes.means(a), x.T @ a / n, atol=1e-12)
+
+
+def planted(seed=1, n=2000, d=60):
+    """Pairs in which the first features mean that a translation is better."""
+    draw = np.random.default_rng(seed)
+    x = np.hstack(
+        [
+            draw.normal(size=(n, 2)),
+            (draw.random((n, d)) < 0.1) * draw.choice([-1.0, 1.0], (n, d)),
+        ]
+    )
+    margins = x[:, 2:8].sum(axis=1) + draw.normal(size=n)
+    return rows_of(x * np.where(margins < 0, -1.0, 1.0)[:, None])
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(0.01), SquaredHinge()])
+def test_the_minimum_is_that_of_the_cpu(monkeypatch, loss):
+    """Passes of torch in the place of those that are compiled, on the CPU: all they are asked."""
+    pairs, exact = planted(), Accuracy(residual=1e-9, gap=1e-6)
+    here, there = (Minimizer(pairs, 2, loss) for _ in range(2))
+    stored = there.pairs
+    asked: list[str] = []
+
+    class Watched(DevicePasses):
+        def margins(self, sparse):
+            asked.append("margins")
+            return super().margins(sparse)
+
+        def means(self, dual):
+            asked.append("means")
+            return super().means(dual)
+
+    monkeypatch.setattr(stored, "_on_device", Watched(stored.sparse, stored.n_sparse, "cpu"))
+    penalty = here.penalty(0.0, 1e-3)
+    largest = here.largest_scale(penalty)
+    assert there.largest_scale(penalty) == pytest.approx(largest, rel=1e-9)
+    a, b = (m.minimize(penalty.times(0.2 * largest), accuracy=exact) for m in (here, there))
+    assert a.reached and b.reached and a.survivors > 2
+    np.testing.assert_allclose(a.weights, b.weights, atol=1e-7)
+    np.testing.assert_array_equal(a.groups, b.groups)
+    assert {*asked} == {"margins", "means"}
+
+
+@CUDA
+def test_groups_on_cuda():
+    pairs, oscar = planted(), Oscar(0.0, 1.0)
+    here, there = (
+        BatchLearning(oscar, SquaredHinge(), 0.2, Accuracy(1e-8, 1e-6), device).learn(
+            pairs, np.zeros(62), 2, (1,), lambda *shown: None
+        )
+        for device in ("cpu", "cuda")
+    )
+    np.testing.assert_array_equal(here.blocks, there.blocks)
+
+
+def test_a_device_that_there_is_not():
+    with pytest.raises(ValueError, match="device must be cpu or cuda, not 'tpu'"):
+        Minimizer(planted(), 2, SquaredHinge(), device="tpu")
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is a CUDA device")
+def test_no_cuda_device(tmp_path):
+    with pytest.raises(ValueError, match="torch finds no CUDA device; set device=cpu"):
+        Minimizer(planted(), 2, SquaredHinge(), device="cuda")
+    options = ["tuner=grouping", "tuner.learning=batch", "features=rule_id", "device=cuda"]
+    outcome = run_command("train", *options, folder=tmp_path)
+    assert outcome.err.splitlines()[-1] == (
+        "error: tuner.minimizer: device=cuda, and torch finds no CUDA device; set device=cpu"
+    )
