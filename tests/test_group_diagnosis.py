@@ -11,7 +11,13 @@ from test_minimizer import problem
 
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.group_diagnosis import certificate_of, fired_last, lifetime, overlap
+from torchtune_smt.tuners.group_diagnosis import (
+    certificate_of,
+    compared,
+    fired_last,
+    lifetime,
+    overlap,
+)
 from torchtune_smt.tuners.learn_groups import GroupLearning
 
 blocks = st.lists(st.integers(-1, 3), min_size=9, max_size=9).map(np.array)
@@ -30,6 +36,7 @@ def test_the_overlap_is_that_of_sets(one, other):
     ]
     assert found.features == pytest.approx(jaccard(*members))
     assert found.together == pytest.approx(jaccard(*together))
+    assert found.pairs == len(together[0] | together[1])
 
 
 def test_how_long_a_weight_lives():
@@ -88,9 +95,81 @@ def test_groups_of_noise_depend_on_the_order_and_it_says_so():
 
 
 def test_groups_that_pairs_support_do_not():
+    """Two sets of features, each of which always fires together."""
+    draw = np.random.default_rng(1)
+    x = np.repeat((draw.random((2000, 2)) < 0.5) * np.array([1.0, -1.0]), 6, axis=1)
+    found = learn(x, Oscar(0.0, 1e-3))
+    assert found.numbers["diagnosis/overlap_features"] > 0.9
+    assert found.numbers["diagnosis/overlap_together"] > 0.9
+    assert not any("warning" in remark for remark in found.remarks)
+
+
+def test_which_features_share_a_group_may_depend_on_the_order_alone():
+    """Features that mean as much, each on its own: steps leave them where the last ones led."""
     draw = np.random.default_rng(1)
     x = (draw.random((2000, 12)) < 0.5).astype(float)
     x[:, 6:] *= -1.0
     found = learn(x, Oscar(0.0, 1e-3))
     assert found.numbers["diagnosis/overlap_features"] > 0.9
-    assert not any("warning" in remark for remark in found.remarks)
+    assert found.numbers["diagnosis/overlap_together"] < 0.2
+    assert "warning: which features share a group depends on the order" in found.remarks[-1]
+
+
+ORDER = " on the order of the pairs more than on the pairs"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said", "warning"),
+    [
+        # The same features, the other ones of which share a group.
+        (
+            [0, 0, 1, 1],
+            [0, 1, 0, 1],
+            "and 0% of the pairs",
+            f"which features share a group depends{ORDER};",
+        ),
+        (
+            [0, 0, -1, -1, -1],
+            [0, 0, 1, 2, 3],
+            "and 100% of",
+            f"which features have a group depends{ORDER};",
+        ),
+        (
+            [0, 0, -1, -1],
+            [-1, 0, 0, -1],
+            "and 0% of the pairs",
+            f"which features have a group depends{ORDER}, and so does which of them share one;",
+        ),
+        # Groups in one of the orders alone.
+        (
+            [-1, -1],
+            [0, 0],
+            "0% of the features",
+            f"which features have a group depends{ORDER}, and",
+        ),
+        ([-1, -1], [0, 1], "0% of the features", f"which features have a group depends{ORDER};"),
+        ([3, -1], [-1, -1], "0% of the features", f"which features have a group depends{ORDER};"),
+        # No two features share a group.
+        ([0, 1, 2], [0, 1, -1], "67% of the features in groups are the same", None),
+        ([0, 0, 1, 2], [5, 5, 2, 2], "and 50% of the pairs of features in one group", None),
+    ],
+)
+def test_what_is_said_of_two_sets_of_groups(one, other, said, warning):
+    for blocks in ((one, other), (other, one)):
+        sentences, numbers = compared(*map(np.array, blocks))
+        assert said in sentences[0]
+        shared = any(b >= 0 and side.count(b) > 1 for side in blocks for b in side)
+        assert ("of the pairs of features in one group" in sentences[0]) == shared
+        common = overlap(*map(np.array, blocks))
+        assert numbers == {
+            "diagnosis/overlap_features": common.features,
+            "diagnosis/overlap_together": common.together,
+        }
+        assert len(sentences) == (1 if warning is None else 2)
+        if warning is not None:
+            assert sentences[1].startswith(f"warning: {warning}")
+
+
+def test_nothing_is_said_where_there_are_no_groups():
+    none = np.full(3, -1)
+    assert compared(none, none) == ((), {})

@@ -25,10 +25,13 @@ class Overlap:
         Of the features that are in a group.
     together : float
         Of the pairs of features that are in one group; 1 where neither has any.
+    pairs : int
+        How many such pairs there are, in the one or in the other.
     """
 
     features: float
     together: float
+    pairs: int
 
 
 def overlap(blocks: Int64, others: Int64) -> Overlap:
@@ -39,8 +42,8 @@ def overlap(blocks: Int64, others: Int64) -> Overlap:
     cells = np.stack([blocks[both], others[both]])
     shared = _together(np.unique(cells, axis=1, return_counts=True)[1])
     alone = [_together(np.unique(b[b >= 0], return_counts=True)[1]) for b in (blocks, others)]
-    either = sum(alone) - shared
-    return Overlap(features, shared / either if either else 1.0)
+    pairs = sum(alone) - shared
+    return Overlap(features, shared / pairs if pairs else 1.0, pairs)
 
 
 def _together(sizes: Int64) -> int:
@@ -121,26 +124,55 @@ def judged(
             "diagnosis/residual": certificate.residual.largest,
         }
         remarks.append(f"of these weights: {certificate}")
-    if (blocks[n_dense:] < 0).all():
-        return tuple(remarks), numbers
+    late = ""
+    if last is not None and (blocks[n_dense:] >= 0).any():
+        share = fired_last(pairs, last, blocks)
+        numbers["diagnosis/fired_last"] = share
+        recent = min(lifetime(oscar, dimension), len(pairs))
+        late = f"; {share:.0%} of the features fire in the last {recent:,} steps"
+    sentences, common = compared(blocks[n_dense:], others[n_dense:], late)
+    return (*remarks, *sentences), numbers | common
+
+
+def compared(
+    blocks: Int64, others: Int64, late: str = ""
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return what is to be said of two sets of groups, in sentences, and the numbers for the log.
+
+    Where there are no groups in either, it is nothing.
+
+    Parameters
+    ----------
+    blocks, others : int64 array
+        As `judged` has them, of sparse features alone.
+    late : str
+        What the first sentence ends with.
+    """
+    if (blocks < 0).all() and (others < 0).all():
+        return (), {}
     common = overlap(blocks, others)
-    numbers |= {
+    numbers = {
         "diagnosis/overlap_features": common.features,
         "diagnosis/overlap_together": common.together,
     }
     said = (
         f"in another order of the pairs {common.features:.0%} of the features in groups are the "
-        f"same, and {common.together:.0%} of the pairs of features in one group"
+        "same"
     )
-    if last is not None:
-        late = fired_last(pairs, last, blocks)
-        numbers["diagnosis/fired_last"] = late
-        recent = min(lifetime(oscar, dimension), len(pairs))
-        said += f"; {late:.0%} of the features fire in the last {recent:,} steps"
-    remarks.append(said)
-    if common.features < SAME:
-        remarks.append(
-            "warning: which features have a group depends on the order of the pairs more than on "
-            "the pairs; tuner.learning=batch finds groups that do not"
-        )
-    return tuple(remarks), numbers
+    if common.pairs:
+        said += f", and {common.together:.0%} of the pairs of features in one group"
+    warning = _warning(common)
+    return (said + late, *warning), numbers
+
+
+def _warning(common: Overlap) -> tuple[str, ...]:
+    """Return a sentence that warns of groups that are chance's; none where they are not."""
+    features, together = common.features < SAME, common.together < SAME
+    if not features and not together:
+        return ()
+    subject = "which features have a group" if features else "which features share a group"
+    too = ", and so does which of them share one" if features and together else ""
+    return (
+        f"warning: {subject} depends on the order of the pairs more than on the pairs{too}; "
+        "tuner.learning=batch finds groups that do not",
+    )
