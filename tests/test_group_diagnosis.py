@@ -1,5 +1,6 @@
 """What is said of groups that were learnt from random steps."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -7,11 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from minimizer_reference import rows_of
+from test_grouping import SAMPLER, Data, run_of
 from test_minimizer import problem
 
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.samplers import AllPairs, pair_rows
+from torchtune_smt.tuners.cluster_groups import ClusteredWeights
+from torchtune_smt.tuners.group_controls import RandomPairs
 from torchtune_smt.tuners.group_diagnosis import (
+    ORDER,
+    SAMPLE,
     certificate_of,
     compared,
     fired_last,
@@ -19,6 +26,9 @@ from torchtune_smt.tuners.group_diagnosis import (
     overlap,
 )
 from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.mixed_groups import MixedLearning
+from torchtune_smt.tuners.prepared_pairs import PreparedLearning
 
 blocks = st.lists(st.integers(-1, 3), min_size=9, max_size=9).map(np.array)
 
@@ -115,7 +125,7 @@ def test_which_features_share_a_group_may_depend_on_the_order_alone():
     assert "warning: which features share a group depends on the order" in found.remarks[-1]
 
 
-ORDER = " on the order of the pairs more than on the pairs"
+CAUSE = " on the order of the pairs more than on the pairs"
 
 
 @pytest.mark.parametrize(
@@ -126,29 +136,29 @@ ORDER = " on the order of the pairs more than on the pairs"
             [0, 0, 1, 1],
             [0, 1, 0, 1],
             "and 0% of the pairs",
-            f"which features share a group depends{ORDER};",
+            f"which features share a group depends{CAUSE};",
         ),
         (
             [0, 0, -1, -1, -1],
             [0, 0, 1, 2, 3],
             "and 100% of",
-            f"which features have a group depends{ORDER};",
+            f"which features have a group depends{CAUSE};",
         ),
         (
             [0, 0, -1, -1],
             [-1, 0, 0, -1],
             "and 0% of the pairs",
-            f"which features have a group depends{ORDER}, and so does which of them share one;",
+            f"which features have a group depends{CAUSE}, and so does which of them share one;",
         ),
         # Groups in one of the orders alone.
         (
             [-1, -1],
             [0, 0],
             "0% of the features",
-            f"which features have a group depends{ORDER}, and",
+            f"which features have a group depends{CAUSE}, and",
         ),
-        ([-1, -1], [0, 1], "0% of the features", f"which features have a group depends{ORDER};"),
-        ([3, -1], [-1, -1], "0% of the features", f"which features have a group depends{ORDER};"),
+        ([-1, -1], [0, 1], "0% of the features", f"which features have a group depends{CAUSE};"),
+        ([3, -1], [-1, -1], "0% of the features", f"which features have a group depends{CAUSE};"),
         # No two features share a group.
         ([0, 1, 2], [0, 1, -1], "67% of the features in groups are the same", None),
         ([0, 0, 1, 2], [5, 5, 2, 2], "and 50% of the pairs of features in one group", None),
@@ -156,7 +166,7 @@ ORDER = " on the order of the pairs more than on the pairs"
 )
 def test_what_is_said_of_two_sets_of_groups(one, other, said, warning):
     for blocks in ((one, other), (other, one)):
-        sentences, numbers = compared(*map(np.array, blocks))
+        sentences, numbers = compared(*map(np.array, blocks), ORDER)
         assert said in sentences[0]
         shared = any(b >= 0 and side.count(b) > 1 for side in blocks for b in side)
         assert ("of the pairs of features in one group" in sentences[0]) == shared
@@ -172,4 +182,97 @@ def test_what_is_said_of_two_sets_of_groups(one, other, said, warning):
 
 def test_nothing_is_said_where_there_are_no_groups():
     none = np.full(3, -1)
-    assert compared(none, none) == ((), {})
+    assert compared(none, none, ORDER) == ((), {})
+
+
+def test_advice_fits_what_was_varied():
+    blocks = np.array([0, 0, 1, 1])
+    sentences, _ = compared(blocks, np.array([0, 1, 0, 1]), SAMPLE)
+    assert sentences == (
+        "with other pairs of the same lists 100% of the features in groups are the same, and 0% "
+        "of the pairs of features in one group",
+        "warning: which features share a group depends on which pairs were drawn from the lists; "
+        "tuner.control=single does without sharing",
+    )
+    sentences, _ = compared(blocks, np.array([0, -1, -1, -1]), SAMPLE)
+    assert sentences[1].endswith(
+        "and so does which of them share one; with more pairs of each "
+        "list (sampler.pairs), or more sentences, it does less"
+    )
+
+
+LEARNERS = {
+    "online": (GroupLearning(Oscar(1e-3, 0.05), passes=3), "in another order of the pairs "),
+    "mix": (MixedLearning(Oscar(1e-3, 0.02), shards=2, passes=3), "in another order of the pairs "),
+    "batch": (BatchLearning(Oscar(0.0, 1.0), fraction=0.3), "with other pairs of the same lists "),
+    "random_pairs": (RandomPairs(Oscar(0.0, 0.05)), "with another draw from the pairs "),
+    "clusters": (ClusteredWeights(Oscar(), count=2), "in another order of the pairs "),
+}
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("name", list(LEARNERS))
+def test_each_learner_has_an_overlap(name, prepared):
+    learner, said = LEARNERS[name]
+    if prepared:
+        learner = PreparedLearning(learner.regularizer, learner, "rms", True)
+    rounds = Data(4).rounds(learning=learner, rounds=1)
+    _, told = run_of(rounds)
+    (part,) = told.reports["part"]
+    numbers, lines = part.numbers, part.text.split("\n")
+    assert sum(said in line for line in lines) == 1
+    low = min(numbers["diagnosis/overlap_features"], numbers["diagnosis/overlap_together"]) < 0.5
+    assert sum("warning: which features" in line for line in lines) == low
+    assert numbers["groups/number"] > 0
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_the_overlap_of_minima_of_two_samples(prepared):
+    """Other pairs have features of other sizes, too, and a lambda_max of their own."""
+    oscar = Oscar(1e-3, 1.0)
+    learner = BatchLearning(oscar, fraction=0.2)
+    if prepared:
+        learner = PreparedLearning(oscar, learner, "rms", True)
+    rounds = Data(6).rounds(learning=learner, rounds=1)
+    _, told = run_of(rounds)
+    numbers = told.reports["part"][0].numbers
+    d = int(numbers["oscar/dimension"])
+    start = np.zeros(len(rounds.tuner.weights.features))
+    start[:2] = 0.3, -0.1
+    learner = replace(learner, regularizer=replace(oscar, dimension=d))
+    members, together = [], []
+    for stream in (1, 6):
+        pairs = pair_rows(rounds.tuner.train.lists, SAMPLER, (5, 1, stream))
+        found = learner.find(pairs, start, 2, (), lambda *work: None).blocks
+        places = [j for j in range(2, start.size) if found[j] >= 0]
+        members.append(set(places))
+        together.append({(i, j) for i, j in combinations(places, 2) if found[i] == found[j]})
+    assert numbers["diagnosis/overlap_features"] == pytest.approx(jaccard(*members))
+    assert numbers["diagnosis/overlap_together"] == pytest.approx(jaccard(*together))
+    assert numbers["groups/features"] == len(members[0])
+    # Chance has a part in it.
+    assert members[0] != members[1] or together[0] != together[1]
+
+
+def test_pairs_that_no_seed_changes_are_not_minimised_again():
+    rounds = Data(4).rounds(learning=LEARNERS["batch"][0], rounds=1)
+    rounds.tuner.sampler = AllPairs()
+    _, told = run_of(rounds)
+    (part,) = told.reports["part"]
+    assert "with another seed, which draws the same pairs, 100% of the features in" in part.text
+    assert part.numbers["diagnosis/overlap_features"] == 1.0
+    assert not any(what == "minimising again" for what, *_ in told.work)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_other_pairs_of_which_nothing_can_be_learnt_are_no_end(others):
+    """There are none; they have more features than the d that was given."""
+    x = np.eye(4)[:2]
+    other = rows_of(np.ones((others, 4)))
+    learner = BatchLearning(Oscar(0.1, 0.1, dimension=2))
+    arguments = (rows_of(x), np.zeros(4), 0, (1,), lambda *work: None)
+    alone, found = learner.learn(*arguments), learner.learn(*arguments, lambda: other)
+    assert np.array_equal(found.blocks, alone.blocks)
+    cause = "regularizer.dimension=2 is smaller" if others else "there are no pairs to learn from"
+    assert f"with other pairs of the same lists nothing can be learnt: {cause}" in found.remarks[-1]
+    assert found.remarks[:-1] == alone.remarks and found.numbers == alone.numbers

@@ -64,10 +64,10 @@ class ClusteredWeights(GroupLearner):
             "leaves more"
         )
 
-    def learn(
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`. Weights begin at those so far."""
+        """Return the groups; see `GroupLearner.find`. Weights begin at those so far."""
         check_pairs(len(pairs))
         weights = torch.from_numpy(start.copy())
         optimizer = self._optimizer(weights, n_dense)

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.group_diagnosis import lifetime
+from torchtune_smt.tuners.group_diagnosis import DRAW, Chance, lifetime
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 CONTROLS: Final = ("none", "single", "shuffled")
@@ -73,10 +73,15 @@ class RandomPairs(GroupLearner):
         """See `GroupLearner.why_none`."""
         return "no sparse feature fires in the pairs that were drawn, of those with margins below 1"
 
-    def learn(
+    @property
+    def chance(self) -> Chance:
+        """See `GroupLearner.chance`."""
+        return DRAW
+
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`."""
+        """Return the groups; see `GroupLearner.find`."""
         check_pairs(len(pairs))
         oscar = self.regularizer
         dimension = oscar.dimension or max(start.size - n_dense, 1)

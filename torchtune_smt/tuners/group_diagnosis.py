@@ -1,8 +1,9 @@
-"""What groups that were learnt from random steps are worth: are they the data's, or chance's?"""
+"""What groups that were learnt are worth: are they the data's, or chance's?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -11,8 +12,55 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Certificate, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers.oscar import Oscar
 
-# Below this overlap of two seeds it is said that groups depend on the order of the pairs.
+# Below this overlap of two seeds it is said that groups depend on chance.
 SAME = 0.5
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What is random where groups are learnt, and what is to be said of it.
+
+    Attributes
+    ----------
+    otherwise : str
+        Where it falls otherwise: "in another order of the pairs".
+    cause : str
+        What groups then depend on: "the order of the pairs".
+    advice : str
+        What helps.
+    sharing : str, optional
+        What helps where the same features have a group, and other ones share it, if that is
+        something else.
+    pairs : bool
+        It is the pairs: to see what depends on it takes other ones.
+    """
+
+    otherwise: str
+    cause: str
+    advice: str
+    sharing: str | None = None
+    pairs: bool = False
+
+
+ORDER: Final = Chance(
+    "in another order of the pairs",
+    "the order of the pairs more than on the pairs",
+    "tuner.learning=batch finds groups that do not",
+)
+DRAW: Final = Chance(
+    "with another draw from the pairs",
+    "the draw from the pairs",
+    "tuner.learning=batch learns groups from all of them",
+)
+SAMPLE: Final = Chance(
+    "with other pairs of the same lists",
+    "which pairs were drawn from the lists",
+    "with more pairs of each list (sampler.pairs), or more sentences, it does less",
+    "tuner.control=single does without sharing",
+    pairs=True,
+)
+# Of samplers that take no seed, or lists in which there is nothing to choose.
+SAME_SAMPLE: Final = replace(SAMPLE, otherwise="with another seed, which draws the same pairs,")
 
 
 @dataclass(frozen=True)
@@ -99,17 +147,16 @@ def judged(
     dimension: int,
     weights: Float64,
     blocks: Int64,
-    others: Int64,
     last: Int64 | None = None,
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return what is to be said of groups, in sentences, and the numbers for the log.
+    """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
 
     Parameters
     ----------
     weights : float64 [D]
         That have the groups.
-    blocks, others : int64 [D]
-        The groups, and those of another order of the pairs; see `LearntGroups.blocks`.
+    blocks : int64 [D]
+        The groups; see `LearntGroups.blocks`.
     last : int64 array, optional
         Pairs that weights were changed by in the last steps, as many as `lifetime` has, where
         OSCAR follows on each step.
@@ -124,18 +171,16 @@ def judged(
             "diagnosis/residual": certificate.residual.largest,
         }
         remarks.append(f"of these weights: {certificate}")
-    late = ""
     if last is not None and (blocks[n_dense:] >= 0).any():
         share = fired_last(pairs, last, blocks)
         numbers["diagnosis/fired_last"] = share
         recent = min(lifetime(oscar, dimension), len(pairs))
-        late = f"; {share:.0%} of the features fire in the last {recent:,} steps"
-    sentences, common = compared(blocks[n_dense:], others[n_dense:], late)
-    return (*remarks, *sentences), numbers | common
+        remarks.append(f"{share:.0%} of the features in groups fire in the last {recent:,} steps")
+    return tuple(remarks), numbers
 
 
 def compared(
-    blocks: Int64, others: Int64, late: str = ""
+    blocks: Int64, others: Int64, chance: Chance
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return what is to be said of two sets of groups, in sentences, and the numbers for the log.
 
@@ -144,9 +189,10 @@ def compared(
     Parameters
     ----------
     blocks, others : int64 array
-        As `judged` has them, of sparse features alone.
-    late : str
-        What the first sentence ends with.
+        Of sparse features alone: what was learnt, and what it would be otherwise; see
+        `LearntGroups.blocks`.
+    chance : Chance
+        In which they differ.
     """
     if (blocks < 0).all() and (others < 0).all():
         return (), {}
@@ -155,24 +201,18 @@ def compared(
         "diagnosis/overlap_features": common.features,
         "diagnosis/overlap_together": common.together,
     }
-    said = (
-        f"in another order of the pairs {common.features:.0%} of the features in groups are the "
-        "same"
-    )
+    said = f"{chance.otherwise} {common.features:.0%} of the features in groups are the same"
     if common.pairs:
         said += f", and {common.together:.0%} of the pairs of features in one group"
-    warning = _warning(common)
-    return (said + late, *warning), numbers
+    return (said, *_warning(common, chance)), numbers
 
 
-def _warning(common: Overlap) -> tuple[str, ...]:
+def _warning(common: Overlap, chance: Chance) -> tuple[str, ...]:
     """Return a sentence that warns of groups that are chance's; none where they are not."""
     features, together = common.features < SAME, common.together < SAME
     if not features and not together:
         return ()
     subject = "which features have a group" if features else "which features share a group"
     too = ", and so does which of them share one" if features and together else ""
-    return (
-        f"warning: {subject} depends on the order of the pairs more than on the pairs{too}; "
-        "tuner.learning=batch finds groups that do not",
-    )
+    advice = chance.advice if features else chance.sharing or chance.advice
+    return (f"warning: {subject} depends on {chance.cause}{too}; {advice}",)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.group_diagnosis import ORDER, SAME_SAMPLE, Chance, compared
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,68 @@ class GroupLearner(ABC):
             "more"
         )
 
-    @abstractmethod
+    @property
+    def chance(self) -> Chance:
+        """What is random, and varied to see which groups depend on it."""
+        return ORDER
+
     def learn(
+        self,
+        pairs: Rows,
+        start: Float64,
+        n_dense: int,
+        seed: Sequence[int],
+        show: Show,
+        draw: Callable[[], Rows] | None = None,
+    ) -> LearntGroups:
+        """Return groups of the features of some pairs, and how much of them is chance's.
+
+        For that it is done twice.
+
+        Parameters
+        ----------
+        pairs, start, n_dense, seed, show
+            See `find`.
+        draw : callable, optional
+            Draws other pairs of the same features. Without it groups in which nothing else is
+            random are not compared with any.
+
+        Raises
+        ------
+        InputError, DivergenceError
+            See `find`.
+        """
+        found = self.find(pairs, start, n_dense, seed, show)
+        chance, others = self.chance, pairs
+        if chance.pairs:
+            if draw is None:
+                return found
+            others = draw()
+        if chance.pairs and _equal(pairs, others):
+            chance, blocks = SAME_SAMPLE, found.blocks
+        else:
+            try:
+                blocks = self.again(others, start, n_dense, seed, show)
+            except InputError as error:
+                # These pairs are only there to be compared with, and those that count are well.
+                said = f"{chance.otherwise} nothing can be learnt: {error}"
+                return replace(found, remarks=(*found.remarks, said))
+        remarks, numbers = compared(found.blocks[n_dense:], blocks[n_dense:], chance)
+        return replace(found, remarks=(*found.remarks, *remarks), numbers=found.numbers | numbers)
+
+    def again(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> Int64:
+        """Return groups as `find` has them, by other random numbers: int64 [D]."""
+
+        def shown(what: str, done: int, total: int, unit: str) -> None:
+            show(f"{what} again", done, total, unit)
+
+        # 3 names the stream where 2 is that of `find`.
+        return self.find(pairs, start, n_dense, (*seed, 3), shown).blocks
+
+    @abstractmethod
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
         """Return groups of the features of some pairs.
@@ -94,3 +156,11 @@ class GroupLearner(ABC):
             A margin is not finite.
         """
         ...
+
+
+def _equal(pairs: Rows, others: Rows) -> bool:
+    return (
+        np.array_equal(pairs.begin, others.begin)
+        and np.array_equal(pairs.feature, others.feature)
+        and np.array_equal(pairs.value, others.value)
+    )

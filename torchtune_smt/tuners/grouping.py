@@ -13,6 +13,7 @@ import torch
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
@@ -193,7 +194,11 @@ class GroupingTuner(Tuner):
             learning = replace(learning, regularizer=oscar)
         seed = (self.seed, number)
         pairs = pair_rows(lists, self.sampler, (*seed, 1))
-        learned = learning.learn(pairs, start, n_dense, seed, self.show)
+
+        def draw() -> Rows:
+            return pair_rows(lists, self.sampler, (*seed, 6))
+
+        learned = learning.learn(pairs, start, n_dense, seed, self.show, draw)
         keep = None
         if self.zero_group == "keep":
             keep = np.zeros(start.size, np.bool_)

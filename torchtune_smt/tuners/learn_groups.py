@@ -61,18 +61,15 @@ class StepLearning(GroupLearner):
 class GroupLearning(StepLearning):
     """Algorithm 2, whose steps are taken one after the other, and OSCAR's prox with each."""
 
-    def learn(
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`."""
+        """Return the groups; see `GroupLearner.find`."""
 
-        def once(stream: int, what: str) -> Learned:
-            def on_steps(done: int, steps: int) -> None:
-                show(what, done, steps, "step")
+        def on_steps(done: int, steps: int) -> None:
+            show("learning groups", done, steps, "step")
 
-            return learn_groups(pairs, start, n_dense, self, (*seed, stream), on_steps)
-
-        learned, other = once(2, "learning groups"), once(3, "learning groups in another order")
+        learned = learn_groups(pairs, start, n_dense, self, (*seed, 2), on_steps)
         remarks, numbers = judged(
             pairs,
             n_dense,
@@ -80,12 +77,21 @@ class GroupLearning(StepLearning):
             learned.dimension,
             learned.weights,
             learned.blocks,
-            other.blocks,
             learned.last,
         )
         numbers |= {"oscar/loss": learned.loss, "oscar/steps": learned.steps}
         text = f"{learned.steps:,} steps, twice,"
         return LearntGroups(learned.blocks, learned.dimension, text, remarks, numbers)
+
+    def again(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> Int64:
+        """Return the groups of another order; see `GroupLearner.again`."""
+
+        def on_steps(done: int, steps: int) -> None:
+            show("learning groups in another order", done, steps, "step")
+
+        return learn_groups(pairs, start, n_dense, self, (*seed, 3), on_steps).blocks
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torchtune_smt.minimizer import (
     SquaredHinge,
 )
 from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 MINIMIZER_LOSSES: Final = ("smoothed_hinge", "squared_hinge", "logistic")
@@ -84,10 +85,15 @@ class BatchLearning(GroupLearner):
             "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
         )
 
-    def learn(
+    @property
+    def chance(self) -> Chance:
+        """See `GroupLearner.chance`."""
+        return SAMPLE
+
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`. Dense weights begin where they are."""
+        """Return the groups; see `GroupLearner.find`. Dense weights begin where they are."""
         oscar, accuracy = self.regularizer, self.accuracy
         minimizer = Minimizer(pairs, n_dense, self.loss, start.size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)

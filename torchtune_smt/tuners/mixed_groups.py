@@ -129,31 +129,48 @@ class MixedLearning(StepLearning):
         if self.shards < 1:
             raise ValueError(f"shards must be at least 1, not {self.shards}")
 
-    def learn(
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`."""
+        """Return the groups; see `GroupLearner.find`."""
         check_pairs(len(pairs))
         dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
-        oscar = replace(self.regularizer, dimension=dimension)
-        # 1 and 4 name the streams of the pairs and of the control; see `GroupingTuner`.
-        shards = cut(pairs, self.shards, (*seed, 5))
-
-        def once(stream: int, what: str) -> Mixed:
-            def on_pass(done: int) -> None:
-                show(what, done, self.passes, "pass")
-
-            options = replace(self, regularizer=oscar)
-            return learn_mixed(shards, start, n_dense, options, (*seed, stream), on_pass)
-
-        mixed, other = once(2, "learning groups"), once(3, "learning groups in another order")
+        mixed = self._mixed(pairs, start, n_dense, (seed, 2), "learning groups", show)
         remarks, numbers = judged(
-            pairs, n_dense, oscar, dimension, mixed.weights, mixed.blocks, other.blocks
+            pairs, n_dense, self.regularizer, dimension, mixed.weights, mixed.blocks
         )
-        steps = self.passes * len(pairs)
-        numbers |= {"oscar/loss": mixed.loss, "oscar/steps": steps, "oscar/shards": len(shards)}
-        text = f"{steps:,} steps on {len(shards)} shards, twice,"
+        steps, shards = self.passes * len(pairs), min(self.shards, len(pairs))
+        numbers |= {"oscar/loss": mixed.loss, "oscar/steps": steps, "oscar/shards": shards}
+        text = f"{steps:,} steps on {shards} shards, twice,"
         return LearntGroups(mixed.blocks, dimension, text, remarks, numbers)
+
+    def again(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> Int64:
+        """Return the groups of another order; see `GroupLearner.again`."""
+        what = "learning groups in another order"
+        return self._mixed(pairs, start, n_dense, (seed, 3), what, show).blocks
+
+    def _mixed(
+        self,
+        pairs: Rows,
+        start: Float64,
+        n_dense: int,
+        seed: tuple[Sequence[int], int],
+        what: str,
+        show: Show,
+    ) -> Mixed:
+        """Learn from shards, which are those of the first part of the seed."""
+        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
+        options = replace(self, regularizer=replace(self.regularizer, dimension=dimension))
+        common, stream = seed
+        # 1, 4 and 6 name the streams of the pairs and of the control; see `GroupingTuner`.
+        shards = cut(pairs, self.shards, (*common, 5))
+
+        def on_pass(done: int) -> None:
+            show(what, done, self.passes, "pass")
+
+        return learn_mixed(shards, start, n_dense, options, (*common, stream), on_pass)
 
 
 class Shard(NamedTuple):

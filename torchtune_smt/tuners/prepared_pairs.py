@@ -13,6 +13,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.tuners.base import Show
+from torchtune_smt.tuners.group_diagnosis import Chance
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 SCALINGS: Final = ("none", "rms")
@@ -140,19 +141,17 @@ class PreparedLearning(GroupLearner):
         """See `GroupLearner.why_none`."""
         return self.learner.why_none
 
-    def learn(
+    @property
+    def chance(self) -> Chance:
+        """See `GroupLearner.chance`."""
+        return self.learner.chance
+
+    def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.learn`."""
-        prepared = prepared_pairs(
-            pairs,
-            n_dense,
-            start.size,
-            scaling=self.scaling,
-            merge_identical=self.merge_identical,
-        )
-        learner = replace(self.learner, regularizer=self.regularizer)
-        found = learner.learn(prepared.pairs, prepared.weights(start), n_dense, seed, show)
+        """Return the groups; see `GroupLearner.find`."""
+        learner, prepared = self._prepared(pairs, n_dense, start.size)
+        found = learner.find(prepared.pairs, prepared.weights(start), n_dense, seed, show)
         remarks, numbers = found.remarks, dict(found.numbers)
         if self.merge_identical:
             sizes = np.bincount(prepared.one)
@@ -167,3 +166,24 @@ class PreparedLearning(GroupLearner):
             remarks=remarks,
             numbers=numbers,
         )
+
+    def again(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> Int64:
+        """Return the groups of other random numbers; see `GroupLearner.again`."""
+        learner, prepared = self._prepared(pairs, n_dense, start.size)
+        blocks = learner.again(prepared.pairs, prepared.weights(start), n_dense, seed, show)
+        return blocks[prepared.one]
+
+    def _prepared(
+        self, pairs: Rows, n_dense: int, dimension: int
+    ) -> tuple[GroupLearner, PreparedPairs]:
+        """Return what learns, and what from."""
+        prepared = prepared_pairs(
+            pairs,
+            n_dense,
+            dimension,
+            scaling=self.scaling,
+            merge_identical=self.merge_identical,
+        )
+        return replace(self.learner, regularizer=self.regularizer), prepared
