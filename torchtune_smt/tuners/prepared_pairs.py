@@ -162,6 +162,7 @@ class PreparedLearning(GroupLearner):
         return replace(
             found,
             blocks=found.blocks[prepared.one],
+            boundary=np.flatnonzero(np.isin(prepared.one, found.boundary)),
             factor=prepared.factor,
             remarks=remarks,
             numbers=numbers,
