@@ -148,6 +148,36 @@ def test_a_killed_run_is_resumed(
 ) -> None:
     """After groups were learnt, after the first iteration, after a fit in both iterations."""
     name = f"grouping_killed_{saves}_{minutes}"
+    options = (*SMALL, f"tuner.checkpoint_minutes={minutes}")
+    kill_and_resume(place, name, options, saves, monkeypatch)
+    same_results(place, "grouping", name)
+
+
+RESUMED = {
+    "batch": ["regularizer.fraction=0.1", "tuner.scaling=rms", "tuner.merge_identical=true"],
+    "mix": ["tuner.shards=3"],
+    "clusters": ["tuner.clusters.count=5"],
+}
+
+
+@pytest.mark.parametrize("learning", list(RESUMED))
+def test_other_ways_to_learn_are_resumed(
+    place: Path, learning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fit in the first iteration: its groups are those saved, the next ones are learnt."""
+    options = [f"tuner.learning={learning}", *RESUMED[learning], "tuner.checkpoint_minutes=0"]
+    tune(place, f"whole_{learning}", *options)
+    name = f"killed_{learning}"
+    kill_and_resume(place, name, (*small(options), *options), 2, monkeypatch)
+    same_results(place, f"whole_{learning}", name)
+    parts = [line for line in metrics(place / name) if "groups/number" in line]
+    assert len(parts) == 2 and all(line["groups/number"] > 0 for line in parts)
+
+
+def kill_and_resume(
+    place: Path, name: str, options: Sequence[str], saves: int, patch: pytest.MonkeyPatch
+) -> None:
+    """Kill a run after it has been saved so many times, and let it go on."""
     save, left = checkpoint.save_checkpoint, saves
 
     def save_and_die(*arguments: Any) -> None:
@@ -157,22 +187,26 @@ def test_a_killed_run_is_resumed(
         if left == 0:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
+    with patch.context() as patched:
         patched.setattr(checkpoint, "save_checkpoint", save_and_die)
-        arguments = [*MODEL, *SMALL, f"tuner.checkpoint_minutes={minutes}", f"hydra.run.dir={name}"]
-        killed = run_command("train", *arguments, folder=place)
+        killed = run_command("train", *MODEL, *options, f"hydra.run.dir={name}", folder=place)
     assert killed.code == 130
     assert not (place / name / "weights.txt.gz").exists()
     resumed = run_command("train", f"resume={name}", folder=place).check()
     assert "resuming in iteration " in resumed.out
+
+
+def same_results(place: Path, *names: str) -> None:
+    """Two runs have the same files, to the last bit, and have measured the same."""
     for file in ("weights.txt.gz", "groups.tsv.gz", "dev.translations.txt"):
-        assert (place / name / file).read_bytes() == (place / "grouping" / file).read_bytes()
+        first, second = ((place / name / file).read_bytes() for name in names)
+        assert first == second
     timed = ("seconds", "fit/seconds", "speed")
-    first, second = (
+    found = [
         [{k: v for k, v in line.items() if not k.startswith(timed)} for line in metrics(place / n)]
-        for n in ("grouping", name)
-    )
-    assert first == second
+        for n in names
+    ]
+    assert found[0] == found[1]
 
 
 def test_no_groups_are_no_end(place: Path) -> None:
@@ -220,6 +254,9 @@ def test_groups_of_the_minimum(place: Path) -> None:
     assert "(0.1 of lambda_max), " in said and "KKT residual" in said
     (line,) = (line for line in metrics(place / "grouping_batch") if "groups/number" in line)
     assert line["minimum/reached"] == 1 and line["minimum/fraction"] == 0.1
+    same = line["diagnosis/overlap_features"]
+    assert f"with other pairs of the same lists {same:.0%} of the features in groups" in said
+    assert 0 <= line["diagnosis/overlap_together"] <= 1 > same > 0
     assert 0 < line["minimum/residual"] <= 1e-4 and line["minimum/gap"] < 5e-3
     assert line["groups/features"] >= line["groups/number"] > 0
     found: dict[bytes, str] = {}
