@@ -17,6 +17,7 @@ from typing import IO, ClassVar
 import numpy as np
 import pytest
 
+from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
@@ -29,6 +30,7 @@ import liu2013
 import runs
 import tables
 import tuned
+from alike import NOT_COUNTED, settings, shared
 from diagnosis import read_diagnosis
 from forecast import Measured, hours, print_hours, read_measured
 from runs import Run, complete, read_log, sweep
@@ -603,6 +605,131 @@ def test_seeds_have_rows_of_their_own_and_one_mean(tmp_path: Path) -> None:
     assert "Not run: `pro_train`," in text
 
 
+def test_rows_of_a_part_of_the_data_have_folders_of_their_own(tmp_path: Path) -> None:
+    part, everything = (options(tmp_path, "--train-sentences", n) for n in ("5000", "0"))
+    for key, folders in {
+        "oscar": ["oscar-5000", "oscar"],
+        "pro_dev": ["pro_dev", "pro_dev"],
+    }.items():
+        row = liu2013.ROWS[key]
+        for given, folder in zip((part, everything), folders, strict=True):
+            size = liu2013.part_of("multi30k", row, given)
+            assert liu2013.place(tmp_path, key, 1, size) == tmp_path / folder
+            assert liu2013.place(tmp_path, key, 2, size) == tmp_path / f"{folder}-seed2"
+            overrides = liu2013.row_overrides("multi30k", row, 1, given)
+            assert ("tuner.sentences=5000" in overrides) == folder.endswith("-5000")
+    # So many are all.
+    row = liu2013.ROWS["oscar"]
+    assert liu2013.part_of("multi30k", row, options(tmp_path, "--train-sentences", "29000")) == 0
+    assert liu2013.part_of("fisher", row, options(tmp_path, "--train-sentences", "18871")) == 18871
+
+
+ROW_OF = "data=multi30k", "model=liu2013", "decoder.pop_limit=30", "data.test=null"
+
+
+def overrides_of(row: str, seed: int, **changes: object) -> dict[str, object]:
+    """Return what a result of `row` has, as a command with some options would do it."""
+    shared = list(ROW_OF)
+    shared[2:3] = [f"{k}={v}" for k, v in ({"decoder.pop_limit": 30} | changes).items() if v]
+    return {"seed": seed, "overrides": [*shared, f"seed={seed}", *liu2013.ROWS[row].overrides]}
+
+
+def test_results_of_different_experiments_have_no_common_mean(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k"
+    for seed in (1, 2, 3):
+        values = {"test": 40.0 + seed, "devtest": 30.0, "dev": 41.5}
+        # Neither threads nor memory count.
+        for key, more in (("pro_dev", {}), ("oscar", {"decoder.keep_mb": seed, "threads": seed})):
+            given = overrides_of(key, seed, **more) | values
+            given |= {} if key == "pro_dev" else {"training_sentences": 5000}
+            part = 0 if key == "pro_dev" else 5000
+            result(key, **given).save(liu2013.place(folder, key, seed, part))
+        # Another setting with other seeds than its baseline, which has none.
+        given = overrides_of("mert_dev", seed, **{"decoder.pop_limit": 30 if seed < 2 else None})
+        result("mert_dev", **given | values).save(liu2013.place(folder, "mert_dev", seed))
+    full = overrides_of("oscar", 1) | {"training_sentences": 29_000, "test": 60.0}
+    result("oscar", **full).save(folder / "oscar")
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    means = [line for line in lines if " ± " in line]
+    assert means == [
+        "| MERT dev default, without `decoder.pop_limit=30` | 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 "
+        "| not compared | 42.50 ± 0.71 | not compared |",
+        "| PRO dev default | 1, 2, 3 | 41.50 ± 0.00 | 30.00 ± 0.00 | baseline | 42.00 ± 1.00 "
+        "| baseline |",
+        "| OSCAR train (5,000 sentences), dev +group lm=folds | 1, 2, 3 | 41.50 ± 0.00 "
+        "| 30.00 ± 0.00 | 1.000 | 42.00 ± 1.00 | 1.000 |",
+    ]
+    rows = [line.partition(" | +group")[0] for line in lines if line.startswith("| OSCAR | ")]
+    sizes = ["29,000", "5,000"]
+    assert rows == [f"| OSCAR | train ({n} sentences), dev" for n in sizes]
+    begins = (
+        "| MERT, `decoder.pop_limit=30` | dev",
+        "| MERT, without `decoder.pop_limit=30` | dev",
+    )
+    assert all(any(line.startswith(begin) for line in lines) for begin in begins)
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 10
+
+
+def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Path) -> None:
+    folder = tmp_path / "multi30k"
+    rows = {
+        ("pro_dev", 1): {},
+        ("mert_dev", 1): {"decoder.keep_mb": 5},
+        ("pro_dev_id", 1): {"decoder.pop_limit": 200},
+        ("mert_dev", 2): {},
+    }
+    for (key, seed), more in rows.items():
+        at = liu2013.place(folder, key, seed)
+        old = {"p_test": 0.5, "p_devtest": 0.5, "significance": "randomization"}
+        result(key, **overrides_of(key, seed, **more) | (old if seed == 1 else {})).save(at)
+        for file in (tuned.DEVTEST, tuned.TEST):
+            (at / file).write_text("0.25\n" if key == "pro_dev" else "0.75\n")
+    liu2013.compare_rows(FakeCorpus(), folder)  # type: ignore[arg-type]
+    found = {key: Result.load(liu2013.place(folder, *key)) for key in rows}
+    said = {key: (one.p_devtest, one.p_test, one.significance) for key, one in found.items() if one}
+    assert said[("mert_dev", 1)] == (0.5, 0.5, "randomization")
+    nothing = (None, None, "not compared")
+    assert said[("pro_dev_id", 1)] == said[("mert_dev", 2)] == nothing
+    # With a baseline, there is something to compare.
+    at = liu2013.place(folder, "pro_dev", 2)
+    result("pro_dev", **overrides_of("pro_dev", 2)).save(at)
+    for file in (tuned.DEVTEST, tuned.TEST):
+        (at / file).write_text("0.5\n")
+    liu2013.compare_rows(FakeCorpus(), folder)  # type: ignore[arg-type]
+    again = Result.load(liu2013.place(folder, "mert_dev", 2))
+    assert again is not None and again.p_test == 0.25
+    # It stays when that is gone.
+    (at / tables.RESULT).unlink()
+    liu2013.compare_rows(FakeCorpus(), folder)  # type: ignore[arg-type]
+    assert Result.load(liu2013.place(folder, "mert_dev", 2)) == again
+
+
+def test_what_options_count() -> None:
+    assert set(WITHOUT_EFFECT) < NOT_COUNTED
+    given = ["data=fisher", "threads=1", "a.b=3e-8", "engine.workers=2", "c=true", "c=false"]
+    other = ["c=false", "+a.b=3e-08", "data=fisher", "decoder.keep_mb=3", "seed=2", "threads=2"]
+    assert (
+        settings(given) == settings(other) == {("data", "fisher"), ("a.b", "3e-08"), ("c", "false")}
+    )
+    assert settings([*given, "decoder.k=10"]) != settings(given)
+    assert shared(["a=1", "data.test=null", "tuner=pro"]) == {("a", "1")} == shared(["a=1"])
+
+
+def test_results_of_a_part_that_had_no_folder_of_their_own(tmp_path: Path) -> None:
+    result("oscar", seed=2).save(tmp_path / "oscar-seed2")
+    result("oscar", seed=1).save(tmp_path / "oscar")
+    result("oscar", seed=1, test=2.0).save(tmp_path / "oscar-2000")
+    result("oscar_single").save(tmp_path / "oscar_single-2000")
+    found = liu2013.results_of(tmp_path)
+    assert [(*key, path.name) for key, (_, path) in found.items()] == [
+        ("oscar", 2000, 1, "oscar-2000"),
+        ("oscar", 2000, 2, "oscar-seed2"),
+        ("oscar_single", 2000, 1, "oscar_single-2000"),
+    ]
+
+
 def test_a_picture_of_the_chance_in_groups(tmp_path: Path) -> None:
     folder = tmp_path / "multi30k" / "oscar"
     result("oscar").save(folder)
@@ -626,7 +753,7 @@ def test_rows_of_another_seed_take_over_what_was_chosen(
 ) -> None:
     found: list[Run] = []
     monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
-    chosen = options(tmp_path, "--sweep", "--seeds", "1", "2")
+    chosen = options(tmp_path, "--sweep", "--seeds", "1", "2", "--train-sentences", "0")
     result("oscar", chosen="regularizer.lambda2=3e-09").save(tmp_path / "multi30k" / "oscar")
     for key in ("oscar", "random_pairs", "clusters"):
         liu2013.do_row(key, FakeCorpus(), "multi30k", 2, chosen)  # type: ignore[arg-type]

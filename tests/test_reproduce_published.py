@@ -199,6 +199,25 @@ def test_the_table_of_liu_keeps_published_rows(tmp_path: Path) -> None:
     assert "`random_pairs`" not in text.partition("Not run: ")[2].splitlines()[0]
 
 
+def test_a_part_of_the_data_does_not_replace_all_of_it(tmp_path: Path) -> None:
+    described = plain() | {"p_test": 0.01, "p_devtest": 0.5, "overrides": ["decoder.pop_limit=30"]}
+
+    def row(name: str, **given: object) -> tables.Result:
+        return tables.Result(**described | {"row": name} | given)
+
+    other = {"overrides": ["decoder.pop_limit=200"]}
+    old = [row(liu2013.BASELINE), row("oscar"), row("random_pairs", **other)]
+    output = tmp_path / "published"
+    output.mkdir()
+    tables.write_csv(output / "table.csv", [tables.Section("fisher", "", old)])
+    part = row("oscar", training_sentences=5000)
+    part.save(liu2013.place(tmp_path / "here" / "fisher", "oscar", 1, 5000))
+    liu2013.write_tables(tmp_path / "here", output)
+    void: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
+    found = read_results(output / "table.csv", tables.Result)
+    assert found == [*old[:2], part, dataclasses.replace(old[2], **void)]
+
+
 def test_the_table_of_green_keeps_published_rows(tmp_path: Path) -> None:
     described = plain() | {
         "tuning_set": "dev (1,000)",

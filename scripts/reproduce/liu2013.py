@@ -4,16 +4,18 @@ Tunes each row with a run of train.py, tries the weights on devtest and test, an
 table.csv and bleu-by-features.png; chance-in-groups.png, too, where groups come from Algorithm 2.
 Rows that are finished are not run again, and one that was stopped is taken up where it was: the
 same command goes on. Two commands with different --corpora may share a --folder and run side by
-side.
+side. Rows of a part of the training data have folders that say so (oscar-5000), so that a --folder
+may have them beside those of all of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 import forecast
 import tables
+from alike import Key, groups_of, labelled, shared
 from command_line import (
     CORPORA,
     add_common,
@@ -35,9 +38,9 @@ from command_line import (
 )
 from diagnosis import plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
-from published import NOT_COMPARED, merged_with_p
+from published import merged_by, void
 from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
-from tables import Published, Result, Section
+from tables import NOT_COMPARED, Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
 from torchtune_smt.core.textio import atomic_writer
@@ -53,7 +56,8 @@ NOTES: Final = (
     "BLEU is sacrebleu's corpus BLEU-4 (lowercased, `tokenize=none`). p: of the difference from "
     "PRO on dev with default features, by approximate randomisation (10,000 trials); bold below "
     f"0.05; `{NOT_AGAIN}`: the translations are not there any more; `{NOT_COMPARED}`: the baseline "
-    "has been done again since, elsewhere. "
+    "has been done again since, elsewhere, or is not there with the same seed and options; a row "
+    "with other options than PRO on dev names them. "
     "Active: weights that are not 0, dense ones among them; for OSCAR groups with such a weight. "
     "Reused: those of them that fire in the 1000 best translations of a sentence of test. "
     "Iterations: the one with the best BLEU on dev, whose weights were kept, and all. "
@@ -239,7 +243,7 @@ DEV_ITERATIONS: Final = 10
 # What rows took that were done before, and the sizes of the training data.
 CSV: Final = "table.csv"
 MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / CSV
-SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872}
+SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872, "example": 1200}
 
 
 @dataclass(frozen=True)
@@ -271,9 +275,15 @@ def row_overrides(name: str, row: Row, seed: int, options: Options) -> tuple[str
     overrides = [*corpus_overrides(name, options), "data.test=null", f"seed={seed}"]
     overrides += [f"tuner.iterations={most_iterations(row, options)}", "tuner.patience=3"]
     overrides += row.overrides
-    if "train" in row.tuning_set and options.train_sentences:
-        overrides.append(f"tuner.sentences={options.train_sentences}")
+    if part := part_of(name, row, options):
+        overrides.append(f"tuner.sentences={part}")
     return tuple(overrides)
+
+
+def part_of(name: str, row: Row, options: Options) -> int:
+    """Return how many training sentences a row tunes on if that is a part; 0: none, or all."""
+    wanted = options.train_sentences if "train" in row.tuning_set else 0
+    return wanted if wanted < SENTENCES[name] else 0
 
 
 def most_iterations(row: Row, options: Options) -> int:
@@ -281,16 +291,18 @@ def most_iterations(row: Row, options: Options) -> int:
     return options.iterations if "train" in row.tuning_set else options.dev_only_iterations
 
 
-def place(folder: Path, key: str, seed: int) -> Path:
-    """Return the folder of a row, in that of a corpus."""
-    return folder / (key if seed == 1 else f"{key}-seed{seed}")
+def place(folder: Path, key: str, seed: int, part: int = 0) -> Path:
+    """Return the folder of a row, in that of a corpus; those of a part of the data are apart."""
+    name = f"{key}-{part}" if part else key
+    return folder / (name if seed == 1 else f"{name}-seed{seed}")
 
 
 def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> Result | None:
     """Tune a row, or what is left of it, and try its weights; None if tuning failed."""
     row = ROWS[key]
     of_corpus, first = options.folder / name, options.seeds[0]
-    folder = place(of_corpus, key, seed)
+    part = part_of(name, row, options)
+    folder = place(of_corpus, key, seed, part)
     before = Result.load(folder)
     run = Run(folder, row_overrides(name, row, seed, options))
     points: list[dict[str, Any]] = []
@@ -302,7 +314,7 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         points, chosen, run = found
     elif swept := (ROWS[row.like] if row.like else row).swept:
         other = row.like or (key if seed != first else "")
-        like = Result.load(place(of_corpus, other, first)) if other else None
+        like = Result.load(place(of_corpus, other, first, part)) if other else None
         chosen = " ".join(f"{option}={DEFAULTS[option]}" for option in swept)
         chosen = chosen if like is None else like.chosen
         run = Run(folder, (*run.overrides, *chosen.split()))
@@ -321,7 +333,7 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         tuning_set=row.tuning_set,
         features=row.features,
         language_models=row.language_models,
-        training_sentences=training_sentences(row.tuning_set, options.train_sentences, corpus),
+        training_sentences=training_sentences(row.tuning_set, part, corpus),
         seed=seed,
         chosen=chosen,
         points=points,
@@ -387,40 +399,62 @@ def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
     }
 
 
-def results_of(folder: Path) -> dict[str, list[Result]]:
-    """Return what is done of each row in a corpus's folder, in the order of the table."""
+def results_of(folder: Path) -> dict[Key, tuple[Result, Path]]:
+    """Return what is done in a corpus's folder, and where it is, in the order of the table.
+
+    Where a part of the training data had no folder of its own, it is found, too; one that has is
+    taken first.
+    """
     found = {}
     for key in ROWS:
-        folders = [folder / key, *folder.glob(f"{key}-seed*")]
-        done = [result for path in folders if (result := Result.load(path)) is not None]
-        if done:
-            found[key] = sorted(done, key=lambda result: result.seed)
-    return found
+        name = re.compile(rf"{key}(-\d+)?(-seed\d+)?")
+        for path in sorted(folder.glob(f"{key}*"), key=lambda path: len(path.name)):
+            result = Result.load(path) if name.fullmatch(path.name) else None
+            if result is not None:
+                found[Key.of(result)] = result, path
+    return {key: found[key] for key in in_order(found)}
+
+
+def in_order(keys: Iterable[Key]) -> list[Key]:
+    """Return keys in the order of the table: more training sentences come first."""
+    rows = list(ROWS)
+    known = [key for key in keys if key.row in ROWS]
+    return sorted(known, key=lambda k: (rows.index(k.row), -k.training_sentences, k.seed))
 
 
 def compare_rows(corpus: Corpus, folder: Path) -> None:
-    """Compare rows with the baseline of the same seed, where that is still to do.
+    """Compare rows with the baseline of the same seed and options, where that is still to do.
 
-    Rows whose translations are gone have no p-value then.
+    Rows whose translations are gone have no p-value then, and neither have those without a
+    baseline.
     """
-    rows = results_of(folder)
-    for baseline in rows.pop(BASELINE, []):
-        base = place(folder, BASELINE, baseline.seed)
+    done = results_of(folder)
+    baselines = {key.seed: found for key, found in done.items() if key.row == BASELINE}
+    for key, (result, own) in done.items():
+        if key.row == BASELINE:
+            continue
+        baseline, base = baselines.get(key.seed, (None, own))
+        if baseline is None and result.p_test is not None:
+            # Compared with one that is not there any more.
+            continue
+        if baseline is None or shared(baseline.overrides) != shared(result.overrides):
+            if result.significance != NOT_COMPARED:
+                void(result)
+                result.save(own)
+            continue
         scores = [baseline.devtest, baseline.test]
-        for result in (r for done in rows.values() for r in done if r.seed == baseline.seed):
-            if result.compared == scores and result.significance == SIGNIFICANCE:
-                continue
-            own = place(folder, result.row, result.seed)
-            files = [(base / file, own / file) for file in (DEVTEST, TEST)]
-            if all(path.is_file() for pair in files for path in pair):
-                result.p_devtest = corpus.p_value("devtest", *files[0])
-                result.p_test = corpus.p_value("test", *files[1])
-                result.significance = SIGNIFICANCE
-            else:
-                result.p_devtest = result.p_test = None
-                result.significance = NOT_AGAIN
-            result.compared = scores
-            result.save(own)
+        if result.compared == scores and result.significance == SIGNIFICANCE:
+            continue
+        files = [(base / file, own / file) for file in (DEVTEST, TEST)]
+        if all(path.is_file() for pair in files for path in pair):
+            result.p_devtest = corpus.p_value("devtest", *files[0])
+            result.p_test = corpus.p_value("test", *files[1])
+            result.significance = SIGNIFICANCE
+        else:
+            result.p_devtest = result.p_test = None
+            result.significance = NOT_AGAIN
+        result.compared = scores
+        result.save(own)
 
 
 def write_tables(folder: Path, output: Path) -> None:
@@ -428,46 +462,53 @@ def write_tables(folder: Path, output: Path) -> None:
 
     Rows that the folder has from before, and that were not done again, stay.
     """
-    sections, of_all_seeds = [], []
+    sections, everything = [], []
     diagnoses: dict[str, list[dict[str, list[float]]]] = {}
     for name, about in CORPORA.items():
-        rows = with_kept(results_of(folder / name), output, name)
-        if rows:
-            firsts = [done[0] for done in rows.values()]
-            more = [*tables.over_seeds(rows, BASELINE), *_missing(rows)]
-            sections.append(Section(name, about, firsts, more))
-            everything = [result for done in rows.values() for result in done]
-            of_all_seeds.append(Section(name, about, everything))
-            for result in everything:
-                found = read_diagnosis(place(folder / name, result.row, result.seed))
-                if found:
-                    said = f"{name}: {tables.name(result)}"
-                    diagnoses.setdefault(said, []).append(found)
+        done = results_of(folder / name)
+        results = with_kept({key: result for key, (result, _) in done.items()}, output, name)
+        if not results:
+            continue
+        groups = groups_of(results, BASELINE)
+        more = [*tables.over_seeds(groups, BASELINE), *_missing(results)]
+        sections.append(Section(name, about, [labelled(group)[0] for group in groups], more))
+        everything.append(Section(name, about, results))
+        sizes = tables.several_sizes(results)
+        for result in (result for group in groups for result in labelled(group)):
+            at = done.get(Key.of(result))
+            if at and (found := read_diagnosis(at[1])):
+                said = f"{name}: {tables.name(result, sizes)}"
+                diagnoses.setdefault(said, []).append(found)
     if not sections:
         return
     published = {key: row.published for key, row in ROWS.items() if row.published is not None}
     text = tables.markdown(TITLE, NOTES, sections, published, BASELINE)
     with atomic_writer(output / "table.md") as file:
         file.write(text)
-    tables.write_csv(output / CSV, of_all_seeds)
+    tables.write_csv(output / CSV, everything)
     tables.plot(output / "bleu-by-features.png", sections)
     if diagnoses:
         plot_diagnosis(output / "chance-in-groups.png", diagnoses)
 
 
-def with_kept(
-    rows: Mapping[str, Sequence[Result]], output: Path, name: str
-) -> dict[str, list[Result]]:
-    """Return rows with the published ones that were not done again, in the order of the table."""
-    done = {(result.row, result.seed): result for seeds in rows.values() for result in seeds}
-    found = merged_with_p(done, output / CSV, Result, name, lambda row: BASELINE)
-    rows = {row: [found[key] for key in sorted(found) if key[0] == row] for row in ROWS}
-    return {row: seeds for row, seeds in rows.items() if seeds}
+def with_kept(done: Mapping[Key, Result], output: Path, name: str) -> list[Result]:
+    """Return results and the published ones that were not done again, in the order of the table.
+
+    Those have no p-value any more where the baseline has other scores now, or other options.
+    """
+    found, _, changed = merged_by(Key.of, done, output / CSV, Result, name)
+    baselines = {key.seed: key for key in found if key.row == BASELINE}
+    for key in found.keys() - done.keys():
+        beside = baselines.get(key.seed, key)
+        alike = shared(found[beside].overrides) == shared(found[key].overrides)
+        if key.row != BASELINE and (beside in changed or not alike):
+            void(found[key])
+    return [found[key] for key in in_order(found)]
 
 
-def _missing(rows: Mapping[str, Sequence[Result]]) -> list[str]:
+def _missing(results: Sequence[Result]) -> list[str]:
     """Return which rows have not been run, as lines of Markdown."""
-    left = [key for key in ROWS if key not in rows]
+    left = sorted(ROWS.keys() - {result.row for result in results}, key=list(ROWS).index)
     return [f"Not run: {', '.join(f'`{key}`' for key in left)}.", ""] if left else []
 
 
@@ -509,7 +550,12 @@ def forecasts(
                 iterations *= not tried or options.sweep_iterations is not None
                 iterations += tried * (options.sweep_iterations or most_iterations(row, options))
                 hours = forecast.hours(measured, name, known, sentences, iterations, dev)
-                done = Result.load(place(options.folder / name, key, seed)) is not None
+                done = (
+                    Result.load(
+                        place(options.folder / name, key, seed, part_of(name, row, options))
+                    )
+                    is not None
+                )
                 yield f"{name}/{key}" + (f", seed {seed}" if seed != 1 else ""), done, hours
 
 
@@ -648,7 +694,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
             result = do_row(key, corpus, name, seed, options)
             if result is None:
                 failed.append(f"{name}/{key}, seed {seed}")
-                log = place(options.folder / name, key, seed) / LOG
+                part = part_of(name, ROWS[key], options)
+                log = place(options.folder / name, key, seed, part) / LOG
                 print(f"  failed; see {log}", flush=True)
                 continue
             compare_rows(corpus, options.folder / name)

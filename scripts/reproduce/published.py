@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import tables
+from tables import NOT_COMPARED
 
 from torchtune_smt.core.errors import InputError
 
-NOT_COMPARED: Final = "not compared"
-
 Kind = TypeVar("Kind", bound=tables.Result)
+Id = TypeVar("Id", bound=Hashable)
 
 
 def read_results(path: Path, kind: type[Kind]) -> list[Kind]:
@@ -44,25 +44,25 @@ def read_results(path: Path, kind: type[Kind]) -> list[Kind]:
     return found
 
 
-class Merged(NamedTuple, Generic[Kind]):
-    """Results of a corpus, by row and seed, with the published ones that were not done again.
+class Merged(NamedTuple, Generic[Id, Kind]):
+    """Results of a corpus, by what they are called, with the published ones not done again.
 
     Attributes
     ----------
-    results, before : dict of (str, int) to Result
+    results, before : dict of Id to Result
         All, and those that are published.
-    changed : set of (str, int)
+    changed : set of Id
         Those that were done again and have other scores now: comparisons with them are void.
     """
 
-    results: dict[tuple[str, int], Kind]
-    before: dict[tuple[str, int], Kind]
-    changed: set[tuple[str, int]]
+    results: dict[Id, Kind]
+    before: dict[Id, Kind]
+    changed: set[Id]
 
 
 def merged(
     done: Mapping[tuple[str, int], Kind], path: Path, kind: type[Kind], corpus: str
-) -> Merged[Kind]:
+) -> Merged[tuple[str, int], Kind]:
     """Return results of a corpus with the published ones that were not done again.
 
     Parameters
@@ -72,7 +72,25 @@ def merged(
     path : path
         The published table; it need not be there.
     """
-    before = {(r.row, r.seed): r for r in read_results(path, kind) if r.corpus == corpus}
+    return merged_by(lambda result: (result.row, result.seed), done, path, kind, corpus)
+
+
+def merged_by(
+    identify: Callable[[Kind], Id],
+    done: Mapping[Id, Kind],
+    path: Path,
+    kind: type[Kind],
+    corpus: str,
+) -> Merged[Id, Kind]:
+    """Return what `merged` does, where results are told apart by more than row and seed.
+
+    Parameters
+    ----------
+    identify : callable
+        Returns what a result is called; one that is done again replaces the published one that is
+        called so.
+    """
+    before = {identify(r): r for r in read_results(path, kind) if r.corpus == corpus}
     changed = {key for key in done.keys() & before.keys() if _bleu(done[key]) != _bleu(before[key])}
     return Merged(before | dict(done), before, changed)
 
@@ -96,10 +114,14 @@ def merged_with_p(
     found, _, changed = merged(done, path, kind, corpus)
     for row, seed in found.keys() - done.keys():
         if (baseline_of(row), seed) in changed:
-            result = found[row, seed]
-            result.p_devtest = result.p_test = None
-            result.significance = NOT_COMPARED
+            void(found[row, seed])
     return found
+
+
+def void(result: tables.Result) -> None:
+    """Take the p-values of a result away, and say that it was not compared."""
+    result.p_devtest = result.p_test = None
+    result.significance = NOT_COMPARED
 
 
 def _bleu(result: tables.Result) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from torchtune_smt.evaluation.significance import runs_test
 
 RESULT = "result.json"
 SIGNIFICANT = 0.05
+NOT_COMPARED = "not compared"
 
 
 @dataclass
@@ -131,6 +132,22 @@ class Published(NamedTuple):
     minutes: int
 
 
+class Group(NamedTuple):
+    """Results that differ in nothing but the seed.
+
+    Attributes
+    ----------
+    label : str
+        Options that tell it apart from others of the table, in words; empty where none do.
+    results, baseline : sequence of Result
+        Its own, and those of the baseline that they may be compared with; none: there are none.
+    """
+
+    label: str
+    results: Sequence[Result]
+    baseline: Sequence[Result]
+
+
 class Section(NamedTuple):
     """The rows of one corpus.
 
@@ -238,20 +255,23 @@ def _main_table(results: Sequence[Result], baseline: str) -> list[str]:
     return [*lines, ""]
 
 
-def over_seeds(rows: Mapping[str, Sequence[Result]], baseline: str) -> list[str]:
-    """Return the means of rows that have several seeds, as lines of Markdown; none without any.
+def over_seeds(groups: Sequence[Group], baseline: str) -> list[str]:
+    """Return the means of results that have several seeds, as lines of Markdown; none without any.
 
     p is that of the difference of two ways to tune from the baseline's, over runs
-    (`torchtune_smt.evaluation.significance.runs_test`).
+    (`torchtune_smt.evaluation.significance.runs_test`); `NOT_COMPARED` where the baseline has no
+    several seeds with the same options.
 
     Parameters
     ----------
-    rows : mapping of str to sequence of Result
-        Those of each row, a seed each.
+    groups : sequence of Group
+    baseline : str
+        The row that others are compared with.
     """
-    several = {key: done for key, done in rows.items() if len(done) > 1}
+    several = [group for group in groups if len(group.results) > 1]
     if not several:
         return []
+    sizes = several_sizes([result for group in groups for result in group.results])
     lines = [
         "Mean and standard deviation over seeds; p: of the difference of the means from the "
         "baseline's, by exchanging runs:",
@@ -259,17 +279,21 @@ def over_seeds(rows: Mapping[str, Sequence[Result]], baseline: str) -> list[str]
         "| row | seeds | BLEU dev | BLEU devtest | p | BLEU test | p |",
         "|---|---|---|---|---|---|---|",
     ]
-    for key, done in several.items():
-        cells = [name(done[0]), ", ".join(str(result.seed) for result in done)]
+    for group in several:
+        called = ", ".join(filter(None, (name(group.results[0], sizes), group.label)))
+        cells = [called, ", ".join(str(result.seed) for result in group.results)]
         for one in ("dev", "devtest", "test"):
-            own = [getattr(result, one) for result in done]
+            own = [getattr(result, one) for result in group.results]
             cells.append(spread_cell(own))
             if one == "dev":
                 continue
-            if key == baseline or baseline not in several:
-                cells.append("baseline" if key == baseline else "")
+            if group.results[0].row == baseline:
+                cells.append("baseline")
                 continue
-            theirs = [getattr(result, one) for result in several[baseline]]
+            if len(group.baseline) < 2:
+                cells.append(NOT_COMPARED)
+                continue
+            theirs = [getattr(result, one) for result in group.baseline]
             p = runs_test(np.array(theirs), np.array(own), SAMPLES, SEED).value
             cells.append(f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}")
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
@@ -299,6 +323,7 @@ def p_cell(p: float | None, result: Result, baseline: str) -> str:
 def _points(results: Sequence[Result]) -> list[str]:
     """Return the values that an option was chosen from."""
     swept = [result for result in results if result.points]
+    sizes = several_sizes(results)
     if not swept:
         return []
     lines = [
@@ -312,7 +337,7 @@ def _points(results: Sequence[Result]) -> list[str]:
         for point in result.points:
             taken = " *" if point["option"] in result.chosen.split() else ""
             lines.append(
-                f"| {name(result)} | `{point['option']}`{taken} "
+                f"| {name(result, sizes)} | `{point['option']}`{taken} "
                 f"| {point['dev']:.2f} | {point['devtest']:.2f} | {point['active']:,} "
                 f"| {point['minutes']:.1f} | {point['cpu_minutes']:.1f} |"
             )
@@ -325,7 +350,9 @@ def _published_table(sections: Sequence[Section], published: Mapping[str, Publis
         "| row | active | reused | BLEU devtest | BLEU test | minutes |",
         "|---|---|---|---|---|---|",
     ]
-    names = {r.row: name(r) for section in sections for r in section.results}
+    names: dict[str, str] = {}
+    for result in (result for section in sections for result in section.results):
+        names.setdefault(result.row, name(result))
     for row, p in published.items():
         if row in names:
             lines.append(
@@ -335,12 +362,18 @@ def _published_table(sections: Sequence[Section], published: Mapping[str, Publis
     return lines
 
 
-def name(result: Result) -> str:
-    """Return a row's name in one line."""
-    parts = [result.method, result.tuning_set, result.features]
+def name(result: Result, sizes: bool = False) -> str:
+    """Return a row's name in one line, with the number of training sentences if `sizes`."""
+    parts = [result.method, tuning_set(result) if sizes else result.tuning_set, result.features]
     if result.language_models:
         parts.append(f"lm={result.language_models}")
     return " ".join(part for part in parts if part)
+
+
+def several_sizes(results: Sequence[Result]) -> bool:
+    """Return whether a row is there with more than one number of training sentences."""
+    rows = {(result.row, result.training_sentences) for result in results}
+    return len(rows) > len({row for row, _ in rows})
 
 
 def write_csv(path: Path, sections: Sequence[Section]) -> None:
@@ -377,6 +410,8 @@ def plot(path: Path, sections: Sequence[Section]) -> None:
     # A row looks the same in all panels.
     rows = list(dict.fromkeys(name(result) for section in sections for result in section.results))
     for section, axis in zip(sections, axes[0], strict=True):
+        sizes = several_sizes(section.results)
+        most = max(result.training_sentences for result in section.results)
         for result in section.results:
             r = rows.index(name(result))
             axis.plot(
@@ -387,7 +422,9 @@ def plot(path: Path, sections: Sequence[Section]) -> None:
                 marker="os^DvPX"[r % 7],
                 markerfacecolor="none" if result.language_models == "full" else None,
                 color=f"C{r % 10}",
-                label=name(result),
+                # Smaller where it has less training data.
+                markersize=4 if sizes and 0 < result.training_sentences < most else 6,
+                label=name(result, sizes),
             )
         axis.set_xscale("log")
         axis.set_xlabel("active features (groups, for OSCAR)")
