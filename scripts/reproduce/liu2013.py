@@ -120,7 +120,6 @@ STRENGTH: Final = "regularizer.strength"
 RATE: Final = "optimizer.lr"
 LAMBDA2: Final = "regularizer.lambda2"
 FRACTION: Final = "regularizer.fraction"
-# Where they are not chosen on devtest; λ2 is the paper's.
 # What --sweep tries, by the option that says it.
 GRIDS: Final = {
     "strengths": (1e-5, 1e-4, 1e-3),
@@ -128,6 +127,7 @@ GRIDS: Final = {
     "lambda2s": (3e-10, 3e-9, 3e-8),
     "fractions": (0.02, 0.1, 0.5),
 }
+# Where they are not chosen on devtest; λ2 is the paper's.
 DEFAULTS: Final = {STRENGTH: "1e-4", RATE: "0.01", LAMBDA2: "3e-8", FRACTION: "0.1"}
 
 
