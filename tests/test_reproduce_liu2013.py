@@ -754,7 +754,9 @@ def test_rows_of_another_seed_take_over_what_was_chosen(
     found: list[Run] = []
     monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
     chosen = options(tmp_path, "--sweep", "--seeds", "1", "2", "--train-sentences", "0")
-    result("oscar", chosen="regularizer.lambda2=3e-09").save(tmp_path / "multi30k" / "oscar")
+    of_all = list(liu2013.corpus_overrides("multi30k", chosen))
+    first = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
+    first.save(tmp_path / "multi30k" / "oscar")
     for key in ("oscar", "random_pairs", "clusters"):
         liu2013.do_row(key, FakeCorpus(), "multi30k", 2, chosen)  # type: ignore[arg-type]
     assert [run.folder.name for run in found] == [
@@ -765,6 +767,71 @@ def test_rows_of_another_seed_take_over_what_was_chosen(
     assert [run.overrides[-1] for run in found[:2]] == ["regularizer.lambda2=3e-09"] * 2
     assert not [o for o in found[2].overrides if o.startswith("regularizer.")]
     assert all("seed=2" in run.overrides for run in found)
+
+
+def test_what_is_to_be_taken_over_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Run] = []
+    monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
+    given = ["--sweep", "--seeds", "1", "2", "--set", "decoder.pop_limit=30"]
+
+    def refused(key: str, seed: int, *arguments: str) -> None:
+        chosen = options(tmp_path, *given, *arguments)
+        cure = "takes over what oscar chooses with seed 1, .*: run --rows oscar too"
+        with pytest.raises(InputError, match=cure):
+            liu2013.do_row(key, FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
+
+    refused("oscar_single", 1)
+    refused("oscar", 2)
+    # Neither other options nor another part of the data will do.
+    of_all = list(liu2013.corpus_overrides("multi30k", options(tmp_path, *given)))
+    there = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
+    there.save(tmp_path / "multi30k" / "oscar-2000")
+    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
+    refused("oscar_single", 1, "--train-sentences", "5000")
+    assert not found
+    chosen = options(tmp_path, *given, "--set", "decoder.pop_limit=30", "decoder.keep_mb=3")
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)  # type: ignore[arg-type]
+    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
+    assert capsys.readouterr().out == ""
+    # Without --sweep there is a default, and it is said.
+    plain = options(tmp_path, "--train-sentences", "0")
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]
+    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-8"
+    assert capsys.readouterr().out == "  regularizer.lambda2=3e-8, by default\n"
+
+
+def test_rows_that_others_take_over_come_first() -> None:
+    keys = ["oscar_single", "l1_train_id_full", "pro_dev", "oscar", "oscar_shuffled"]
+    assert liu2013.in_turn(keys) == [
+        *("oscar", "oscar_single", "l1_train_id_full", "pro_dev", "oscar_shuffled"),
+    ]
+
+
+def test_a_row_that_is_refused_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+
+    def do_row(key: str, *_: object) -> Result:
+        done.append(key)
+        if key == "mert_dev":
+            raise InputError("was run with other options")
+        return result(key, corpus="example")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(liu2013, "do_row", do_row)
+    monkeypatch.setattr(liu2013, "Corpus", lambda overrides, small: FakeCorpus())
+    given = liu2013.parse(
+        ["--small", "--rows", "mert_dev", "pro_dev", "--folder", str(tmp_path / "out")]
+    )
+    assert command_line.ended(lambda: liu2013.do_rows(given)) == 1
+    assert done == ["mert_dev", "pro_dev"]
+    out, err = capsys.readouterr()
+    assert "mert_dev, seed 1\n  failed; was run with other options\n" in out
+    assert "devtest 30.12, test 40.50" in out
+    assert err == "error: rows that failed: example/mert_dev, seed 1\n"
 
 
 def test_rows_without_translations_say_so(tmp_path: Path) -> None:

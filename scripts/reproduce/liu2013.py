@@ -43,6 +43,7 @@ from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
 from tables import NOT_COMPARED, Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 
 BASELINE: Final = "pro_dev"
@@ -298,25 +299,26 @@ def place(folder: Path, key: str, seed: int, part: int = 0) -> Path:
 
 
 def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> Result | None:
-    """Tune a row, or what is left of it, and try its weights; None if tuning failed."""
+    """Tune a row, or what is left of it, and try its weights; None if tuning failed.
+
+    Raises
+    ------
+    InputError
+        Its folder has a run with other options, or what it takes over is not there.
+    """
     row = ROWS[key]
-    of_corpus, first = options.folder / name, options.seeds[0]
     part = part_of(name, row, options)
-    folder = place(of_corpus, key, seed, part)
+    folder = place(options.folder / name, key, seed, part)
     before = Result.load(folder)
     run = Run(folder, row_overrides(name, row, seed, options))
     points: list[dict[str, Any]] = []
-    chosen = ""
-    if row.swept and options.grids and seed == first:
+    if sweeps(row, seed, options):
         found = choose(row, corpus, run, options)
         if found is None:
             return None
         points, chosen, run = found
-    elif swept := (ROWS[row.like] if row.like else row).swept:
-        other = row.like or (key if seed != first else "")
-        like = Result.load(place(of_corpus, other, first, part)) if other else None
-        chosen = " ".join(f"{option}={DEFAULTS[option]}" for option in swept)
-        chosen = chosen if like is None else like.chosen
+    else:
+        chosen = taken_over(key, name, seed, options)
         run = Run(folder, (*run.overrides, *chosen.split()))
     if not complete(run):
         return None
@@ -343,6 +345,52 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
     result.save(folder)
     return result
+
+
+def sweeps(row: Row, seed: int, options: Options) -> bool:
+    """Return whether a row chooses options itself."""
+    return bool(row.swept and options.grids and seed == options.seeds[0])
+
+
+def taken_over(key: str, name: str, seed: int, options: Options) -> str:
+    """Return the values of options that a row has and does not choose, as `Result.chosen` does.
+
+    They are what another row, or this one with the first seed, has chosen, and without --sweep the
+    default ones if it has not been done.
+
+    Raises
+    ------
+    InputError
+        With --sweep it has not been done.
+    """
+    row, first = ROWS[key], options.seeds[0]
+    other = row.like or key
+    swept = ROWS[other].swept
+    if not swept:
+        return ""
+    part = part_of(name, ROWS[other], options)
+    like = None
+    if other != key or seed != first:
+        like = Result.load(place(options.folder / name, other, first, part))
+    # What was chosen with other options for all rows says nothing here.
+    if like is not None and shared(like.overrides) == shared(corpus_overrides(name, options)):
+        return like.chosen
+    if options.grids:
+        raise InputError(
+            f"takes over what {other} chooses with seed {first}, and that has not been done "
+            f"there with these options: run --rows {other} too"
+        )
+    chosen = " ".join(f"{option}={DEFAULTS[option]}" for option in swept)
+    print(f"  {chosen}, by default", flush=True)
+    return chosen
+
+
+def in_turn(keys: Sequence[str]) -> list[str]:
+    """Return rows in the order in which they are done: those that others take over come first."""
+    ordered: list[str] = []
+    for key in keys:
+        ordered += [one for one in (ROWS[key].like, key) if one in keys and one not in ordered]
+    return ordered
 
 
 def choose(
@@ -679,7 +727,7 @@ def do_rows(given: argparse.Namespace) -> list[str]:
     publish = None if given.publish is None else given.publish.resolve()
     # Models of the repository are found, and built, there.
     os.chdir(REPOSITORY)
-    keys = given.rows or sorted(ROWS, key=lambda key: key != BASELINE)
+    keys = in_turn(given.rows or sorted(ROWS, key=lambda key: key != BASELINE))
     names = chosen_corpora(given)
     if given.forecast:
         rows = forecasts(keys, names, options)
@@ -691,12 +739,15 @@ def do_rows(given: argparse.Namespace) -> list[str]:
         # Seed by seed, so that rows can be compared before all seeds are done.
         for seed, key in product(options.seeds, keys):
             print(f"{name}: {key}, seed {seed}", flush=True)
-            result = do_row(key, corpus, name, seed, options)
+            part = part_of(name, ROWS[key], options)
+            why = f"see {place(options.folder / name, key, seed, part) / LOG}"
+            try:
+                result = do_row(key, corpus, name, seed, options)
+            except InputError as error:
+                result, why = None, str(error)
             if result is None:
                 failed.append(f"{name}/{key}, seed {seed}")
-                part = part_of(name, ROWS[key], options)
-                log = place(options.folder / name, key, seed, part) / LOG
-                print(f"  failed; see {log}", flush=True)
+                print(f"  failed; {why}", flush=True)
                 continue
             compare_rows(corpus, options.folder / name)
             write_tables(options.folder, options.folder)
