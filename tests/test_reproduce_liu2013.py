@@ -393,8 +393,9 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path, capsys: pytest.CaptureFi
     assert hours(measured, "fisher", "pro_dev", 6000, 15) == pytest.approx(0.5)
     assert hours(measured, "multi30k", "oscar", 2000, 10) is None
     (tmp_path / "multi30k" / "pro_dev").mkdir(parents=True)
-    result("pro_dev").save(tmp_path / "multi30k" / "pro_dev")
     chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--train-sentences", "0")
+    overrides = list(liu2013.row_overrides("multi30k", liu2013.ROWS["pro_dev"], 1, chosen))
+    result("pro_dev", overrides=overrides).save(tmp_path / "multi30k" / "pro_dev")
     rows = liu2013.forecasts(["pro_dev", "oscar", "oscar_minimum"], ["multi30k"], chosen)
     print_hours(rows, Path("table.csv"))
     lines = capsys.readouterr().out.splitlines()
@@ -416,6 +417,35 @@ def test_a_forecast_of_what_is_not_done(tmp_path: Path, capsys: pytest.CaptureFi
     assert found[0][2] == pytest.approx(measured["multi30k", "l1_train_id"].cpu_minutes * 27 / 60)
     assert found[1][2] == pytest.approx(measured["multi30k", "l1_train_id"].cpu_minutes * 15 / 60)
     assert "CPU hours at most" in lines[3]
+
+
+def test_done_is_what_would_be_run_now(tmp_path: Path) -> None:
+    def done(*arguments: str) -> set[tuple[str, int]]:
+        given = options(tmp_path, "--seeds", "1", "2", "--train-sentences", "0", *arguments)
+        rows = [(key, seed) for key in ("pro_dev", "oscar", "oscar_single") for seed in (1, 2)]
+        return {one for one in rows if liu2013.is_done(one[0], "fisher", one[1], given)}
+
+    def save(key: str, seed: int, chosen: str, **more: object) -> None:
+        given = options(tmp_path, "--train-sentences", "0")
+        overrides = liu2013.row_overrides("fisher", liu2013.ROWS[key], seed, given)
+        values = {"overrides": [*overrides, *chosen.split()], "chosen": chosen, "seed": seed}
+        result(key, **values | more).save(liu2013.place(tmp_path / "fisher", key, seed))
+
+    default, best = "regularizer.lambda2=3e-8", "regularizer.lambda2=3e-09"
+    save("pro_dev", 1, "")
+    save("oscar", 1, default)
+    save("oscar_single", 1, default)
+    save("oscar_single", 2, best)
+    first = {("pro_dev", 1), ("oscar", 1), ("oscar_single", 1)}
+    assert done() == first
+    assert done("--set", "decoder.pop_limit=30") == done("--iterations", "7") == set()
+    assert done("--train-sentences", "5000") == {("pro_dev", 1)}
+    # With --sweep it has to have been chosen from these values.
+    sweep = ["--sweep", "--lambda2s", "3e-9", "3e-8"]
+    assert done(*sweep) == first - {("oscar", 1)}
+    save("oscar", 1, best, points=POINTS)
+    assert done(*sweep) == {("pro_dev", 1), ("oscar", 1), ("oscar_single", 2)}
+    assert ("oscar", 1) not in done("--sweep")
 
 
 def result(row: str, **changes: object) -> Result:
@@ -603,6 +633,8 @@ def test_seeds_have_rows_of_their_own_and_one_mean(tmp_path: Path) -> None:
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 7
     assert "Not run: `pro_train`," in text
+    assert "\n\nSeeds that were not run: `mert_dev` (2, 3).\n" in text
+    assert "\n\nNothing has been run of fisher.\n\n## multi30k\n" in text
 
 
 def test_rows_of_a_part_of_the_data_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -670,6 +702,20 @@ def test_results_of_different_experiments_have_no_common_mean(tmp_path: Path) ->
     assert all(any(line.startswith(begin) for line in lines) for begin in begins)
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 10
+    pair = result("random_pairs", training_sentences=5000, seed=2)
+    pair.save(folder / "random_pairs-5000-seed2")
+    result("oscar_ten", training_sentences=29_000).save(tmp_path / "example" / "oscar_ten")
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert (
+        "Seeds that were not run: `random_pairs`, 29,000 training sentences (1); `random_pairs`, "
+        "5,000 training sentences (1, 3)."
+    ) in text
+    # What only the example has is no experiment.
+    (tmp_path / "multi30k").rename(tmp_path / "away")
+    (tmp_path / "out" / "table.csv").unlink()
+    liu2013.write_tables(tmp_path, tmp_path / "out")
+    assert "Nothing has been run" not in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_rows_are_compared_with_the_baseline_that_has_their_options(tmp_path: Path) -> None:

@@ -363,26 +363,37 @@ def taken_over(key: str, name: str, seed: int, options: Options) -> str:
     InputError
         With --sweep it has not been done.
     """
+    found = chosen_before(key, name, seed, options)
+    if found is not None:
+        return found
+    if options.grids:
+        other = ROWS[key].like or key
+        raise InputError(
+            f"takes over what {other} chooses with seed {options.seeds[0]}, and that has not been "
+            f"done there with these options: run --rows {other} too"
+        )
+    print(f"  {defaults(key)}, by default", flush=True)
+    return defaults(key)
+
+
+def chosen_before(key: str, name: str, seed: int, options: Options) -> str | None:
+    """Return the values that `taken_over` does; None if they have not been chosen yet."""
     row, first = ROWS[key], options.seeds[0]
     other = row.like or key
-    swept = ROWS[other].swept
-    if not swept:
+    if not ROWS[other].swept:
         return ""
+    if other == key and seed == first:
+        return None
     part = part_of(name, ROWS[other], options)
-    like = None
-    if other != key or seed != first:
-        like = Result.load(place(options.folder / name, other, first, part))
+    like = Result.load(place(options.folder / name, other, first, part))
     # What was chosen with other options for all rows says nothing here.
-    if like is not None and shared(like.overrides) == shared(corpus_overrides(name, options)):
-        return like.chosen
-    if options.grids:
-        raise InputError(
-            f"takes over what {other} chooses with seed {first}, and that has not been done "
-            f"there with these options: run --rows {other} too"
-        )
-    chosen = " ".join(f"{option}={DEFAULTS[option]}" for option in swept)
-    print(f"  {chosen}, by default", flush=True)
-    return chosen
+    alike = shared(corpus_overrides(name, options))
+    return None if like is None or shared(like.overrides) != alike else like.chosen
+
+
+def defaults(key: str) -> str:
+    """Return the values of options that a row, or the one that it is like, has by default."""
+    return " ".join(f"{option}={DEFAULTS[option]}" for option in ROWS[ROWS[key].like or key].swept)
 
 
 def in_turn(keys: Sequence[str]) -> list[str]:
@@ -530,7 +541,7 @@ def write_tables(folder: Path, output: Path) -> None:
     if not sections:
         return
     published = {key: row.published for key, row in ROWS.items() if row.published is not None}
-    text = tables.markdown(TITLE, NOTES, sections, published, BASELINE)
+    text = tables.markdown(TITLE, [*NOTES, *not_begun(sections)], sections, published, BASELINE)
     with atomic_writer(output / "table.md") as file:
         file.write(text)
     tables.write_csv(output / CSV, everything)
@@ -555,9 +566,35 @@ def with_kept(done: Mapping[Key, Result], output: Path, name: str) -> list[Resul
 
 
 def _missing(results: Sequence[Result]) -> list[str]:
-    """Return which rows have not been run, as lines of Markdown."""
-    left = sorted(ROWS.keys() - {result.row for result in results}, key=list(ROWS).index)
-    return [f"Not run: {', '.join(f'`{key}`' for key in left)}.", ""] if left else []
+    """Return which rows have not been run, and which of their seeds, as lines of Markdown."""
+    known = {result.row for result in results}
+    lines = []
+    if left := [key for key in ROWS if key not in known]:
+        lines += [f"Not run: {', '.join(f'`{key}`' for key in left)}.", ""]
+    if seeds := [said for key in ROWS if key in known for said in _missing_seeds(key, results)]:
+        lines += [f"Seeds that were not run: {'; '.join(seeds)}.", ""]
+    return lines
+
+
+def _missing_seeds(key: str, results: Sequence[Result]) -> Iterator[str]:
+    """Yield which seeds a row does not have, but others, with the same sentences if it has any."""
+    of_train = [result for result in results if "train" in ROWS[result.row].tuning_set]
+    sizes = sorted({result.training_sentences for result in of_train}, reverse=True)
+    on_train = "train" in ROWS[key].tuning_set
+    for size in sizes if on_train else [0]:
+        beside = [r for r in of_train if r.training_sentences == size] if on_train else results
+        own = {result.seed for result in beside if result.row == key}
+        left = sorted({result.seed for result in beside} - own)
+        of_size = f", {size:,} training sentences" if on_train and len(sizes) > 1 else ""
+        if left:
+            yield f"`{key}`{of_size} ({', '.join(map(str, left))})"
+
+
+def not_begun(sections: Sequence[Section]) -> list[str]:
+    """Return which corpora have no row, as a note; the example is none of the experiments."""
+    there = {section.corpus for section in sections}
+    left = [] if there == {"example"} else sorted({"multi30k", "fisher"} - there)
+    return [f"Nothing has been run of {name}." for name in left]
 
 
 def dev_iterations(overrides: Sequence[str]) -> int:
@@ -569,6 +606,26 @@ def dev_iterations(overrides: Sequence[str]) -> int:
         return int("tuner.tune_on=train" in overrides)
     given = [o.partition("=")[2] for o in overrides if o.startswith("tuner.dev.iterations=")]
     return int(given[-1]) if given else DEV_ITERATIONS
+
+
+def is_done(key: str, name: str, seed: int, options: Options) -> bool:
+    """Return whether there is a result of what would be run now, for a row."""
+    row = ROWS[key]
+    folder = place(options.folder / name, key, seed, part_of(name, row, options))
+    result = Result.load(folder)
+    if result is None:
+        return False
+    if sweeps(row, seed, options):
+        chosen: str | None = result.chosen
+        values = [(option, value) for option in row.swept for value in options.grids[option]]
+        if [point["option"] for point in result.points] != [f"{o}={float(v)}" for o, v in values]:
+            return False
+    else:
+        chosen = chosen_before(key, name, seed, options)
+        if chosen is None and not options.grids:
+            chosen = defaults(key)
+    overrides = row_overrides(name, row, seed, options)
+    return chosen is not None and result.overrides == [*overrides, *chosen.split()]
 
 
 def forecasts(
@@ -598,12 +655,7 @@ def forecasts(
                 iterations *= not tried or options.sweep_iterations is not None
                 iterations += tried * (options.sweep_iterations or most_iterations(row, options))
                 hours = forecast.hours(measured, name, known, sentences, iterations, dev)
-                done = (
-                    Result.load(
-                        place(options.folder / name, key, seed, part_of(name, row, options))
-                    )
-                    is not None
-                )
+                done = is_done(key, name, seed, options)
                 yield f"{name}/{key}" + (f", seed {seed}" if seed != 1 else ""), done, hours
 
 
