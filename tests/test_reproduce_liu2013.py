@@ -31,7 +31,7 @@ import runs
 import tables
 import tuned
 from alike import NOT_COUNTED, settings, shared
-from diagnosis import read_diagnosis
+from diagnosis import TAGS, plot_diagnosis, read_diagnosis
 from forecast import Measured, hours, print_hours, read_measured
 from runs import Run, complete, read_log, sweep
 from tables import Published, Result, Section
@@ -779,19 +779,49 @@ def test_results_of_a_part_that_had_no_folder_of_their_own(tmp_path: Path) -> No
 def test_a_picture_of_the_chance_in_groups(tmp_path: Path) -> None:
     folder = tmp_path / "multi30k" / "oscar"
     result("oscar").save(folder)
-    lines = [{"step": 0}, {"diagnosis/overlap_features": 0.1, "diagnosis/fired_last": 0.9}]
+    lines = [
+        {"step": 0, "bleu/dev": 30.0},
+        {"step": 2000, "diagnosis/overlap_features": 0.1, "diagnosis/fired_last": 0.9},
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = {"diagnosis/overlap_features": [0.1], "diagnosis/fired_last": [0.9]}
+    found = {"diagnosis/overlap_features": {1: 0.1}, "diagnosis/fired_last": {1: 0.9}}
     assert read_diagnosis(folder) == found
     liu2013.write_tables(tmp_path, tmp_path / "out")
     picture = tmp_path / "out" / "chance-in-groups.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    # Groups of the minimum have no order.
+    # The run says nothing.
     (folder / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
     assert read_diagnosis(folder) == read_diagnosis(tmp_path) == {}
     picture.unlink()
     liu2013.write_tables(tmp_path, tmp_path / "out")
     assert not picture.exists()
+
+
+def test_the_picture_has_numbers_at_their_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an iteration without groups, and where nothing is said of the last steps."""
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "close", lambda figure: None)
+    lines: list[dict[str, float]] = [{"step": 0, "bleu/dev": 30.0}]
+    for iteration in range(1, 5):
+        said = {"diagnosis/overlap_features": 0.1 * iteration} if iteration != 3 else {}
+        lines += [{"step": 300 * iteration - 100, **said}]
+        lines += [{"step": 300 * iteration, "bleu/dev": 31.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mixed = read_diagnosis(tmp_path)
+    assert mixed == {"diagnosis/overlap_features": {1: 0.1, 2: 0.2, 4: 0.4}}
+    online = {tag: {2: 0.5} for tag in TAGS}
+    plot_diagnosis(tmp_path / "picture.png", {"mix": [mixed], "online": [online, online]})
+    overlap, last = plt.gcf().axes
+    assert [line.get_xdata().tolist() for line in overlap.lines] == [[1, 2, 3, 4], [2], [2]]
+    np.testing.assert_array_equal(overlap.lines[0].get_ydata(), [0.1, 0.2, np.nan, 0.4])
+    assert [text.get_text() for text in overlap.get_legend().get_texts()] == ["mix", "online"]
+    assert [text.get_text() for text in last.get_legend().get_texts()] == ["online"]
+    assert len(last.lines) == 2
+    monkeypatch.undo()
+    plt.close("all")
 
 
 def test_rows_of_another_seed_take_over_what_was_chosen(

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from torchtune_smt.core.textio import atomic_path, read_lines
 
 METRICS: Final = "metrics.jsonl"
@@ -16,21 +18,29 @@ TAGS: Final = {
 }
 
 
-def read_diagnosis(folder: Path) -> dict[str, list[float]]:
-    """Return what a run of tuner=grouping says of its groups, by tag, a number an iteration.
+def read_diagnosis(folder: Path) -> dict[str, dict[int, float]]:
+    """Return what a run of tuner=grouping says of its groups: by tag, the numbers by iteration.
 
-    Empty where it says nothing: only Algorithm 2 has an order.
+    An iteration without groups says nothing, and of the last steps only Algorithm 2 does. Empty
+    where nothing is said at all.
     """
     path = folder / METRICS
     if not path.is_file():
         return {}
-    entries = [json.loads(line) for line in read_lines(path)]
-    found = {tag: [entry[tag] for entry in entries if tag in entry] for tag in TAGS}
-    return found if all(found.values()) else {}
+    found: dict[str, dict[int, float]] = {}
+    # Steps are sentences; dev is translated before the first iteration and after each.
+    iteration = 0
+    for entry in map(json.loads, read_lines(path)):
+        for tag in TAGS.keys() & entry.keys():
+            found.setdefault(tag, {})[iteration] = entry[tag]
+        iteration += "bleu/dev" in entry
+    return found
 
 
-def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[dict[str, list[float]]]]) -> None:
+def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[dict[str, dict[int, float]]]]) -> None:
     """Draw what is said of groups by iteration: a panel a tag, a colour a row, a line a seed.
+
+    A panel has the rows that say something of its tag; a line ends where an iteration has nothing.
 
     Parameters
     ----------
@@ -45,16 +55,20 @@ def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[dict[str, list[float]
     figure, axes = plt.subplots(1, len(TAGS), figsize=(11.2, 4.2), layout="constrained")
     for axis, (tag, title) in zip(axes, TAGS.items(), strict=True):
         for r, (row, seeds) in enumerate(runs.items()):
-            for s, found in enumerate(seeds):
-                values = found[tag]
-                iterations = range(1, len(values) + 1)
-                axis.plot(iterations, values, f"C{r % 10}.-", label=None if s else row)
+            for found in seeds:
+                if values := found.get(tag):
+                    iterations = range(min(values), max(values) + 1)
+                    shares = [values.get(iteration, np.nan) for iteration in iterations]
+                    named = axis.get_legend_handles_labels()[1]
+                    label = None if row in named else row
+                    axis.plot(iterations, shares, f"C{r % 10}.-", label=label)
         axis.set_ylim(-0.02, 1.02)
         axis.set_xlabel("iteration")
         axis.set_title(title, fontsize="medium")
         axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(fontsize="x-small")
     axes[0].set_ylabel("share")
-    axes[0].legend(fontsize="x-small")
     with atomic_path(path) as beside:
         figure.savefig(beside, format=path.suffix[1:], dpi=110)
     plt.close(figure)

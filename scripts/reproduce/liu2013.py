@@ -522,7 +522,7 @@ def write_tables(folder: Path, output: Path) -> None:
     Rows that the folder has from before, and that were not done again, stay.
     """
     sections, everything = [], []
-    diagnoses: dict[str, list[dict[str, list[float]]]] = {}
+    diagnoses: dict[str, list[dict[str, dict[int, float]]]] = {}
     for name, about in CORPORA.items():
         done = results_of(folder / name)
         results = with_kept({key: result for key, (result, _) in done.items()}, output, name)
