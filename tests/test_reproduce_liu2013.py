@@ -601,10 +601,13 @@ def test_options_are_chosen_one_after_the_other(
     run = Run(tmp_path / "l1_dev_id", liu2013.row_overrides("example", row, 1, chosen))
     found = liu2013.choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
     assert found is not None
-    points, said, last = found
+    points, said, last, _ = found
     assert said == "regularizer.strength=0.0001 optimizer.lr=0.003"
     assert len(points) == 6
     assert last == Run(run.folder, (*run.overrides, *said.split()))
+    # One of the last ones may be made longer.
+    kept = ["tuner.keep_lists=true" in command for command in train.commands]
+    assert kept == [False, True]
     # All values of the second option were tried with the best of the first.
     folder = run.folder / runs.SWEEP / "optimizer.lr"
     record = json.loads((folder / "0.01" / runs.RECORD).read_text())
@@ -828,7 +831,7 @@ def test_rows_of_another_seed_take_over_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Run] = []
-    monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
+    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
     chosen = options(tmp_path, "--sweep", "--seeds", "1", "2", "--train-sentences", "0")
     of_all = list(liu2013.corpus_overrides("multi30k", chosen))
     first = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
@@ -849,7 +852,7 @@ def test_what_is_to_be_taken_over_has_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: list[Run] = []
-    monkeypatch.setattr(liu2013, "complete", lambda run: bool(found.append(run)))
+    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
     given = ["--sweep", "--seeds", "1", "2", "--set", "decoder.pop_limit=30"]
 
     def refused(key: str, seed: int, *arguments: str) -> None:

@@ -11,6 +11,7 @@ may have them beside those of all of it.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ from command_line import (
 from diagnosis import plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
 from published import merged_by, void
-from runs import LOG, REPOSITORY, SWEEP, Run, complete, read_log, sweep
+from runs import LOG, REPOSITORY, SWEEP, Run, complete, drop_kept, lengthen, read_log, sweep
 from tables import NOT_COMPARED, Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
@@ -312,15 +313,16 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
     before = Result.load(folder)
     run = Run(folder, row_overrides(name, row, seed, options))
     points: list[dict[str, Any]] = []
+    resuming: tuple[str, ...] = ()
     if sweeps(row, seed, options):
         found = choose(row, corpus, run, options)
         if found is None:
             return None
-        points, chosen, run = found
+        points, chosen, run, resuming = found
     else:
         chosen = taken_over(key, name, seed, options)
         run = Run(folder, (*run.overrides, *chosen.split()))
-    if not complete(run):
+    if not complete(run, resuming):
         return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
         return before
@@ -406,7 +408,7 @@ def in_turn(keys: Sequence[str]) -> list[str]:
 
 def choose(
     row: Row, corpus: Corpus, run: Run, options: Options
-) -> tuple[list[dict[str, Any]], str, Run] | None:
+) -> tuple[list[dict[str, Any]], str, Run, tuple[str, ...]] | None:
     """Choose what a row sweeps, an option after the other; None if all runs of one have failed.
 
     Returns
@@ -416,14 +418,20 @@ def choose(
     chosen : str
         As `Result` has it.
     run : Run
-        With what was chosen, which may be done.
+        With what was chosen, which may be done, or begun: by the shorter run that chose it.
+    resuming : tuple of str
+        See `runs.complete`.
     """
     points: list[dict[str, Any]] = []
     chosen: tuple[str, ...] = ()
     begun = sweep_run(run, options)
+    shorter = (options.sweep_iterations or math.inf) <= most_iterations(row, options)
     for option in row.swept:
         folder = begun.folder / option if chosen else begun.folder
-        found = sweep(option, options.grids[option], Run(folder, (*begun.overrides, *chosen)))
+        # What the last option is chosen from has all others as the row will.
+        kept = shorter and option == row.swept[-1]
+        tried_with = Run(folder, (*begun.overrides, *chosen))
+        found = sweep(option, options.grids[option], tried_with, kept)
         if not found:
             return None
         tried = [_point(corpus, one) for one in found]
@@ -431,9 +439,13 @@ def choose(
         points += tried
         chosen = (*chosen, tried[best]["option"])
         last = found[best]
-    if options.sweep_iterations is not None:
-        last = Run(run.folder, (*run.overrides, *chosen))
-    return points, " ".join(chosen), last
+    if options.sweep_iterations is None:
+        return points, " ".join(chosen), last, ()
+    whole = Run(run.folder, (*run.overrides, *chosen))
+    resuming = lengthen(whole, last)
+    for one in found:
+        drop_kept(one)
+    return points, " ".join(chosen), whole, resuming
 
 
 def sweep_run(run: Run, options: Options) -> Run:

@@ -25,7 +25,7 @@ from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.runs.folder import CHECKPOINT
+from torchtune_smt.runs.folder import CHECKPOINT, LISTS, NAMES, remove_lists
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "weights.txt.gz"
@@ -33,6 +33,9 @@ RECORD = "run.json"
 LOG = "train.log"
 # Shorter runs that choose an option of this one.
 SWEEP = "sweep"
+# Without it, the lists of a run go when it ends.
+KEPT = "tuner.keep_lists=true"
+TRANSLATIONS = ".translations.txt"
 # The override that names the weights that a run starts from.
 START = "init.file="
 
@@ -76,6 +79,11 @@ class Run:
     def stopped(self) -> bool:
         """Whether it was stopped, and can be taken up again."""
         return not self.finished and (self.folder / CHECKPOINT).is_file()
+
+    @property
+    def stopped_short(self) -> bool:
+        """Whether it is finished, and has kept what it can be made longer from."""
+        return self.finished and (self.folder / CHECKPOINT).is_file()
 
     @property
     def start(self) -> Path | None:
@@ -175,10 +183,11 @@ def classes(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if "_target_" in override]
 
 
-def command(run: Run) -> list[str]:
-    """Return the command that does a run, or the rest of it."""
+def command(run: Run, resuming: Sequence[str] = ()) -> list[str]:
+    """Return the command that does a run, or the rest of it, that with some more overrides."""
     if run.stopped:
-        return [sys.executable, "train.py", f"resume={run.folder}", *classes(run.overrides)]
+        given = (*classes(run.overrides), *resuming)
+        return [sys.executable, "train.py", f"resume={run.folder}", *given]
     return [sys.executable, "train.py", *run.overrides, f"hydra.run.dir={run.folder}"]
 
 
@@ -187,10 +196,17 @@ def launch(arguments: Sequence[str], log: IO[bytes]) -> Process:
     return subprocess.Popen(arguments, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
 
 
-def complete(run: Run, *, start: Launch = launch, tick: float = 5.0) -> bool:
+def complete(
+    run: Run, resuming: Sequence[str] = (), *, start: Launch = launch, tick: float = 5.0
+) -> bool:
     """Do a run, or what is missing of it; returns whether it is finished.
 
     Time is written down every `tick` seconds, so that little is lost of a run that is killed.
+
+    Parameters
+    ----------
+    resuming : sequence of str
+        Overrides that are given where the run is taken up again; see `lengthen`.
     """
     if run.finished:
         record = _Record.of(run)
@@ -198,16 +214,27 @@ def complete(run: Run, *, start: Launch = launch, tick: float = 5.0) -> bool:
             # With the checksum, if it is from before there were any.
             record.save()
         return True
-    return _follow([run], command(run), run.folder, start, tick)
+    return _follow([run], command(run, resuming), run.folder, start, tick)
 
 
 def sweep(
-    option: str, values: Sequence[float], run: Run, *, start: Launch = launch, tick: float = 5.0
+    option: str,
+    values: Sequence[float],
+    run: Run,
+    kept: bool = False,
+    *,
+    start: Launch = launch,
+    tick: float = 5.0,
 ) -> list[Run]:
     """Do a run for each value of an option, in one multirun of Hydra; returns those finished.
 
     The folder of a value is named after it and lies in that of `run`. Those that were stopped are
     taken up again one by one first.
+
+    Parameters
+    ----------
+    kept : bool
+        Their lists stay, so that one of them can be made longer (`lengthen`).
     """
     points = sweep_points(option, values, run)
     failed: set[Path] = set()
@@ -217,13 +244,54 @@ def sweep(
     todo = [p for p in points if not p.finished and p.folder not in failed]
     if todo:
         arguments = [
-            *[sys.executable, "train.py", "-m", *run.overrides],
+            *[sys.executable, "train.py", "-m", *run.overrides, *([KEPT] if kept else [])],
             f"{option}={','.join(point.folder.name for point in todo)}",
             f"hydra.sweep.dir={run.folder}",
             f"hydra.sweep.subdir=${{{option}}}",
         ]
         _follow(todo, arguments, run.folder, start, tick)
     return [point for point in points if point.finished]
+
+
+def lengthen(run: Run, shorter: Run) -> tuple[str, ...]:
+    """Let a run go on from a shorter one that is finished and has kept its lists, if it can.
+
+    All that the longer run needs, and its time, goes over; the weights, translations and records of
+    the shorter one stay. A run that has begun is left alone, and so is one whose shorter one has
+    kept nothing, or has given it away: that is done from its start.
+
+    Returns
+    -------
+    resuming : tuple of str
+        What `complete` needs to be told of a run that was made longer, also later.
+    """
+    if not (run.finished or run.stopped) and shorter.stopped_short:
+        record = _Record.of(run)
+        _clear(run)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        # From here on, neither of them can be taken up, until all is there.
+        away = run.folder / f"{CHECKPOINT}.of-shorter"
+        (shorter.folder / CHECKPOINT).replace(away)
+        for path in [*_files(shorter), shorter.folder / LOG]:
+            if path.name in (LISTS, NAMES):
+                path.rename(run.folder / path.name)
+            elif path.is_dir():
+                shutil.copytree(path, run.folder / path.name)
+            elif path.name != WEIGHTS and not path.name.endswith(TRANSLATIONS):
+                shutil.copyfile(path, run.folder / path.name)
+        record.parts = _Record.of(shorter).parts
+        record.save()
+        away.rename(run.folder / CHECKPOINT)
+    longest = [o for o in run.overrides if o.startswith("tuner.iterations=")]
+    return (*longest[-1:], KEPT.replace("true", "false"))
+
+
+def drop_kept(run: Run) -> None:
+    """Remove what a finished run could be made longer from."""
+    if run.finished:
+        for name in (CHECKPOINT, NAMES):
+            (run.folder / name).unlink(missing_ok=True)
+        remove_lists(run.folder)
 
 
 def sweep_points(option: str, values: Sequence[float], run: Run) -> list[Run]:
