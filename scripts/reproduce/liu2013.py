@@ -704,7 +704,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--sweep-iterations",
         type=int,
         metavar="T",
-        help="choose them from runs of so many iterations, each, and run the chosen one in full",
+        help="choose them from runs of so many iterations, each, and go on with the chosen one",
     )
     for name, what in {
         "strengths": "of L1",
