@@ -22,8 +22,9 @@ def at_boundary(
     Where pulls are known to the tolerance alone: zeros that pull so hard, together with those that
     pull harder, that they are almost torn away; blocks of equal |w| that almost come apart; and
     blocks so near to each other, or to 0, that a change of their pulls by the tolerance could
-    bring them together. The last takes each feature as if it were alone, with its own second
-    derivative: it is a rule, not a proof.
+    bring them together. The last takes each block as if it were alone, with its own second
+    derivatives, and where blocks move together they move further: it is a rule, not a proof. What
+    `Descent` returns is therefore polished to a part of the tolerance.
 
     Parameters
     ----------

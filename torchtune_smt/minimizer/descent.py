@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,10 @@ SLACK, GROWTH, FEW = 0.8, 2, 200
 # Steps in a row that find nothing better, or promise less than this part of the objective, after
 # which rounding is all that is left.
 STALLED, NOTHING = 3, 1e-20
+# A minimum that was reached is polished to this part of the residual that was asked for, by so many
+# steps at most: blocks move together where the loss is nearly flat, and then one that is off by
+# the residual is off by far more than its own curvature allows.
+POLISHED, POLISHING = 0.01, 8
 BEST_POSSIBLE = "rounding allows no better"
 
 
@@ -103,8 +107,35 @@ class Descent:
             if found.largest == 0.0:
                 self._why = BEST_POSSIBLE
             if self._why or (reached and self._exact):
-                return certificate, reached
+                break
             goal = 0.1 * min(goal, found.largest)
+        if reached and not self._why:
+            found = self._polish(point, loss, found, last)
+            objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
+            # No weights are below the bound, these neither.
+            certificate = replace(certificate, residual=found, objective=objective)
+        return certificate, reached
+
+    def _polish(self, point: Point, loss: MarginLoss, found: Residual, last: int) -> Residual:
+        """Take a few more steps from a minimum that was reached, and stay at the best point."""
+        goal = POLISHED * self.accuracy.residual
+        best, least = replace(point), found
+        point.sparse = point.sparse.copy()
+        for _ in range(min(POLISHING, last - self.steps)):
+            if found.largest <= goal or not self.in_time():
+                break
+            better = self._step(point, loss, found, goal)
+            found = self._look(point, loss)
+            if self._exact and found.largest < least.largest:
+                best, least = replace(point, sparse=point.sparse.copy()), found
+            if not better:
+                break
+        if found is not least:
+            point.dense, point.sparse = best.dense, best.sparse
+            point.margins, point.direction = best.margins, best.direction
+            self._seen, self._exact = None, True
+            self._look(point, loss)
+        return least
 
     def descend(
         self, point: Point, loss: MarginLoss, goal: float, last: int | None = None

@@ -18,7 +18,8 @@ class Accuracy:
     Parameters
     ----------
     residual : float
-        The KKT residual is at most this; see `Certificate`.
+        The KKT residual is at most this; see `Certificate`. A few more steps then polish the
+        minimum to about a hundredth of it, so that blocks that move together are known, too.
     gap : float
         The duality gap without the smoothing, in parts of the objective, is at most this.
     seconds : float
