@@ -5,7 +5,7 @@ import pytest
 from minimizer_reference import rows_of
 from test_minimizer import members
 
-from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
+from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
 from torchtune_smt.minimizer.descent import POLISHED
 
 
@@ -67,3 +67,35 @@ def test_what_is_said_of_a_polished_minimum_is_so():
     again = minimizer.certificate(penalty, found.weights)
     assert again.objective == pytest.approx(found.certificate.objective, rel=1e-12)
     assert again.residual.largest == pytest.approx(found.certificate.residual.largest, rel=1e-3)
+
+
+def many_pairs(n=50_000, n_dense=10, d=20):
+    """Pairs of a few features: enough of them for OpenBLAS to share sums out among threads."""
+    draw = np.random.default_rng(0)
+    sparse = (draw.random((n, d)) < 0.2) * draw.choice([-1.0, 1.0], (n, d))
+    x = np.hstack([draw.normal(size=(n, n_dense)), sparse])
+    margins = x @ np.append(np.full(n_dense, 0.3), np.round(draw.normal(size=d), 1))
+    margins += draw.normal(size=n)
+    return rows_of(x * np.where(margins < 0, -1.0, 1.0)[:, None])
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), SquaredHinge(), Logistic()])
+def test_threads_alone_move_nothing_that_is_not_listed(loss):
+    threads = pytest.importorskip("threadpoolctl")
+    pairs = many_pairs()
+    minima, gradients = [], []
+    for count in (1, 2):
+        with threads.threadpool_limits(count):
+            minimizer = Minimizer(pairs, 10, loss)
+            penalty = minimizer.penalty(1.0 / 300, 1.0)
+            penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+            minima.append(minimizer.minimize(penalty))
+            pulls = loss.pulls(minimizer.pairs.margins(np.full(10, 0.3), np.zeros(20)))
+            dense = minimizer.pairs.dense
+            gradients.append((minimizer.pairs.means(pulls)[0], (dense.T * pulls) @ dense))
+    # Sums of one thread are not those of two to the last bit, or nothing is tried here.
+    same = [np.array_equal(*both) for both in zip(*gradients, strict=True)]
+    if all(same):
+        pytest.skip("two threads of this machine's linear algebra round as one does")
+    assert all(found.reached and found.survivors > 10 for found in minima)
+    assert changed(*minima) <= set(np.union1d(*(found.boundary for found in minima)).tolist())

@@ -2,7 +2,12 @@
 
 In processor and wall-clock seconds of one run: a single minimum, a path from λ_max down to it, and
 the single minimum of ten times the pairs (of an archive: drawn from it with replacement). Limits:
-a minute, five minutes, twelve times.
+a minute, five minutes, twelve times. Storing the pairs, which is done once, is printed apart, and
+a single minimum both without and with it.
+
+--threads says how many the linear algebra of numpy may take, which else is as many as there are
+processors, or OPENBLAS_NUM_THREADS; with more than one, the minimum of one thread is found, too,
+and compared. It needs threadpoolctl.
 
 --run takes the pairs of a run of tuner=grouping with tuner.keep_lists=true and tuner.iterations=1,
 --pairs an archive of numpy with begin, feature, value and n_dense, as --save writes it; otherwise
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +32,7 @@ from torchtune_smt.minimizer import (
     Accuracy,
     Logistic,
     Minimizer,
+    Minimum,
     SmoothedHinge,
     SquaredHinge,
     path_scales,
@@ -59,20 +66,51 @@ def made_pairs(n: int, n_dense: int = 9, d: int = 14_000, seed: int = 0) -> Rows
     return Rows(begin, feature[kept].astype(np.int32), value[kept])
 
 
+class Timer:
+    """Seconds of processor and by the clock."""
+
+    def __init__(self) -> None:
+        self._clock, self._cpu = time.perf_counter(), time.process_time()
+
+    def show(self, name: str) -> float:
+        """Print what went by since it was made, and return the seconds of processor."""
+        clock, cpu = time.perf_counter() - self._clock, time.process_time() - self._cpu
+        limit = f", limit {LIMITS[name]:.0f} s" if name in LIMITS else ""
+        print(f"{name}: {cpu:.1f} s of processor, {clock:.1f} s by the clock{limit}", flush=True)
+        return cpu
+
+
 def timed(name: str, function: Callable[[], Result]) -> tuple[Result, float]:
     """Call a function, print what it took, and return its result and the seconds of processor."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    timer = Timer()
     result = function()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    limit = f", limit {LIMITS[name]:.0f} s" if name in LIMITS else ""
-    print(f"{name}: {cpu:.1f} s of processor, {wall:.1f} s by the clock{limit}", flush=True)
-    return result, cpu
+    return result, timer.show(name)
+
+
+def threads(count: int | None) -> AbstractContextManager[object]:
+    """Return where the linear algebra of numpy takes so many threads; None: as many as it does."""
+    if count is None:
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(count)
 
 
 def first_members(groups: Int64) -> Int64:
     """Return the first feature of the group of each feature, -1 for those in none."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     return np.where(groups < 0, -1, first[inverse])
+
+
+def compare(found: Minimum, again: Minimum) -> None:
+    """Print how features and groups of two minima differ."""
+    open_ones = np.union1d(found.boundary, again.boundary)
+    # Numbers of groups may differ: which features have their first member in common does not.
+    first = [first_members(minimum.groups) for minimum in (found, again)]
+    moved = np.flatnonzero(first[0] != first[1])
+    alone = np.count_nonzero((found.groups < 0) != (again.groups < 0))
+    print(f"  {alone} features have a weight in one of the two alone; {moved.size} are in others'")
+    print(f"  company, {np.setdiff1d(moved, open_ones).size} of them not at the boundary")
 
 
 def main() -> None:
@@ -89,7 +127,14 @@ def main() -> None:
     parser.add_argument("--order", action="store_true", help="the pairs in another order, too")
     parser.add_argument("--residual", type=float, default=1e-4)
     parser.add_argument("--tenfold", action="store_true", help="ten times the pairs, too")
+    parser.add_argument("--threads", type=int, help="of the linear algebra of numpy")
     options = parser.parse_args()
+    with threads(options.threads):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Time what was asked for."""
     n_dense = 9
     if options.pairs:
         archive = np.load(options.pairs)
@@ -113,10 +158,12 @@ def main() -> None:
     small.minimize(small.penalty(1e-3, 1e-5))
     accuracy = Accuracy(residual=options.residual, gap=1e-3)
 
-    minimizer, _ = timed("stored", lambda: Minimizer(pairs, n_dense, loss))
+    both = Timer()
+    minimizer, _ = timed("storing the pairs", lambda: Minimizer(pairs, n_dense, loss))
     print(f"{len(pairs):,} pairs, {pairs.value.size:,} non-zeros")
     penalty = minimizer.penalty(options.lambda2 / 300, options.lambda2, options.dimension)
     found, single = timed("one minimum", lambda: minimizer.minimize(penalty, None, accuracy))
+    both.show("  storing the pairs included")
     print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
     print(f"  reached: {found.reached}; {found.steps} steps, {found.passes} passes")
     for message in found.messages:
@@ -126,15 +173,15 @@ def main() -> None:
         order = np.random.default_rng(1).permutation(len(pairs))
         other = Minimizer(pairs.chosen(order), n_dense, loss)
         again, _ = timed("another order", lambda: other.minimize(penalty, None, accuracy))
-        open_ones = np.union1d(found.boundary, again.boundary)
-        # Numbers of groups may differ: which features have their first member in common does not.
-        first = [first_members(minimum.groups) for minimum in (found, again)]
-        moved = np.flatnonzero(first[0] != first[1])
-        alone = np.count_nonzero((found.groups < 0) != (again.groups < 0))
-        print(
-            f"  {alone} features have a weight in one of the two alone; {moved.size} are in others'"
-        )
-        print(f"  company, {np.setdiff1d(moved, open_ones).size} of them not at the boundary")
+        compare(found, again)
+    if options.threads is not None and options.threads > 1:
+        with threads(1):
+            again, _ = timed(
+                "one thread, storing the pairs included",
+                lambda: Minimizer(pairs, n_dense, loss).minimize(penalty, None, accuracy),
+            )
+        compare(found, again)
+        print(f"  the same groups as with one thread: {np.array_equal(found.groups, again.groups)}")
     largest, _ = timed("lambda_max", lambda: minimizer.largest_scale(penalty))
     print(f"  λ2 = {largest * options.lambda2:.4g}, fraction {1 / largest:.3g}")
     if options.count:
@@ -148,12 +195,14 @@ def main() -> None:
             many = pairs.chosen(draw.integers(len(pairs), size=10 * len(pairs)))
         else:
             many = made_pairs(10 * options.n)
-        larger = Minimizer(many, n_dense, loss)
+        both = Timer()
+        larger, _ = timed("storing ten times the pairs", lambda: Minimizer(many, n_dense, loss))
         again = larger.penalty(options.lambda2 / 300, options.lambda2, options.dimension)
         found, ten = timed(f"{len(many):,} pairs", lambda: larger.minimize(again, None, accuracy))
+        both.show("  storing the pairs included")
         print(f"  {found.certificate}; {found.survivors} features in {found.n_groups} groups")
         print(f"  {found.steps} steps, {found.passes} passes")
-        print(f"  {ten / single:.1f} times the time of one minimum, limit 12")
+        print(f"  {ten / single:.1f} times the time of one minimum, storing in neither, limit 12")
 
 
 if __name__ == "__main__":
