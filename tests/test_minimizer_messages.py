@@ -4,11 +4,20 @@ import re
 
 import numpy as np
 import pytest
-from minimizer_reference import rows_of
+from minimizer_reference import hinge_minimum, rows_of
 from test_minimizer import problem
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
+from torchtune_smt.minimizer import (
+    Accuracy,
+    Certificate,
+    Logistic,
+    Minimizer,
+    Penalty,
+    Residual,
+    SmoothedHinge,
+    SquaredHinge,
+)
 from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.learn_groups import GroupLearning
@@ -103,3 +112,45 @@ def test_lambda2_alone_and_fewer_than_two_sparse_features(features):
         assert not any("above the minimum" in said for said in learnt.remarks)
     learnt = learn(GroupLearning(Oscar(1e-8, 3e-8)))
     assert any("above the minimum" in said for said in learnt.remarks)
+
+
+def test_a_smoothing_that_hides_more_than_was_asked_for():
+    """The gap of the hinge has mu/2 in it; a message says with which mu it is small enough."""
+    x = problem(5)
+    penalty, gap = Penalty(1e-3, 1e-3, 20), 1e-3
+    found = Minimizer(rows_of(x), 3, SmoothedHinge(0.05)).minimize(penalty, None, Accuracy(gap=gap))
+    assert found.reached and found.certificate.gap > 0.05 / 2 / found.certificate.objective > gap
+    (said,) = found.messages
+    assert "the hinge may be mu/2 above its smoothing" in said and "0.001 was asked for" in said
+    mu = float(re.search("tuner.minimizer.mu=([^ ]*) ", said)[1])
+    finer = Minimizer(rows_of(x), 3, SmoothedHinge(mu)).minimize(penalty, None, Accuracy(gap=gap))
+    assert finer.reached and finer.messages == () and finer.certificate.gap <= gap
+    # Of the hinge itself.
+    least = hinge_minimum(x[:60], 3, penalty)
+    some = Minimizer(rows_of(x[:60]), 3, SmoothedHinge(mu)).minimize(penalty)
+    hinge = np.maximum(1.0 - x[:60] @ some.weights, 0.0).mean() + penalty.value(some.weights[3:])
+    assert hinge - least <= some.certificate.distance
+
+
+@pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
+def test_the_gap_that_was_asked_for_has_the_smoothing_in_it(part):
+    """Of which the smoothing is this part; of 0.95 of it, the rest is next to none."""
+    x, penalty = problem(5), Penalty(1e-3, 1e-3, 20)
+    loss = SmoothedHinge(1e-3)
+    near = Minimizer(rows_of(x), 3, loss).minimize(penalty).certificate.objective
+    gap = loss.mu / 2 / part / near
+    found = Minimizer(rows_of(x), 3, loss).minimize(penalty, None, Accuracy(1.0, gap))
+    assert found.reached
+    assert (found.certificate.gap <= gap) == (found.messages == ())
+    assert part > 0.9 or found.messages == ()
+
+
+def test_the_gap_where_the_objective_is_not_above_0():
+    certificate = Certificate(Residual(0.0, 0.0), -1e-4, -2e-4, 2.5e-4)
+    assert "at most 0.00035 above the minimum" in str(certificate) and certificate.gap == 1.0
+    x = problem(1)
+    x[:, 0] = np.abs(x[:, 0]) + 1.0
+    found = Minimizer(rows_of(x), 3, SmoothedHinge()).minimize(Penalty(1e-2, 1e-2, 20))
+    assert found.certificate.objective <= 0.0
+    assert re.search("at most 0.000[0-9]* above the minimum", str(found.certificate))
+    assert not any("tuner.minimizer.mu" in said for said in found.messages)

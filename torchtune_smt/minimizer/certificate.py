@@ -18,6 +18,8 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 BALANCED, NEXT_TO_NONE = 1e-11, 1e-14
 # A bound that is above the objective by more than this part of it is none.
 ROUNDING = 1e-9
+# Of the gap that is allowed, what the smoothing must leave to the rest of it.
+LEAST_REST = 0.1
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,35 @@ class Certificate:
     smoothing: float
 
     @property
-    def gap(self) -> float:
-        """The duality gap and the smoothing, in parts of the objective.
+    def distance(self) -> float:
+        """The duality gap and the smoothing, in the unit of the objective.
 
         The objective with the loss that was smoothed is at most so much above its minimum.
         """
-        gap = max(self.objective - self.bound, 0.0) + self.smoothing
-        return gap / self.objective if self.objective > 0.0 else float(gap > 0.0)
+        return max(self.objective - self.bound, 0.0) + self.smoothing
+
+    @property
+    def gap(self) -> float:
+        """The same in parts of the objective; of one that is not above 0, 1 (or 0)."""
+        distance = self.distance
+        return distance / self.objective if self.objective > 0.0 else float(distance > 0.0)
+
+    def within(self, gap: float) -> bool:
+        """Return whether the gap is at most so large, in parts of |objective|.
+
+        Where the smoothing alone is nearly as much, or more, no weights are good enough, and the
+        gap without it is what counts.
+        """
+        allowed = gap * abs(self.objective)
+        rest = allowed - self.smoothing
+        return self.objective - self.bound <= (rest if rest >= LEAST_REST * allowed else allowed)
 
     def __str__(self) -> str:
+        # Of an objective that is 0 but for the smoothing, parts say nothing.
+        nothing = self.objective <= self.smoothing
+        part = f"{self.distance:.2g}" if nothing else f"{self.gap:.2g} of it"
         return (
-            f"objective {self.objective:.6g}, at most {self.gap:.2g} of it above the minimum; "
+            f"objective {self.objective:.6g}, at most {part} above the minimum; "
             f"KKT residual {self.residual.largest:.2g}"
         )
 

@@ -100,9 +100,8 @@ class Descent:
             found = self.descend(point, loss, goal, last)
             objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
             certificate = certified(self.pairs, loss, self.penalty, found, objective, point.margins)
-            reached = (
-                found.largest <= self.accuracy.residual
-                and objective - certificate.bound <= self.accuracy.gap * abs(objective)
+            reached = found.largest <= self.accuracy.residual and certificate.within(
+                self.accuracy.gap
             )
             if found.largest == 0.0:
                 self._why = BEST_POSSIBLE
@@ -246,6 +245,15 @@ class Descent:
                 "no sparse feature survives: from lambda_max on none does, which is "
                 f"lambda1={largest * self.penalty.lambda1:.4g} and "
                 f"lambda2={largest * self.penalty.lambda2:.4g} here"
+            )
+        asked = self.accuracy.gap * certificate.objective
+        if reached and loss.below > 0.0 and 0.0 < asked < certificate.distance:
+            said.append(
+                "the hinge may be mu/2 above its smoothing, which is "
+                f"{certificate.smoothing / certificate.objective:.2g} of the objective, so that "
+                f"the gap is {certificate.gap:.2g} where {self.accuracy.gap:.2g} was asked for: "
+                f"with tuner.minimizer.mu={asked:.1g} it would "
+                "be that small"
             )
         found = separating(self.pairs, [point.dense, point.direction])
         if found is not None:

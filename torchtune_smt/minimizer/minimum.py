@@ -21,7 +21,8 @@ class Accuracy:
         The KKT residual is at most this; see `Certificate`. A few more steps then polish the
         minimum to about a hundredth of it, so that blocks that move together are known, too.
     gap : float
-        The duality gap without the smoothing, in parts of the objective, is at most this.
+        The duality gap and the smoothing, in parts of the objective, are at most this; the gap
+        alone, where the smoothing nearly is, or is more, which is then said in a message.
     seconds : float
         Or this much time has gone by.
     steps : int
