@@ -540,7 +540,9 @@ def test_dense_features_that_separate_the_pairs():
         wanted = (
             "300 of 300 pairs, .* has no minimum" if loss.has_tail else "all pairs, and nothing"
         )
-        assert re.search("dense feature 0 tells " + wanted, found.messages[-1])
+        none, separated = found.messages
+        assert none.startswith("no sparse feature survives") and "lambda_max is 0" in none
+        assert re.search("dense feature 0 tells " + wanted, separated)
 
 
 def test_dense_features_that_separate_some_pairs_together():
@@ -550,11 +552,14 @@ def test_dense_features_that_separate_some_pairs_together():
     x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
     x[:40, 1] = 1.0 - x[:40, 0]
     found = Minimizer(rows_of(x), 3, Logistic()).minimize(Penalty(1e-3, 1e-3, 20))
-    assert "a weighting of the dense features tells 40 of 300 pairs" in found.messages[-1]
+    (said,) = found.messages
+    assert "a weighting of the dense features tells 40 of 300 pairs" in said
     found = Minimizer(rows_of(x), 3, SquaredHinge()).minimize(Penalty(1e-3, 1e-3, 20))
     assert found.messages == ()
     found = Minimizer(rows_of(x), 3, SmoothedHinge(0.05)).minimize(Penalty(1e-3, 1e-3, 20))
-    assert "tells 40 of 300 pairs, and none wrongly: the hinge asks" in found.messages[-1]
+    smoothed, separated = found.messages
+    assert "tuner.minimizer.mu" in smoothed
+    assert "tells 40 of 300 pairs, and none wrongly: the hinge asks" in separated
 
 
 def test_a_time_limit():
@@ -601,4 +606,5 @@ def test_a_dense_weight_that_tells_some_pairs_does_not_grow_for_ever():
     minima = minimizer.path(penalty, path_scales(largest, 0.05 * largest, 15))
     assert all(minimum.reached for minimum in minima)
     assert np.abs(minima[-1].weights).max() < 1e9
-    assert "dense feature 0 tells 4 of 200 pairs" in minima[-1].messages[-1]
+    smoothed, separated = minima[-1].messages
+    assert "tuner.minimizer.mu" in smoothed and "dense feature 0 tells 4 of 200 pairs" in separated

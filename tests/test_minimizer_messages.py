@@ -154,3 +154,23 @@ def test_the_gap_where_the_objective_is_not_above_0():
     assert found.certificate.objective <= 0.0
     assert re.search("at most 0.000[0-9]* above the minimum", str(found.certificate))
     assert not any("tuner.minimizer.mu" in said for said in found.messages)
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), *LOSSES])
+def test_all_that_is_said_where_dense_features_tell_all_pairs(loss):
+    """Whatever is said of lambda_max is that it is 0; what pulls are left there is rounding."""
+    x = problem(1)
+    x[:, 0] = np.abs(x[:, 0]) + 0.01
+    learning = BatchLearning(Oscar(1e-9, 3e-8), loss)
+    learnt = learning.learn(rows_of(x), np.zeros(x.shape[1]), 3, (0,), lambda *progress: None)
+    assert "(lambda_max is 0)" in learnt.text
+    nothing, separated = learnt.remarks
+    assert nothing == "no sparse feature survives, nor would with any lambda: lambda_max is 0"
+    wanted = "300 of 300 pairs, .* has no minimum" if loss.has_tail else "all pairs, and nothing"
+    assert re.search("^dense feature 0 tells " + wanted, separated)
+    assert "minimum/fraction" not in learnt.numbers
+    # Nor by the minimiser itself; and of pairs that contradict each other.
+    minimizer = Minimizer(rows_of(np.vstack([x[:, 3:], -x[:, 3:]])), 0, loss)
+    penalty = minimizer.penalty(1e-9, 3e-8)
+    assert minimizer.largest_scale(penalty) == 0.0
+    assert minimizer.minimize(penalty).messages[0] == nothing

@@ -13,6 +13,7 @@ from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.minimizer.boundary import at_boundary
 from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
 from torchtune_smt.minimizer.dense_optimum import separating
+from torchtune_smt.minimizer.lambda_max import lambda_max
 from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.minimum import Accuracy
@@ -240,11 +241,8 @@ class Descent:
         if not reached:
             said.append(f"{self._why}, and the minimum was not reached: {certificate}")
         elif not point.sparse.any():
-            largest = self.penalty.dual_norm(self._pull)
             said.append(
-                "no sparse feature survives: from lambda_max on none does, which is "
-                f"lambda1={largest * self.penalty.lambda1:.4g} and "
-                f"lambda2={largest * self.penalty.lambda2:.4g} here"
+                self._nothing_survives(lambda_max(self.pairs, loss, self.penalty, point.margins))
             )
         asked = self.accuracy.gap * certificate.objective
         if reached and loss.below > 0.0 and 0.0 < asked < certificate.distance:
@@ -272,3 +270,12 @@ class Descent:
                     "says nothing"
                 )
         return said
+
+    def _nothing_survives(self, largest: float) -> str:
+        if largest == 0.0:
+            return "no sparse feature survives, nor would with any lambda: lambda_max is 0"
+        return (
+            "no sparse feature survives: from lambda_max on none does, which is "
+            f"lambda1={largest * self.penalty.lambda1:.4g} and "
+            f"lambda2={largest * self.penalty.lambda2:.4g} here"
+        )

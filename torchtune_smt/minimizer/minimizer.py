@@ -12,6 +12,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
 from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.descent import Descent, Point
+from torchtune_smt.minimizer.lambda_max import lambda_max
 from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.minimum import Accuracy, Minimum, groups_of
 from torchtune_smt.minimizer.penalty import Penalty
@@ -19,11 +20,6 @@ from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 # Of the KKT residual, for the losses on the way to the last one.
 ROUGH = 0.1
-# λ_max is known to rounding, and nothing is to survive there.
-ROUNDED_UP = 1.0 + 1e-12
-# Pulls of pairs that cancel leave a part of them that is less than the first, and dense weights at
-# their optimum one of pulls of 1 that is less than the second.
-CANCELLED, FOLLOWED = 1e-12, 1e-14
 
 
 class Minimizer:
@@ -122,12 +118,7 @@ class Minimizer:
         start : float64 [D], optional
             Where the dense weights begin.
         """
-        point = self._empty(start)
-        if (point.margins > 0.0).all():
-            return 0.0
-        largest = self._norm(penalty, point)
-        rounding = self.pairs.mean_sizes(CANCELLED * self.loss.pulls(point.margins) + FOLLOWED)
-        return largest * ROUNDED_UP if largest > penalty.dual_norm(rounding) else 0.0
+        return lambda_max(self.pairs, self.loss, penalty, self._empty(start).margins)
 
     def _norm(self, penalty: Penalty, empty: Point) -> float:
         """Return the dual norm of the pulls at the minimum without sparse features.
