@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,20 +35,27 @@ class Followed:
     margins: Float64
 
 
-def follow_dense(pairs: StoredPairs, loss: MarginLoss, margins: Float64) -> Followed:
+def follow_dense(
+    pairs: StoredPairs,
+    loss: MarginLoss,
+    margins: Float64,
+    in_time: Callable[[], bool] = lambda: True,
+) -> Followed:
     """Minimise the mean loss over the dense weights alone, by Newton's method.
 
     Parameters
     ----------
     margins : float64 [N]
         Where it begins.
+    in_time : callable
+        Whether there is time for another step; where there is not, it stays where it is.
     """
     x = pairs.dense
     change = np.zeros(x.shape[1])
     goal = EXACT * np.abs(x).mean(axis=0)
     for _ in range(STEPS if x.shape[1] else 0):
         pull = x.T @ loss.pulls(margins) / len(pairs)
-        if (np.abs(pull) <= goal).all():
+        if (np.abs(pull) <= goal).all() or not in_time():
             break
         curvatures = loss.curvatures(margins) / len(pairs)
         direction = inverse((x.T * curvatures) @ x) @ pull

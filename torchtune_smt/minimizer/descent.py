@@ -93,28 +93,50 @@ class Descent:
         new.steps, new.passes, new.begun = self.steps, self.passes, self.begun
         return new
 
-    def certified(self, point: Point, loss: MarginLoss) -> tuple[Certificate, bool]:
-        """Go on until the certificate is as good as was asked for, or cannot be had."""
+    def certified(self, point: Point, loss: MarginLoss, alone: Float64) -> tuple[Certificate, bool]:
+        """Go on until the certificate is as good as was asked for, or cannot be had.
+
+        Parameters
+        ----------
+        alone : float64 [N]
+            Margins at the minimum without sparse features, or near it: far from the minimum their
+            bound may be the better one.
+
+        Returns
+        -------
+        certificate : Certificate
+        reached : bool
+        """
         goal = self.accuracy.residual
         last = self.steps + self.accuracy.steps
         while True:
             found = self.descend(point, loss, goal, last)
-            objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
-            certificate = certified(self.pairs, loss, self.penalty, found, objective, point.margins)
-            reached = found.largest <= self.accuracy.residual and certificate.within(
-                self.accuracy.gap
-            )
+            certificate = self._certificate(point, loss, found, point.margins)
             if found.largest == 0.0:
                 self._why = BEST_POSSIBLE
-            if self._why or (reached and self._exact):
+            if self._why or (self._reached(certificate) and self._exact):
                 break
             goal = 0.1 * min(goal, found.largest)
-        if reached and not self._why:
+        if not self._reached(certificate):
+            if alone is not point.margins:
+                other = self._certificate(point, loss, found, alone)
+                certificate = replace(certificate, bound=max(certificate.bound, other.bound))
+        elif not self._why:
             found = self._polish(point, loss, found, last)
             objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
             # No weights are below the bound, these neither.
             certificate = replace(certificate, residual=found, objective=objective)
-        return certificate, reached
+        return certificate, self._reached(certificate)
+
+    def _certificate(
+        self, point: Point, loss: MarginLoss, found: Residual, margins: Float64
+    ) -> Certificate:
+        objective = loss.mean(point.margins) + self.penalty.value(point.sparse)
+        return certified(self.pairs, loss, self.penalty, found, objective, margins)
+
+    def _reached(self, certificate: Certificate) -> bool:
+        small = certificate.residual.largest <= self.accuracy.residual
+        return small and certificate.within(self.accuracy.gap)
 
     def _polish(self, point: Point, loss: MarginLoss, found: Residual, last: int) -> Residual:
         """Take a few more steps from a minimum that was reached, and stay at the best point."""

@@ -154,17 +154,19 @@ class Minimizer:
             A margin is not finite.
         """
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
-        empty = self._empty(start)
-        if self._norm(penalty, empty) <= 1.0:
-            return self._result(run, empty, start)
-        point = self._point(start)
-        self._follow(point, [*self.loss.stages(), self.loss][:1])
-        found = self._descend(run, point, start)
+        empty = self._empty(start, run.in_time)
+        if run.in_time() and self._norm(penalty, empty) <= 1.0:
+            return self._result(run, empty, start, empty.margins)
+        point = self._begun(start, run.in_time)
+        if not run.in_time():
+            better = min((empty, point), key=lambda some: self._objective(penalty, some))
+            return self._result(run, better, start, empty.margins)
+        alone = empty.margins
+        found = self._descend(run, point, start, alone)
         if not found.reached and run.in_time() and found.certificate.objective > self._at_0():
             # Lost on the way, from where no pair of a wrong margin has curvature.
-            point = self._point(None)
-            self._follow(point, [*self.loss.stages(), self.loss][:1])
-            found = self._descend(run.again(), point, start)
+            point = self._begun(None, run.in_time)
+            found = self._descend(run.again(), point, start, alone)
         return found
 
     def path(
@@ -183,16 +185,17 @@ class Minimizer:
         accuracy : Accuracy, optional
             Of each.
         """
-        point = self._empty(start)
         accuracy = accuracy or Accuracy()
+        point = self._empty(start, Descent(self.pairs, penalty, accuracy).in_time)
+        alone = point.margins
         norm = self._norm(penalty, point)
         found = []
         for scale in scales:
             run = Descent(self.pairs, penalty.times(scale), accuracy)
             if scale >= norm:
-                found.append(self._result(run, self._empty(start), start))
+                found.append(self._result(run, self._empty(start, run.in_time), start, alone))
             else:
-                found.append(self._descend(run, point, start))
+                found.append(self._descend(run, point, start, alone))
         return found
 
     def certificate(self, penalty: Penalty, weights: Float64) -> Certificate:
@@ -215,7 +218,7 @@ class Minimizer:
         point = self._point(weights)
         dense, pull = pairs.means(loss.pulls(point.margins))
         found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
-        objective = loss.mean(point.margins) + penalty.value(point.sparse)
+        objective = self._objective(penalty, point)
         alone = self._empty(weights).margins
         return certified(pairs, loss, penalty, found, objective, point.margins, alone)
 
@@ -234,36 +237,50 @@ class Minimizer:
             raise DivergenceError("a margin of the start is not finite")
         return Point(dense, sparse, margins, np.zeros(dense.size))
 
-    def _empty(self, start: Float64 | None) -> Point:
-        """Return the minimum without sparse features."""
+    def _objective(self, penalty: Penalty, point: Point) -> float:
+        return self.loss.mean(point.margins) + penalty.value(point.sparse)
+
+    def _begun(self, start: Float64 | None, in_time: Callable[[], bool]) -> Point:
+        """Return where descent begins: dense weights at their optimum for the first loss."""
+        point = self._point(start)
+        self._follow(point, [*self.loss.stages(), self.loss][:1], in_time)
+        return point
+
+    def _empty(self, start: Float64 | None, in_time: Callable[[], bool] = lambda: True) -> Point:
+        """Return the minimum without sparse features, or how near it one is when time is up."""
         point = self._point(start)
         point.sparse[:] = 0.0
         point.margins = self.pairs.margins(point.dense, point.sparse)
         if self.loss.mean(point.margins) > self._at_0():
             point = self._point(None)
-        self._follow(point, [*self.loss.stages(), self.loss])
+        self._follow(point, [*self.loss.stages(), self.loss], in_time)
         return point
 
     def _at_0(self) -> float:
         """Return the objective of weights that are all 0."""
         return self.loss.mean(np.zeros(1))
 
-    def _follow(self, point: Point, losses: Sequence[MarginLoss]) -> None:
+    def _follow(
+        self, point: Point, losses: Sequence[MarginLoss], in_time: Callable[[], bool]
+    ) -> None:
         """Move dense weights to their optimum for each loss in turn."""
         for loss in losses:
-            followed = follow_dense(self.pairs, loss, point.margins)
+            followed = follow_dense(self.pairs, loss, point.margins, in_time)
             point.dense = point.dense + followed.change
             point.margins, point.direction = followed.margins, followed.change
 
-    def _descend(self, run: Descent, point: Point, start: Float64 | None) -> Minimum:
-        """Move a point to the minimum."""
+    def _descend(
+        self, run: Descent, point: Point, start: Float64 | None, alone: Float64
+    ) -> Minimum:
+        """Move a point to the minimum; `alone` are margins of dense features alone."""
         for loss in self.loss.stages():
-            run.descend(point, loss, ROUGH)
-        return self._result(run, point, start)
+            if run.in_time():
+                run.descend(point, loss, ROUGH)
+        return self._result(run, point, start, alone)
 
-    def _result(self, run: Descent, point: Point, start: Float64 | None) -> Minimum:
+    def _result(self, run: Descent, point: Point, start: Float64 | None, alone: Float64) -> Minimum:
         """Go on from a point that is near the minimum, or the minimum, and say what is there."""
-        certificate, reached = run.certified(point, self.loss)
+        certificate, reached = run.certified(point, self.loss, alone)
         pairs = self.pairs
         weights = np.zeros(self.dimension)
         if start is not None:
