@@ -15,6 +15,7 @@ from minimizer_reference import (
     penalties,
     residual,
     rows_of,
+    squared_hinge_minimum,
 )
 from optim_reference import oscar_prox
 
@@ -211,6 +212,33 @@ def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
     assert found.reached
     assert certificate.bound <= least + 1e-9
     assert least <= hinge + 1e-12 and hinge - least <= certificate.gap * certificate.objective
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    d=st.integers(1, 4),
+    fraction=st.sampled_from([0.02, 0.1, 0.3, 0.8]),
+    more=st.integers(0, 20),
+)
+def test_the_minimum_of_the_squared_hinge_is_that_of_a_quadratic_program(seed, d, fraction, more):
+    x = problem(seed, n=25, n_dense=2, d=max(d, 2))[:, : 2 + d] / np.append(
+        [1.0, 100.0], np.ones(d)
+    )
+    minimizer = Minimizer(rows_of(x), 2, SquaredHinge(), 2 + d)
+    penalty = minimizer.penalty(0.01, 0.01, d + more)
+    largest = minimizer.largest_scale(penalty)
+    assume(largest > 1e-3)
+    penalty = penalty.times(fraction * largest)
+    found = minimizer.minimize(penalty, accuracy=EXACT)
+    least, weights = squared_hinge_minimum(x, 2, penalty)
+    assert objective(x, 2, SquaredHinge(), penalty, weights) == pytest.approx(least, rel=1e-6)
+    assert found.reached
+    # The program is solved to about 1e-6, and never below its minimum.
+    own = objective(x, 2, SquaredHinge(), penalty, found.weights)
+    for value in (own, found.certificate.objective):
+        assert value <= least + 1e-9 and value == pytest.approx(least, rel=1e-5)
+    assert found.certificate.bound <= least + 1e-9
 
 
 @pytest.mark.parametrize("loss", LOSSES)
