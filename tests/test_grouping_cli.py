@@ -18,6 +18,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs import checkpoint
+from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.feature_groups import read_groups
 
 EXAMPLE = example_folder()
@@ -247,6 +248,32 @@ def test_options_of_the_algorithm(place: Path) -> None:
 
 
 BATCH = ["tuner.learning=batch", "regularizer.fraction=0.1", "tuner.iterations=1", "data.test=null"]
+
+
+def test_pairs_that_memory_does_not_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, and no file of the run is half there."""
+
+    def no_room(*arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProSampler, "sample", no_room)
+        outcome = run_command("train", *MODEL, *small([]), "hydra.run.dir=no_room", folder=place)
+    assert outcome.code == 1
+    assert outcome.err == (
+        "error: there is no room for all pairs (there was for those of 0 k-best lists): lower "
+        "sampler.pairs or tuner.sentences\n"
+    )
+    folder = place / "no_room"
+    left = {str(file.relative_to(folder).parent) for file in folder.rglob("*") if file.is_file()}
+    assert left == {".", ".hydra", "tensorboard", "lists/learning"}
+    # Lists of a whole iteration, and what was said and measured before.
+    assert {file.name for file in folder.iterdir() if file.is_file()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "train.log",
+    }
+    assert len(ListStore.open(folder / "lists" / "learning", n_dense=12).sizes) == 1
 
 
 def test_groups_of_the_minimum(place: Path) -> None:

@@ -43,6 +43,10 @@ def test_rows_are_what_the_dicts_say(dicts, data):
     assert dicts_of(Rows.joined([rows.between(0, first), rows.between(first, len(rows))])) == (
         dicts_of(rows)
     )
+    parts = (rows.between(a, b) for a, b in [(0, first), (first, last), (last, len(rows))])
+    gathered = Rows.gathered(parts)
+    gathered.check(D)
+    assert dicts_of(gathered) == dicts_of(rows)
     chosen = data.draw(st.lists(st.sampled_from(range(len(dicts))))) if dicts else []
     some = rows.chosen(np.array(chosen, np.int64))
     some.check(D)

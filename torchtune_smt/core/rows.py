@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtune_smt.core import rows_kernels as kernels
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, Integers
 from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of
 from torchtune_smt.core.vocabulary import Vocabulary
+
+T = TypeVar("T", bound=np.generic)
+
+# Ids that a table is indexed with at a time: NumPy copies them to 64 bits first.
+_PIECE: Final = 1 << 16
+# How much longer an array gets that is full, in parts of it.
+_GROWTH: Final = 1 / 8
+# Bytes: an array that gets larger than the first is made of the second, which the C library never
+# takes from its heap, where growing would copy it and leave holes.
+_SMALL: Final = 1 << 20
+_LARGE: Final = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,21 @@ class Rows:
             np.concatenate([np.empty(0), *(part.value for part in parts)]),
         )
 
+    @classmethod
+    def gathered(cls, parts: Iterable[Rows]) -> Rows:
+        """Return the rows of matrices that are made one after the other, as `joined` does.
+
+        A part may be forgotten once the next one is asked for: together they do not lie in memory
+        beside the result.
+        """
+        feature, value = _Growing(np.int32), _Growing(np.float64)
+        lengths = _Growing(np.int64)
+        for part in parts:
+            lengths.append(np.diff(part.begin))
+            feature.append(part.feature)
+            value.append(part.value)
+        return cls(offsets(lengths.taken()), feature.taken(), value.taken())
+
     def __len__(self) -> int:
         return self.begin.size - 1
 
@@ -126,7 +154,8 @@ class Rows:
 
     def ascend(self) -> bool:
         """Say whether the ids of each row ascend, none twice."""
-        rises = np.diff(self.feature, prepend=-1) > 0
+        rises = np.empty(self.feature.size, np.bool_)
+        np.greater(self.feature[1:], self.feature[:-1], out=rises[1:])
         # The first of a row may be less than the last of the row before.
         rises[self.begin[self.begin < self.feature.size]] = True
         return bool(rises.all())
@@ -213,6 +242,48 @@ class Rows:
         out = np.zeros((len(self), columns))
         kernels.dense(self.begin, self.feature, self.value, out)
         return out
+
+
+class _Growing(Generic[T]):
+    """An array that is appended to.
+
+    It grows in place where the system can move pages, and what is beyond its items is little.
+    """
+
+    def __init__(self, dtype: type[T]) -> None:
+        self._room: NDArray[T] = np.empty(0, dtype)
+        self._size = 0
+
+    def append(self, items: NDArray[T]) -> None:
+        """Copy items behind those that there are."""
+        end = self._size + items.size
+        if end > self._room.size:
+            self._grow(end)
+        self._room[self._size : end] = items
+        self._size = end
+
+    def _grow(self, size: int) -> None:
+        """Make room for so many items at least."""
+        size = max(size, self._room.size + int(_GROWTH * self._room.size))
+        if self._room.nbytes < _SMALL <= size * self._room.itemsize:
+            # Other than `resize`, this touches no page that has no items yet.
+            room: NDArray[T] = np.empty(max(size, _LARGE // self._room.itemsize), self._room.dtype)
+            room[: self._size] = self._room[: self._size]
+            self._room = room
+        else:
+            # Nobody else has the array, nor a view of it, before it is taken.
+            self._room.resize(size, refcheck=False)
+
+    def taken(self) -> NDArray[T]:
+        """Return the array, which may not be appended to any longer."""
+        self._room.resize(self._size, refcheck=False)
+        return self._room
+
+
+def mark(found: Bool, ids: Int32) -> None:
+    """Set the places of some ids, none of which is negative, in a table of all."""
+    for begin in range(0, ids.size, _PIECE):
+        found[ids[begin : begin + _PIECE]] = True
 
 
 def numbered(ids: Int32) -> tuple[Int64, Int32]:

@@ -13,7 +13,7 @@ from torchtune_smt.core.arrays import Int64, UInt64
 from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows import Rows, mark
 from torchtune_smt.core.rows_kernels import number_distinct
 from torchtune_smt.kbest import segment_kernels as kernels
 from torchtune_smt.kbest.lists import KBest, KBestLists
@@ -186,9 +186,15 @@ class ListStore:
         return len(segment)
 
     def features(self) -> Int64:
-        """Return the ids (int64, ascending) of the sparse features in all ended iterations."""
-        found = [np.unique(segment.feature) for segment in self._segments]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *found])).astype(np.int64)
+        """Return the ids (int64, ascending) of the sparse features in all ended iterations.
+
+        However long the lists are, this takes a byte for each id up to the largest, and what it
+        returns.
+        """
+        found = np.zeros(self._largest() + 1, np.bool_)
+        for segment in self._segments:
+            mark(found, segment.feature)
+        return np.flatnonzero(found)
 
     def truncate(self, iterations: int) -> None:
         """Forget all but the first iterations, and what has not ended yet.
@@ -227,8 +233,7 @@ class ListStore:
 
     def require(self, dimension: int) -> None:
         """Raise InputError unless the ids of all features are below `dimension`."""
-        largest = max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
-        if dimension <= max(largest, self.n_dense - 1):
+        if dimension <= max(self._largest(), self.n_dense - 1):
             raise InputError(f"there are features beyond the {dimension} that were named")
 
     def lists(self) -> KBestLists:
@@ -254,6 +259,10 @@ class ListStore:
             last = max(first + 1, int(np.searchsorted(total, before + _BLOCK)))
             yield int(numbers[first]), int(numbers[last - 1]) + 1
             first = last
+
+    def _largest(self) -> int:
+        """Return the largest id of a sparse feature in an ended iteration; -1 without any."""
+        return max((int(s.feature.max(initial=-1)) for s in self._segments), default=-1)
 
     def _hashes(self, lists: KBestLists) -> UInt64:
         with np.errstate(over="ignore"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.rows import Rows, mark
 from torchtune_smt.minimizer import passes_kernels as kernels
 from torchtune_smt.minimizer.curvature import Curvature
 from torchtune_smt.minimizer.dense_basis import dense_basis
@@ -16,6 +19,10 @@ from torchtune_smt.minimizer.device_passes import DevicePasses
 # A pair has next to no curvature where it adds less than this part of what another one adds, to
 # the second derivative by each of its features.
 SLIGHT = 1e-6
+
+# Pairs that are stored at a time, and their values.
+_BLOCK: Final = 1 << 13
+_PIECE: Final = 1 << 16
 
 
 class StoredPairs:
@@ -52,7 +59,7 @@ class StoredPairs:
     Raises
     ------
     InputError
-        There are no pairs.
+        There are no pairs, or no room for them.
     ValueError
         The rows are damaged, a value is not finite, or the device is not there.
     """
@@ -63,32 +70,48 @@ class StoredPairs:
                 "there are no pairs to learn from: lower sampler.threshold, or take longer lists "
                 "(decoder.k) or more sentences"
             )
-        pairs.check()
-        # Pairs of a sentence have their rare features, which were seen first there and have the
-        # highest ids, in common: side by side, the columns of these are no longer all over the
-        # memory. With a million pairs in a random order that is most of the time.
-        last = np.append(pairs.feature, np.int32(-1))[pairs.begin[1:] - 1]
-        last[np.diff(pairs.begin) == 0] = -1
-        ids, rows = pairs.chosen(np.argsort(last, kind="stable")).numbered()
+        try:
+            pairs.check()
+            self._store(pairs, n_dense)
+        except MemoryError:
+            raise InputError(
+                f"the minimiser has no room for {len(pairs):,} pairs of {pairs.value.size:,} "
+                "values, which take about twice their memory there: lower sampler.pairs or "
+                "tuner.sentences"
+            ) from None
+        self._on_device: DevicePasses | None = None
+        if device != "cpu":
+            check_device(device)
+            self._on_device = DevicePasses(self.sparse, self.n_sparse, device)
+
+    def _store(self, pairs: Rows, n_dense: int) -> None:
+        """Store pairs some at a time: beside them there is room for what is stored, no more."""
+        found = np.zeros(int(pairs.feature.max(initial=-1)) + 1, np.bool_)
+        mark(found, pairs.feature)
+        ids = np.flatnonzero(found)
         k = int(np.searchsorted(ids, n_dense))
         self.dense_id, self.sparse_id = ids[:k], ids[k:]
-        dense = rows.dense(k)
+        places = [np.full(found.size, -1, np.int32) for _ in range(2)]
+        for place, own in zip(places, (self.dense_id, self.sparse_id), strict=True):
+            place[own] = np.arange(own.size, dtype=np.int32)
+        order = _side_by_side(pairs)
+        dense = np.empty((len(pairs), k))
+
+        def parts() -> Iterator[Rows]:
+            for first in range(0, len(pairs), _BLOCK):
+                some = slice(first, first + _BLOCK)
+                rows = pairs.chosen(order[some])
+                dense[some] = rows.renamed(places[0]).dense(k)
+                yield rows.renamed(places[1])
+
+        self.sparse = Rows.gathered(parts())
         self.one_sided = [
             (int(number), int(np.count_nonzero(column)))
             for number, column in zip(self.dense_id, dense.T, strict=True)
             if column.min() >= 0.0 or column.max() <= 0.0
         ]
         self.dense, self.basis = dense_basis(dense)
-        places = np.arange(-k, ids.size - k)
-        places[:k] = -1
-        self.sparse = rows.renamed(places)
-        feature, size = self.sparse.feature, np.abs(self.sparse.value)
-        count = np.bincount(feature, size > 0.0, self.n_sparse)
-        self.size: Float64 = np.bincount(feature, size, self.n_sparse) / np.maximum(count, 1.0)
-        self._on_device: DevicePasses | None = None
-        if device != "cpu":
-            check_device(device)
-            self._on_device = DevicePasses(self.sparse, self.n_sparse, device)
+        self.size = _mean_sizes(self.sparse, self.n_sparse)
 
     def __len__(self) -> int:
         return len(self.sparse)
@@ -155,3 +178,29 @@ class StoredPairs:
         return Curvature(
             (begin, feature, value), columns, scale[row], cross, square, bound, self.size[chosen]
         )
+
+
+def _side_by_side(pairs: Rows) -> Int64:
+    """Return an order of pairs in which those that have a rare feature in common are neighbours.
+
+    Pairs of a sentence have their rare features, which were seen first there and have the highest
+    ids, in common: side by side, the columns of these are no longer all over the memory. With a
+    million pairs in a random order that is most of the time.
+    """
+    last = np.full(len(pairs), -1, np.int32)
+    filled = np.diff(pairs.begin) > 0
+    last[filled] = pairs.feature[pairs.begin[1:][filled] - 1]
+    return np.argsort(last, kind="stable")
+
+
+def _mean_sizes(rows: Rows, n: int) -> Float64:
+    """Return the mean |value| of each of n features, over those that are not 0."""
+    total, count = np.zeros(n), np.zeros(n)
+    for begin in range(0, rows.feature.size, _PIECE):
+        feature = rows.feature[begin : begin + _PIECE]
+        size = np.abs(rows.value[begin : begin + _PIECE])
+        # As `bincount` adds them: one after the other.
+        np.add.at(total, feature, size)
+        np.add.at(count, feature, (size > 0.0).astype(np.float64))
+    found: Float64 = total / np.maximum(count, 1.0)
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.kbest.lists import KBest
@@ -53,10 +54,27 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
     sampler : PairSampler
     seed : sequence of int
         The pairs of a list are drawn with ``(*seed, kbest.index)``.
+
+    Raises
+    ------
+    InputError
+        There is no room for them.
     """
-    return Rows.joined(
-        [kbest.rows.differences(sampler.sample(kbest, (*seed, kbest.index))) for kbest in kbests]
-    )
+    done = 0
+
+    def parts() -> Iterator[Rows]:
+        nonlocal done
+        for kbest in kbests:
+            yield kbest.rows.differences(sampler.sample(kbest, (*seed, kbest.index)))
+            done += 1
+
+    try:
+        return Rows.gathered(parts())
+    except MemoryError:
+        raise InputError(
+            f"there is no room for all pairs (there was for those of {done:,} k-best lists): lower "
+            "sampler.pairs or tuner.sentences"
+        ) from None
 
 
 def string_numbers(kbest: KBest) -> Int64:
