@@ -53,6 +53,19 @@ def test_rows_are_what_the_dicts_say(dicts, data):
     assert dicts_of(some) == [dicts_of(rows)[i] for i in chosen]
 
 
+def test_many_rows_are_gathered():
+    """So many that arrays are of all sizes on the way: in the end the values are 47 MB."""
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(0, 40, 300_000)
+    feature = np.arange(lengths.sum(), dtype=np.int32)
+    rows = Rows(offsets(lengths), feature, draw.normal(size=feature.size))
+    cuts = np.sort(draw.integers(0, len(rows), 200)).tolist()
+    found = Rows.gathered(rows.between(a, b) for a, b in pairwise([0, *cuts, len(rows)]))
+    for name in ("begin", "feature", "value"):
+        array, expected = getattr(found, name), getattr(rows, name)
+        assert array.dtype == expected.dtype and np.array_equal(array, expected)
+
+
 @given(some_rows.filter(bool), st.data())
 def test_differences(dicts, data):
     rows = rows_of(dicts)
