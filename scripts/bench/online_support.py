@@ -2,28 +2,33 @@
 
 Takes steps with OSCAR on the pairs of a run of tuner=grouping (tuner.iterations=1
 tuner.keep_lists=true), in mini-batches: FOBOS's last weights, the mean of those after each of its
-passes, and regularised dual averaging (RDA), for the hinge and two smooth losses. After 1, 2, 4
-and so on passes it compares the features that have a weight with those of the minimum of the same
-loss: how many there are, how many of both are the same (Jaccard's index), how many are when the
-pairs come in another order, and by how much the objective is above the minimum. Prints a table, and
-draws it with --picture.
+passes, and regularised dual averaging (RDA), for the hinge and two smooth losses; for the hinge
+also Algorithm 2 of Liu et al. (2013), which takes one pair a step, of size 1/t. After 1, 2, 4 and
+so on passes it compares the features that have a weight, and the pairs of features that share one,
+with those of the minimum of the same loss: how many there are, how many of both are the same
+(Jaccard's index), how many are when the pairs come in another order, and by how much the objective
+is above the minimum. Prints a table, and draws it with --picture. With --scaling rms
+--dimension lists, features are divided by their root mean square and d is the number of those in
+the lists: there the minimum has more groups of several features.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from stored_run import pairs_of_run
+from stored_run import features_of_run, pairs_of_run
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.textio import atomic_path
+from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.minimizer import (
     Accuracy,
     Logistic,
@@ -34,14 +39,21 @@ from torchtune_smt.minimizer import (
     SquaredHinge,
 )
 from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.minimum import groups_of
 from torchtune_smt.optim import FOBOS, RDA
+from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.group_diagnosis import Overlap, overlap
+from torchtune_smt.tuners.prepared_pairs import SCALINGS, prepared_pairs
 
 LOSSES = {"hinge": SmoothedHinge(), "squared hinge": SquaredHinge(), "logistic": Logistic()}
-METHODS = ("FOBOS", "FOBOS, mean", "RDA")
+# The weights of each method after some passes.
+Trail = Iterator[tuple[int, list[Float64]]]
+METHODS, PUBLISHED = ("FOBOS", "FOBOS, mean", "RDA"), "Algorithm 2"
 COLUMNS = (
-    "loss | features at the minimum | method | passes | features | common with the minimum "
-    "| common of two orders | objective"
+    "loss | features at the minimum | these share a weight | method | passes | features "
+    "| these share a weight | common with the minimum | together | common of two orders "
+    "| together | objective"
 )
 
 
@@ -50,15 +62,22 @@ class Point(NamedTuple):
 
     passes: int
     features: int
-    common: float
-    orders: float
+    sharing: int
+    common: Overlap
+    orders: Overlap
     excess: float
 
 
-def jaccard(one: Float64, other: Float64) -> float:
-    """Return which part of the features that have a weight in either have one in both."""
-    either = np.count_nonzero((one != 0) | (other != 0))
-    return float(np.count_nonzero((one != 0) & (other != 0))) / either if either else 1.0
+def blocks_of(weights: Float64) -> Int64:
+    """Return the groups of equal weights, but for rounding, which means are subject to."""
+    unit = 1e-12 * float(np.abs(weights).max(initial=1e-300))
+    return groups_of(unit * np.round(weights / unit))
+
+
+def sharing(blocks: Int64) -> int:
+    """Return how many features are not alone in their group."""
+    sizes = np.unique(blocks[blocks >= 0], return_counts=True)[1]
+    return int(sizes[sizes > 1].sum())
 
 
 def slopes(loss: MarginLoss, margins: Float64) -> Float64:
@@ -76,7 +95,7 @@ def gradient(pairs: Rows, weights: Float64, loss: MarginLoss) -> torch.Tensor:
 
 def trained(
     pairs: Rows, n_dense: int, loss: MarginLoss, oscar: Oscar, given: argparse.Namespace, seed: int
-) -> Iterator[tuple[int, list[Float64]]]:
+) -> Trail:
     """Yield the weights of each method after 1, 2, 4, ... passes."""
     size = int(pairs.feature.max()) + 1
     parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.float64)) for _ in range(2)]
@@ -97,6 +116,23 @@ def trained(
             yield done, [weights.detach().numpy().copy() for weights in found]
 
 
+def published(
+    pairs: Rows, n_dense: int, oscar: Oscar, given: argparse.Namespace, seed: int
+) -> Trail:
+    """Yield the weights of Algorithm 2 after 1, 2, 4, ... passes."""
+    size = int(pairs.feature.max()) + 1
+    parameter = torch.nn.Parameter(torch.zeros(size, dtype=torch.float64))
+    optimizer = FobosOscar(
+        [parameter], 1.0, regularizer=oscar, schedule="1/t", unregularized=n_dense
+    )
+    draw = np.random.default_rng(seed)
+    for done in range(1, given.published + 1):
+        optimizer.step_rows(pairs, HINGE, order=draw.integers(len(pairs), size=len(pairs)))
+        if done & (done - 1) == 0:
+            optimizer.flush()
+            yield done, [parameter.detach().numpy().copy()]
+
+
 def compared(
     pairs: Rows,
     n_dense: int,
@@ -107,47 +143,65 @@ def compared(
 ) -> dict[str, list[Point]]:
     """Return what becomes of each method."""
     oscar = Oscar(penalty.lambda1, penalty.lambda2, penalty.dimension)
-    points: dict[str, list[Point]] = {method: [] for method in METHODS}
-    runs = [trained(pairs, n_dense, minimizer.loss, oscar, given, seed) for seed in (1, 2)]
-    least = minimum.certificate.objective
-    for (done, own), (_, others) in zip(*runs, strict=True):
-        for method, weights, other in zip(METHODS, own, others, strict=True):
-            loss = minimizer.loss.mean(pairs.dot(weights)) + penalty.value(weights[n_dense:])
-            sparse = (minimum.weights[n_dense:], weights[n_dense:], other[n_dense:])
-            point = Point(
-                done,
-                int(np.count_nonzero(sparse[1])),
-                jaccard(sparse[0], sparse[1]),
-                jaccard(sparse[1], sparse[2]),
-                loss / least - 1.0,
-            )
-            points[method].append(point)
+    loss, least = minimizer.loss, minimum.certificate.objective
+    ways: list[tuple[tuple[str, ...], list[Trail]]]
+    ways = [(METHODS, [trained(pairs, n_dense, loss, oscar, given, seed) for seed in (1, 2)])]
+    if loss.width and given.published:
+        runs = [published(pairs, n_dense, oscar, given, seed) for seed in (1, 2)]
+        ways.append(((PUBLISHED,), runs))
+    points: dict[str, list[Point]] = {}
+    for methods, runs in ways:
+        for (done, own), (_, others) in zip(*runs, strict=True):
+            for method, weights, other in zip(methods, own, others, strict=True):
+                value = loss.mean(pairs.dot(weights)) + penalty.value(weights[n_dense:])
+                blocks = blocks_of(weights[n_dense:])
+                point = Point(
+                    done,
+                    int(np.count_nonzero(blocks >= 0)),
+                    sharing(blocks),
+                    overlap(minimum.groups[n_dense:], blocks),
+                    overlap(blocks, blocks_of(other[n_dense:])),
+                    value / least - 1.0,
+                )
+                points.setdefault(method, []).append(point)
     return points
 
 
-def draw(path: Path, results: dict[str, tuple[int, dict[str, list[Point]]]]) -> None:
-    """Draw what the features have in common with the minimum's, a panel a loss."""
+def draw(path: Path, results: dict[str, tuple[int, int, dict[str, list[Point]]]]) -> None:
+    """Draw what the weights have in common with the minimum's, a column a loss."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    # Where no minimum has any, pairs that share a weight have nothing in common with it.
+    rows = 1 + any(shared for _, shared, _ in results.values())
     figure, axes = plt.subplots(
-        1, len(results), figsize=(4.6 * len(results), 3.8), layout="constrained", squeeze=False
+        rows,
+        len(results),
+        figsize=(4.6 * len(results), 0.6 + 3.2 * rows),
+        layout="constrained",
+        squeeze=False,
     )
-    for axis, (loss, (features, points)) in zip(axes[0], results.items(), strict=True):
-        for m, (method, found) in enumerate(points.items()):
-            passes = [point.passes for point in found]
-            axis.plot(passes, [p.common for p in found], f"C{m}o-", label=method)
-            axis.plot(passes, [p.orders for p in found], f"C{m}x:", label=f"{method}: two orders")
-        axis.set_xscale("log", base=2)
-        axis.set_ylim(-0.02, 1.02)
-        axis.set_xlabel("passes over the pairs")
-        axis.set_title(f"{loss}: {features:,} features at the minimum", fontsize="medium")
-        axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("features in common (Jaccard's index)")
-    lines, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=6, fontsize="small")
+    handles = {}
+    for column, (loss, (features, shared, points)) in zip(axes.T, results.items(), strict=True):
+        for axis, what in zip(column, ("features", "together"), strict=False):
+            for m, (method, found) in enumerate(points.items()):
+                passes = [point.passes for point in found]
+                for style, of in (("o-", "common"), ("x:", "orders")):
+                    values = [getattr(getattr(point, of), what) for point in found]
+                    label = method if of == "common" else f"{method}: two orders"
+                    handles[label] = axis.plot(passes, values, f"C{m}{style}", label=label)[0]
+            axis.set_xscale("log", base=2)
+            axis.set_ylim(-0.02, 1.02)
+            axis.grid(alpha=0.3)
+        title = f"{loss}, minimum: {features:,} features, {shared:,} share a weight"
+        column[0].set_title(title, fontsize="medium")
+        column[-1].set_xlabel("passes over the pairs")
+    names = ("features in common (Jaccard's index)", "pairs of features that share a weight")
+    for row, name in zip(axes, names, strict=False):
+        row[0].set_ylabel(name)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize="small")
     with atomic_path(path) as beside:
         figure.savefig(beside, format=path.suffix[1:], dpi=110)
     plt.close(figure)
@@ -158,9 +212,12 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="folder of a run that has kept its lists")
     parser.add_argument("--dense", type=int, default=10, help="dense features of the run's model")
     parser.add_argument("--fraction", type=float, default=0.05, help="of λ_max")
-    parser.add_argument("--dimension", type=int, default=970_826, help="d")
+    parser.add_argument("--dimension", default="970826", help="d; lists: features in the lists")
+    parser.add_argument("--scaling", choices=SCALINGS, default="none")
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--passes", type=int, default=16)
+    parser.add_argument("--published", type=int, default=16, help="passes of Algorithm 2")
+    parser.add_argument("--residual", type=float, default=1e-5, help="of the minimum")
     parser.add_argument("--batch", type=int, default=1000, help="pairs a step")
     parser.add_argument("--lr", type=float, default=1.0, help="η0 of FOBOS, 1/γ of RDA")
     parser.add_argument("--picture", type=Path, help="file to draw it in (.png)")
@@ -169,23 +226,36 @@ def main() -> None:
     # Ids without gaps: parameters are as long as the largest.
     ids, pairs = pairs_of_run(given.run, given.dense).numbered()
     n_dense = int(np.searchsorted(ids, given.dense))
+    if given.scaling != "none":
+        prepared = prepared_pairs(
+            pairs, n_dense, ids.size, scaling=given.scaling, merge_identical=False
+        )
+        pairs = prepared.pairs
+    d = given.dimension
+    if d == "lists":
+        d = np.count_nonzero(features_of_run(given.run, given.dense) >= given.dense)
     print(f"| {COLUMNS} |")
-    print("|---" * 8 + "|")
+    print("|---" * 12 + "|")
     results = {}
     for name in given.losses:
         minimizer = Minimizer(pairs, n_dense, LOSSES[name])
-        penalty = minimizer.penalty(1.0 / 300, 1.0, given.dimension)
+        penalty = minimizer.penalty(1.0 / 300, 1.0, int(d))
         penalty = penalty.times(given.fraction * minimizer.largest_scale(penalty))
-        minimum = minimizer.minimize(penalty, accuracy=Accuracy(residual=1e-5))
+        minimum = minimizer.minimize(penalty, accuracy=Accuracy(residual=given.residual))
         points = compared(pairs, n_dense, minimizer, minimum, penalty, given)
-        results[name] = minimum.survivors, points
+        together = sharing(minimum.groups)
+        results[name] = minimum.survivors, together, points
+        head = f"{name} | {minimum.survivors:,} | {together:,}"
         for method, found in points.items():
             for p in found:
                 print(
-                    f"| {name} | {minimum.survivors:,} | {method} | {p.passes} | {p.features:,} "
-                    f"| {p.common:.2f} | {p.orders:.2f} | {p.excess:.1%} above |",
+                    f"| {head} | {method} | {p.passes} | {p.features:,} | {p.sharing:,} "
+                    f"| {p.common.features:.2f} | {p.common.together:.2f} "
+                    f"| {p.orders.features:.2f} | {p.orders.together:.2f} "
+                    f"| {p.excess:.1%} above |",
                     flush=True,
                 )
+        print(f"{name}: {minimum.certificate}, reached: {minimum.reached}", file=sys.stderr)
     if given.picture:
         draw(given.picture, results)
 
