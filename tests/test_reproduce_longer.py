@@ -71,9 +71,10 @@ def test_it_is_the_run_that_was_done_from_the_start(way: str, place: Path) -> No
     parts = [(*base, f"tuner.iterations={n}") for n in (1, 3)]
     option, values = OPTION[way]
     value = f"{option}={values[0]}"
-    whole = Run(place / f"{way}-whole", (*parts[1], value))
+    # Other tests have runs in the same place.
+    whole = Run(place / "from the start" / way, (*parts[1], value))
     assert complete(whole, start=start)
-    folder = place / way
+    folder = place / "lengthened" / way
     chosen, other = sweep(option, values, Run(folder / "sweep", parts[0]), True, start=start)
     (chosen.folder / "devtest.translations.txt").touch()
     longer = Run(folder, (*parts[1], value))
