@@ -295,6 +295,16 @@ def test_groups_of_the_minimum(place: Path) -> None:
         assert found.setdefault(weights, option) == option
 
 
+def test_a_path_says_what_parts_of_lambda_max_leave(place: Path) -> None:
+    options = [*BATCH, "tuner.iterations=1", "tuner.dev.iterations=1"]
+    said = tune(place, "batch_path", *options, "tuner.minimizer.path=3")
+    assert "1 of lambda_max leaves no feature" in said
+    assert "0.316 of lambda_max leaves " in said
+    (line,) = (line for line in metrics(place / "batch_path") if "groups/number" in line)
+    number, features = line["groups/number"], line["groups/features"]
+    assert f"0.1 of lambda_max leaves {features:,.0f} features in {number:,.0f} groups" in said
+
+
 def test_features_of_one_size_and_without_those_that_fire_together(place: Path) -> None:
     """What the file of groups says, times its factors, is the weights."""
     said = tune(place, "prepared", *BATCH, "tuner.scaling=rms", "tuner.merge_identical=true")
@@ -351,6 +361,7 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         ),
         ([*BATCH, "regularizer.fraction=2"], "fraction must be a number above 0 and up to 1, or"),
         ([*BATCH, "tuner.minimizer.gap=0"], "tuner.minimizer.gap must be a number above 0, not 0"),
+        ([*BATCH, "tuner.minimizer.path=0"], "tuner.minimizer.path must be a whole number, 1 or"),
         ([*BATCH, "tuner.minimizer.loss=hinge"], "loss must be smoothed_hinge or squared_hinge or"),
         ([*BATCH, "tuner.minimizer.loss=logistic", "tuner.minimizer.mu=1"], "smooth as it is"),
         ([*BATCH, "regularizer.lambda1=0", "regularizer.lambda2=0"], "give one above 0"),

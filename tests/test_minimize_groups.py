@@ -61,6 +61,32 @@ def test_above_lambda_max_nothing_survives_and_it_says_so():
     assert "no sparse feature survives: from lambda_max on none does, which is" in found.remarks[0]
 
 
+@pytest.mark.parametrize("loss", MINIMIZER_LOSSES)
+def test_a_path_to_the_minimum_leads_there_and_says_what_is_on_the_way(loss):
+    x, shown = problem(6), []
+    loss = minimizer_loss(loss, 0.05)
+    found = learn(x, loss=loss, fraction=0.1, path=4, shown=shown)
+    alone = learn(x, loss=loss, fraction=0.1)
+    assert np.array_equal(found.blocks, alone.blocks)
+    same = ("minimum/lambda1", "minimum/lambda2", "minimum/fraction", "minimum/reached")
+    assert [found.numbers[name] for name in same] == [alone.numbers[name] for name in same]
+    assert ("minimising", 4, 4, "value") in shown
+    minimizer = Minimizer(rows_of(x), 3, loss)
+    largest = minimizer.largest_scale(minimizer.penalty(1e-4, 3e-4))
+    expected = []
+    for part in (1, 0.1 ** (1 / 3), 0.1 ** (2 / 3), 0.1):
+        there = minimizer.minimize(minimizer.penalty(1e-4, 3e-4).times(part * largest), None, LOOSE)
+        values, counts = np.unique(there.groups[there.groups >= 0], return_counts=True)
+        left = f"{counts.sum()} features in {values.size} groups, the largest has "
+        left = left + f"{counts.max()}" if counts.size else "no feature"
+        expected.append(f"{part:.3g} of lambda_max leaves {left}")
+    assert list(found.remarks[:4]) == expected and len(set(expected)) == 4
+    # Where nothing survives there is no path to go.
+    assert learn(x, oscar=Oscar(1.0, 1.0), path=4).remarks == learn(x, oscar=Oscar(1, 1)).remarks
+    short = learn(x, loss=loss, fraction=0.1, path=3, accuracy=Accuracy(seconds=1e-9))
+    assert all("(the minimum was not reached)" in said for said in short.remarks[:3])
+
+
 def test_pairs_of_all_kinds():
     x = problem(4)
     with pytest.raises(InputError, match="there are no pairs to learn from: lower sampler.thr"):

@@ -71,7 +71,9 @@ def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
             check_device(cfg.device)
         with option_errors("regularizer"):
             fraction = cfg.regularizer.get("fraction")
-            return BatchLearning(parts.regularizer, loss, fraction, accuracy, cfg.device)
+            return BatchLearning(
+                parts.regularizer, loss, fraction, accuracy, cfg.device, chosen.path
+            )
     if _learning(cfg) == "random_pairs":
         return RandomPairs(parts.regularizer)
     if _learning(cfg) == "clusters":

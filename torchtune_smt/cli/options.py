@@ -113,7 +113,7 @@ RULES: Final = {
     for rule, names in (
         (_SEED, "seed"),
         (_whole(1), "tuner.epochs tuner.iterations tuner.passes tuner.batch_size samples"),
-        (_whole(1), "tuner.dev.iterations"),
+        (_whole(1), "tuner.dev.iterations tuner.minimizer.path"),
         (
             _whole(1).or_null(),
             "threads tuner.sentences tuner.patience tuner.dev.patience n_best sentence rows",

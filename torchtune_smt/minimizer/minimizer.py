@@ -161,13 +161,7 @@ class Minimizer:
         if not run.in_time():
             better = min((empty, point), key=lambda some: self._objective(penalty, some))
             return self._result(run, better, start, empty.margins)
-        alone = empty.margins
-        found = self._descend(run, point, start, alone)
-        if not found.reached and run.in_time() and found.certificate.objective > self._at_0():
-            # Lost on the way, from where no pair of a wrong margin has curvature.
-            point = self._begun(None, run.in_time)
-            found = self._descend(run.again(), point, start, alone)
-        return found
+        return self._found(run, point, start, empty.margins)[0]
 
     def path(
         self,
@@ -175,6 +169,7 @@ class Minimizer:
         scales: Sequence[float],
         start: Float64 | None = None,
         accuracy: Accuracy | None = None,
+        on_minimum: Callable[[Minimum], None] = lambda minimum: None,
     ) -> list[Minimum]:
         """Return the minima for a penalty times each of some scales, one begun at the other.
 
@@ -184,6 +179,13 @@ class Minimizer:
             Best in descending order; see `path_scales`.
         accuracy : Accuracy, optional
             Of each.
+        on_minimum : callable
+            Told each.
+
+        Raises
+        ------
+        DivergenceError
+            A margin is not finite.
         """
         accuracy = accuracy or Accuracy()
         point = self._empty(start, Descent(self.pairs, penalty, accuracy).in_time)
@@ -193,9 +195,11 @@ class Minimizer:
         for scale in scales:
             run = Descent(self.pairs, penalty.times(scale), accuracy)
             if scale >= norm:
-                found.append(self._result(run, self._empty(start, run.in_time), start, alone))
+                minimum = self._result(run, self._empty(start, run.in_time), start, alone)
             else:
-                found.append(self._descend(run, point, start, alone))
+                minimum, point = self._found(run, point, start, alone)
+            found.append(minimum)
+            on_minimum(minimum)
         return found
 
     def certificate(self, penalty: Penalty, weights: Float64) -> Certificate:
@@ -269,10 +273,24 @@ class Minimizer:
             point.dense = point.dense + followed.change
             point.margins, point.direction = followed.margins, followed.change
 
+    def _found(
+        self, run: Descent, point: Point, start: Float64 | None, alone: Float64
+    ) -> tuple[Minimum, Point]:
+        """Return the minimum that descent from a point leads to, and where that is.
+
+        `alone` are margins of dense features alone.
+        """
+        found = self._descend(run, point, start, alone)
+        if not found.reached and run.in_time() and found.certificate.objective > self._at_0():
+            # Lost on the way, from where no pair of a wrong margin has curvature.
+            point = self._begun(None, run.in_time)
+            found = self._descend(run.again(), point, start, alone)
+        return found, point
+
     def _descend(
         self, run: Descent, point: Point, start: Float64 | None, alone: Float64
     ) -> Minimum:
-        """Move a point to the minimum; `alone` are margins of dense features alone."""
+        """Move a point to the minimum."""
         for loss in self.loss.stages():
             if run.in_time():
                 run.descend(point, loss, ROUGH)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import (
     Accuracy,
     Logistic,
     MarginLoss,
     Minimizer,
+    Minimum,
+    Penalty,
     Residual,
     SmoothedHinge,
     SquaredHinge,
+    path_scales,
 )
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
@@ -58,23 +61,29 @@ class BatchLearning(GroupLearner):
     accuracy : Accuracy
     device : {"cpu", "cuda"}
         Where passes over all pairs are made; see `Minimizer`.
+    path : int
+        So many values, log-spaced from λ_max down to the strength that is asked for, each minimum
+        begun at the one before, and a remark on what each leaves; 1: that strength alone.
 
     Raises
     ------
     ValueError
-        λ1 and λ2 are 0, or the fraction is not above 0 and at most 1.
+        λ1 and λ2 are 0, the fraction is not above 0 and at most 1, or the path has no value.
     """
 
     loss: MarginLoss = field(default_factory=SmoothedHinge)
     fraction: float | None = None
     accuracy: Accuracy = field(default_factory=Accuracy)
     device: str = "cpu"
+    path: int = 1
 
     def __post_init__(self) -> None:
         if self.regularizer.lambda1 == self.regularizer.lambda2 == 0:
             raise ValueError("without lambda1 and lambda2 nothing is grouped: give one above 0")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        if self.path < 1:
+            raise ValueError(f"path must have at least 1 value, not {self.path}")
 
     @property
     def why_none(self) -> str:
@@ -94,25 +103,27 @@ class BatchLearning(GroupLearner):
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`. Dense weights begin where they are."""
-        oscar, accuracy = self.regularizer, self.accuracy
+        oscar = self.regularizer
         minimizer = Minimizer(pairs, n_dense, self.loss, start.size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
         begin = start.copy()
         begin[n_dense:] = 0.0
         largest = minimizer.largest_scale(penalty, begin)
+        scale = 1.0
         if self.fraction is not None:
             if largest == 0.0:
                 said = f"lambda_max is 0, so that no part of it groups anything: {_why(minimizer)}"
                 none = np.full(start.size, -1, np.int64)
                 return LearntGroups(none, penalty.dimension, "no step", (said,))
-            penalty = penalty.times(self.fraction * largest)
-
-        def on_step(step: int, residual: Residual, survivors: int) -> None:
-            show("minimising", step, accuracy.steps, "step")
-
-        found = minimizer.minimize(penalty, begin, accuracy, on_step)
-        show("minimising", accuracy.steps, accuracy.steps, "step")
-        certificate = found.certificate
+            scale = self.fraction * largest
+        scales = [scale]
+        if self.path > 1 and scale < largest:
+            scales = path_scales(largest, scale, self.path)
+            minima = self._follow(minimizer, penalty, scales, begin, show)
+        else:
+            minima = [self._minimize(minimizer, penalty.times(scale), begin, show)]
+        found, certificate = minima[-1], minima[-1].certificate
+        penalty, steps = found.penalty, sum(minimum.steps for minimum in minima)
         numbers = {
             "minimum/lambda1": penalty.lambda1,
             "minimum/lambda2": penalty.lambda2,
@@ -120,7 +131,7 @@ class BatchLearning(GroupLearner):
             "minimum/bound": certificate.bound,
             "minimum/gap": certificate.gap,
             "minimum/residual": certificate.residual.largest,
-            "minimum/steps": found.steps,
+            "minimum/steps": steps,
             "minimum/reached": float(found.reached),
             "minimum/boundary": found.boundary.size,
         }
@@ -131,11 +142,60 @@ class BatchLearning(GroupLearner):
             part = f"{fraction:.3g} of lambda_max"
         text = (
             f"lambda1 = {penalty.lambda1:.4g}, lambda2 = {penalty.lambda2:.4g} ({part}), "
-            f"{found.steps} steps of Newton: {certificate};"
+            f"{steps} steps of Newton: {certificate};"
         )
+        remarks = list(found.messages)
+        if len(scales) > 1:
+            remarks[:0] = map(_left, (value / largest for value in scales), minima)
         return LearntGroups(
-            found.groups, penalty.dimension, text, found.messages, numbers, found.boundary
+            found.groups, penalty.dimension, text, tuple(remarks), numbers, found.boundary
         )
+
+    def again(
+        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
+    ) -> Int64:
+        """Return the groups of other pairs, found without a path; see `GroupLearner.again`."""
+        return GroupLearner.again(replace(self, path=1), pairs, start, n_dense, seed, show)
+
+    def _minimize(
+        self, minimizer: Minimizer, penalty: Penalty, begin: Float64, show: Show
+    ) -> Minimum:
+        steps = self.accuracy.steps
+
+        def on_step(step: int, residual: Residual, survivors: int) -> None:
+            show("minimising", step, steps, "step")
+
+        found = minimizer.minimize(penalty, begin, self.accuracy, on_step)
+        show("minimising", steps, steps, "step")
+        return found
+
+    def _follow(
+        self,
+        minimizer: Minimizer,
+        penalty: Penalty,
+        scales: Sequence[float],
+        begin: Float64,
+        show: Show,
+    ) -> list[Minimum]:
+        done = 0
+
+        def on_minimum(minimum: Minimum) -> None:
+            nonlocal done
+            done += 1
+            show("minimising", done, len(scales), "value")
+
+        return minimizer.path(penalty, scales, begin, self.accuracy, on_minimum)
+
+
+def _left(part: float, minimum: Minimum) -> str:
+    """Return what a part of λ_max leaves."""
+    reached = "" if minimum.reached else " (the minimum was not reached)"
+    left = "no feature"
+    if minimum.survivors:
+        sizes = np.unique(minimum.groups[minimum.groups >= 0], return_counts=True)[1]
+        left = f"{minimum.survivors:,} features in {sizes.size:,} groups, the largest has "
+        left += f"{sizes.max():,}"
+    return f"{part:.3g} of lambda_max leaves {left}{reached}"
 
 
 def _why(minimizer: Minimizer) -> str:
