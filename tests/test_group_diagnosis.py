@@ -11,6 +11,7 @@ from minimizer_reference import rows_of
 from test_grouping import SAMPLER, Data, run_of
 from test_minimizer import problem
 
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs, pair_rows
@@ -276,3 +277,33 @@ def test_other_pairs_of_which_nothing_can_be_learnt_are_no_end(others):
     cause = "regularizer.dimension=2 is smaller" if others else "there are no pairs to learn from"
     assert f"with other pairs of the same lists nothing can be learnt: {cause}" in found.remarks[-1]
     assert found.remarks[:-1] == alone.remarks and found.numbers == alone.numbers
+
+
+@pytest.mark.parametrize("error", [InputError("no room"), DivergenceError("a margin")])
+def test_other_pairs_that_cannot_be_had_are_no_end(error):
+    def draw():
+        raise error
+
+    learner = BatchLearning(Oscar(0.1, 0.1))
+    arguments = (rows_of(np.eye(4)[:2]), np.zeros(4), 0, (1,), lambda *work: None)
+    alone, found = learner.learn(*arguments), learner.learn(*arguments, draw)
+    assert np.array_equal(found.blocks, alone.blocks)
+    assert f"nothing can be learnt: {error}" in found.remarks[-1]
+
+
+@pytest.mark.parametrize("learner", [GroupLearning, MixedLearning])
+def test_groups_of_steps_do_not_need_the_distance_from_the_minimum(learner, monkeypatch):
+    """The minimiser may have no room for the pairs."""
+    arguments = (rows_of(problem(1)), np.zeros(15), 3, (1,), lambda *work: None)
+    learner = learner(Oscar(1e-4, 1e-4), passes=2)
+    expected = learner.find(*arguments)
+
+    def without_room(*arguments):
+        raise InputError("no room")
+
+    monkeypatch.setattr("torchtune_smt.tuners.group_diagnosis.certificate_of", without_room)
+    found = learner.find(*arguments)
+    assert np.array_equal(found.blocks, expected.blocks)
+    said = "how far these weights are from the minimum is not known: no room"
+    assert said in found.remarks and said not in expected.remarks
+    assert "diagnosis/objective" in expected.numbers.keys() - found.numbers.keys()

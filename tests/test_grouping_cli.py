@@ -342,6 +342,7 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         (["tuner.zero_group=both"], "tuner.zero_group must be drop or keep, not 'both'"),
         (["tuner.learning=both"], "tuner.learning must be online or mix or batch or random_pairs"),
         (["tuner.control=half"], "tuner.control must be none or single or shuffled, not 'half'"),
+        (["tuner.control=single", "tuner.merge_identical=true"], "takes features out of their"),
         (["tuner.shards=4"], "tuner.learning=online does not cut the pairs into shards, and"),
         (["tuner.learning=mix", "tuner.shards=0"], "tuner.shards must be a whole number, 1 or"),
         (["tuner.learning=mix", "optimizer=adagrad"], "set optimizer=fobos_oscar, or leave"),

@@ -81,8 +81,9 @@ def test_a_path_to_the_minimum_leads_there_and_says_what_is_on_the_way(loss):
         left = left + f"{counts.max()}" if counts.size else "no feature"
         expected.append(f"{part:.3g} of lambda_max leaves {left}")
     assert list(found.remarks[:4]) == expected and len(set(expected)) == 4
-    # Where nothing survives there is no path to go.
-    assert learn(x, oscar=Oscar(1.0, 1.0), path=4).remarks == learn(x, oscar=Oscar(1, 1)).remarks
+    # Where nothing survives there is no path to go, which is said.
+    (none, said), (alone,) = (learn(x, oscar=Oscar(1.0, 1.0), path=n).remarks for n in (4, 1))
+    assert none == alone and said.startswith("a path goes down from lambda_max, and these lambdas")
     short = learn(x, loss=loss, fraction=0.1, path=3, accuracy=Accuracy(seconds=1e-9))
     assert all("(the minimum was not reached)" in said for said in short.remarks[:3])
 
@@ -96,6 +97,8 @@ def test_pairs_of_all_kinds():
     whole, twice = learn(x, fraction=0.2), learn(np.vstack([x, x]), fraction=0.2)
     assert np.array_equal(whole.blocks, twice.blocks)
     contradictory = learn(np.vstack([x, -x]), fraction=0.2)
+    assert contradictory.why_none == "lambda_max is 0, and no smaller lambdas leave any"
+    assert learn(np.vstack([x, -x])).why_none == contradictory.why_none and not whole.why_none
     assert (contradictory.blocks < 0).all()
     assert "lambda_max is 0" in contradictory.remarks[0]
     dense = x.copy()
@@ -152,6 +155,7 @@ def test_dense_features_that_separate_the_pairs(loss):
 def test_a_time_limit_says_which_gap_is_left():
     found = learn(problem(d=100), accuracy=Accuracy(seconds=1e-9))
     assert found.numbers["minimum/reached"] == 0
+    assert found.why_none.startswith("the minimum was not reached")
     assert "the time is up" in found.remarks[0] and "of it above the minimum" in found.remarks[0]
 
 

@@ -104,6 +104,11 @@ def check_grouping(cfg: DictConfig) -> None:
             "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
             "its own, which OSCAR does not pull at; leave it out"
         )
+    if cfg.tuner.control != "none" and cfg.tuner.merge_identical:
+        raise InputError(
+            f"tuner.control={cfg.tuner.control} takes features out of their groups, where "
+            "tuner.merge_identical=true gives each a part of its value: leave one of them out"
+        )
     if not decoder_class(cfg).stored and not cfg.features.templates:
         raise InputError(
             "tuner=grouping groups sparse features, and there are none: set features=rule_id or "

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Certificate, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers.oscar import Oscar
@@ -163,7 +164,12 @@ def judged(
     """
     remarks: list[str] = []
     numbers: dict[str, float] = {}
-    certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
+    certificate = None
+    try:
+        certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
+    except InputError as error:
+        # Groups do not need it.
+        remarks.append(f"how far these weights are from the minimum is not known: {error}")
     if certificate is not None:
         numbers |= {
             "diagnosis/objective": certificate.objective,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
@@ -37,6 +37,8 @@ class LearntGroups:
         Ids of features whose group, or whether they have one, is not known for certain.
     factor : float64 [D], optional
         What the value of a feature counts for in its group; see `FeatureGroups`.
+    why_none : str
+        Where there are no groups: why, if that is not `GroupLearner.why_none`.
     """
 
     blocks: Int64
@@ -46,6 +48,7 @@ class LearntGroups:
     numbers: dict[str, float] = field(default_factory=dict)
     boundary: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     factor: Float64 | None = None
+    why_none: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,19 +104,19 @@ class GroupLearner(ABC):
         """
         found = self.find(pairs, start, n_dense, seed, show)
         chance, others = self.chance, pairs
-        if chance.pairs:
-            if draw is None:
-                return found
-            others = draw()
-        if chance.pairs and _equal(pairs, others):
-            chance, blocks = SAME_SAMPLE, found.blocks
-        else:
-            try:
+        if chance.pairs and draw is None:
+            return found
+        try:
+            if chance.pairs and draw is not None:
+                others = draw()
+            if chance.pairs and _equal(pairs, others):
+                chance, blocks = SAME_SAMPLE, found.blocks
+            else:
                 blocks = self.again(others, start, n_dense, seed, show)
-            except InputError as error:
-                # These pairs are only there to be compared with, and those that count are well.
-                said = f"{chance.otherwise} nothing can be learnt: {error}"
-                return replace(found, remarks=(*found.remarks, said))
+        except (InputError, DivergenceError) as error:
+            # This is only there to be compared with, and the groups that count are learnt.
+            said = f"{chance.otherwise} nothing can be learnt: {error}"
+            return replace(found, remarks=(*found.remarks, said))
         remarks, numbers = compared(found.blocks[n_dense:], blocks[n_dense:], chance)
         return replace(found, remarks=(*found.remarks, *remarks), numbers=found.numbers | numbers)
 

@@ -26,6 +26,8 @@ from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
+WITHOUT_LAMBDA_MAX: Final = "lambda_max is 0, and no smaller lambdas leave any"
+
 MINIMIZER_LOSSES: Final = ("smoothed_hinge", "squared_hinge", "logistic")
 
 
@@ -114,7 +116,8 @@ class BatchLearning(GroupLearner):
             if largest == 0.0:
                 said = f"lambda_max is 0, so that no part of it groups anything: {_why(minimizer)}"
                 none = np.full(start.size, -1, np.int64)
-                return LearntGroups(none, penalty.dimension, "no step", (said,))
+                why = WITHOUT_LAMBDA_MAX
+                return LearntGroups(none, penalty.dimension, "no step", (said,), why_none=why)
             scale = self.fraction * largest
         scales = [scale]
         if self.path > 1 and scale < largest:
@@ -147,8 +150,21 @@ class BatchLearning(GroupLearner):
         remarks = list(found.messages)
         if len(scales) > 1:
             remarks[:0] = map(_left, (value / largest for value in scales), minima)
+        elif self.path > 1:
+            remarks.append("a path goes down from lambda_max, and these lambdas are not below it")
+        why = ""
+        if not found.reached:
+            why = "the minimum was not reached, and none has a weight where the minimiser stopped"
+        elif largest == 0.0:
+            why = WITHOUT_LAMBDA_MAX
         return LearntGroups(
-            found.groups, penalty.dimension, text, tuple(remarks), numbers, found.boundary
+            found.groups,
+            penalty.dimension,
+            text,
+            tuple(remarks),
+            numbers,
+            found.boundary,
+            why_none=why,
         )
 
     def again(

@@ -97,7 +97,7 @@ def identical_columns(rows: Rows, first: int, dimension: int) -> Int64:
     value = rows.value[order]
     begin = offsets(np.bincount(rows.feature, minlength=dimension))
     result = np.arange(dimension)
-    # Digests, so that no more than one column is held twice at a time.
+    # Digests, so that no column is kept as a key.
     known: dict[bytes, int] = {}
     for j in np.flatnonzero(np.diff(begin)).tolist():
         column = slice(begin[j], begin[j + 1])
