@@ -103,12 +103,12 @@ class GroupLearner(ABC):
             See `find`.
         """
         found = self.find(pairs, start, n_dense, seed, show)
-        chance, others = self.chance, pairs
-        if chance.pairs and draw is None:
+        chance = self.chance
+        drawn = draw if chance.pairs else lambda: pairs
+        if drawn is None:
             return found
         try:
-            if chance.pairs and draw is not None:
-                others = draw()
+            others = drawn()
             if chance.pairs and _equal(pairs, others):
                 chance, blocks = SAME_SAMPLE, found.blocks
             else:
