@@ -101,5 +101,11 @@ def test_the_tuner_takes_them():
     for learning in (RandomPairs(Oscar(0.0, 0.1)), ClusteredWeights(Oscar(), count=2)):
         _, told = run_of(Data(4).rounds(learning=learning, rounds=1))
         assert told.reports["part"][0].numbers["groups/number"] > 0
+    for learning, why in (
+        (RandomPairs(Oscar(0.0, 0.1)), "of those with margins below 1"),
+        (ClusteredWeights(Oscar(), strength=9.0), "a smaller tuner.clusters.strength leaves more"),
+    ):
+        found = learning.learn(rows_of(np.full((2, 2), 5.0)), np.ones(2), 0, (1, 1), quiet)
+        assert (found.blocks < 0).all() and found.why_none.endswith(why)
     with pytest.raises(ValueError, match="control must be one of none, single, shuffled"):
         Data(4).rounds(control="all")

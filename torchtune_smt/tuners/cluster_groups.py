@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 # Of Lloyd's algorithm; it ends before, as a rule.
 ROUNDS = 1000
+NOT_ONE: Final = (
+    "the l1 norm has left no weight that is not 0; a smaller tuner.clusters.strength leaves more"
+)
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,6 @@ class ClusteredWeights(GroupLearner):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         self._optimizer(torch.zeros(1, dtype=torch.float64), 0)
 
-    @property
-    def why_none(self) -> str:
-        """See `GroupLearner.why_none`."""
-        return (
-            "the l1 norm has left no weight that is not 0; a smaller tuner.clusters.strength "
-            "leaves more"
-        )
-
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
@@ -85,7 +81,7 @@ class ClusteredWeights(GroupLearner):
             f"{self.passes * len(pairs):,} steps of AdaGrad, {np.count_nonzero(values):,} weights"
         )
         dimension = self.regularizer.dimension or max(start.size - n_dense, 1)
-        return LearntGroups(blocks, dimension, text)
+        return LearntGroups(blocks, dimension, text, why_none=NOT_ONE)
 
     def _optimizer(self, weights: torch.Tensor, n_dense: int) -> AdaGrad:
         parameter = torch.nn.Parameter(weights)

@@ -16,6 +16,9 @@ from torchtune_smt.tuners.group_diagnosis import DRAW, Chance, lifetime
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
 
 CONTROLS: Final = ("none", "single", "shuffled")
+NONE_DRAWN: Final = (
+    "no sparse feature fires in the pairs that were drawn, of those with margins below 1"
+)
 
 
 def check_control(control: str) -> None:
@@ -69,11 +72,6 @@ class RandomPairs(GroupLearner):
     """
 
     @property
-    def why_none(self) -> str:
-        """See `GroupLearner.why_none`."""
-        return "no sparse feature fires in the pairs that were drawn, of those with margins below 1"
-
-    @property
     def chance(self) -> Chance:
         """See `GroupLearner.chance`."""
         return DRAW
@@ -95,4 +93,5 @@ class RandomPairs(GroupLearner):
             free = (feature >= n_dense) & (blocks[feature] < 0) & (value != 0.0)
             blocks[feature[free]] = 2 * number + (value[free] < 0.0)
         text = f"{chosen.size:,} random pairs"
-        return LearntGroups(blocks, dimension, text, (), {"control/pairs": chosen.size})
+        numbers: dict[str, float] = {"control/pairs": chosen.size}
+        return LearntGroups(blocks, dimension, text, numbers=numbers, why_none=NONE_DRAWN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.group_diagnosis import ORDER, SAME_SAMPLE, Chance, compared
+
+TOO_STRONG: Final = (
+    "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave more"
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class LearntGroups:
     factor : float64 [D], optional
         What the value of a feature counts for in its group; see `FeatureGroups`.
     why_none : str
-        Where there are no groups: why, if that is not `GroupLearner.why_none`.
+        Where there are no groups: why, and which options find some.
     """
 
     blocks: Int64
@@ -48,7 +53,7 @@ class LearntGroups:
     numbers: dict[str, float] = field(default_factory=dict)
     boundary: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     factor: Float64 | None = None
-    why_none: str = ""
+    why_none: str = TOO_STRONG
 
 
 @dataclass(frozen=True)
@@ -62,14 +67,6 @@ class GroupLearner(ABC):
     """
 
     regularizer: Oscar
-
-    @property
-    def why_none(self) -> str:
-        """Why there are no groups, where none are found, and which options find some."""
-        return (
-            "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave "
-            "more"
-        )
 
     @property
     def chance(self) -> Chance:

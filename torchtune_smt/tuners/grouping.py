@@ -219,8 +219,7 @@ class GroupingTuner(Tuner):
             f"{groups.n_sparse:,} groups of {sizes.sum():,} features, the largest has "
             f"{sizes.max():,}, {np.count_nonzero(sizes == 1):,} have one"
             if sizes.size
-            else "no groups, so the default features are tuned alone: "
-            f"{learned.why_none or learning.why_none}",
+            else f"no groups, so the default features are tuned alone: {learned.why_none}",
             *learned.remarks,
         ]
         if learned.boundary.size:

@@ -24,8 +24,11 @@ from torchtune_smt.minimizer import (
 )
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
-from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+from torchtune_smt.tuners.group_learner import TOO_STRONG, GroupLearner, LearntGroups
 
+FRACTION_TOO_LARGE: Final = (
+    "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
+)
 WITHOUT_LAMBDA_MAX: Final = "lambda_max is 0, and no smaller lambdas leave any"
 
 MINIMIZER_LOSSES: Final = ("smoothed_hinge", "squared_hinge", "logistic")
@@ -88,15 +91,6 @@ class BatchLearning(GroupLearner):
             raise ValueError(f"path must have at least 1 value, not {self.path}")
 
     @property
-    def why_none(self) -> str:
-        """See `GroupLearner.why_none`."""
-        if self.fraction is None:
-            return super().why_none
-        return (
-            "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
-        )
-
-    @property
     def chance(self) -> Chance:
         """See `GroupLearner.chance`."""
         return SAMPLE
@@ -115,9 +109,13 @@ class BatchLearning(GroupLearner):
         if self.fraction is not None:
             if largest == 0.0:
                 said = f"lambda_max is 0, so that no part of it groups anything: {_why(minimizer)}"
-                none = np.full(start.size, -1, np.int64)
-                why = WITHOUT_LAMBDA_MAX
-                return LearntGroups(none, penalty.dimension, "no step", (said,), why_none=why)
+                return LearntGroups(
+                    np.full(start.size, -1, np.int64),
+                    penalty.dimension,
+                    "no step",
+                    (said,),
+                    why_none=WITHOUT_LAMBDA_MAX,
+                )
             scale = self.fraction * largest
         scales = [scale]
         if self.path > 1 and scale < largest:
@@ -152,7 +150,7 @@ class BatchLearning(GroupLearner):
             remarks[:0] = map(_left, (value / largest for value in scales), minima)
         elif self.path > 1:
             remarks.append("a path goes down from lambda_max, and these lambdas are not below it")
-        why = ""
+        why = TOO_STRONG if self.fraction is None else FRACTION_TOO_LARGE
         if not found.reached:
             why = "the minimum was not reached, and none has a weight where the minimiser stopped"
         elif largest == 0.0:

@@ -137,11 +137,6 @@ class PreparedLearning(GroupLearner):
             raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {self.scaling!r}")
 
     @property
-    def why_none(self) -> str:
-        """See `GroupLearner.why_none`."""
-        return self.learner.why_none
-
-    @property
     def chance(self) -> Chance:
         """See `GroupLearner.chance`."""
         return self.learner.chance
