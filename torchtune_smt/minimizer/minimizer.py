@@ -161,7 +161,7 @@ class Minimizer:
         if not run.in_time():
             better = min((empty, point), key=lambda some: self._objective(penalty, some))
             return self._result(run, better, start, empty.margins)
-        return self._found(run, point, start, empty.margins)[0]
+        return self._descended(run, point, start, empty.margins)[0]
 
     def path(
         self,
@@ -197,7 +197,7 @@ class Minimizer:
             if scale >= norm:
                 minimum = self._result(run, self._empty(start, run.in_time), start, alone)
             else:
-                minimum, point = self._found(run, point, start, alone)
+                minimum, point = self._descended(run, point, start, alone)
             found.append(minimum)
             on_minimum(minimum)
         return found
@@ -273,7 +273,7 @@ class Minimizer:
             point.dense = point.dense + followed.change
             point.margins, point.direction = followed.margins, followed.change
 
-    def _found(
+    def _descended(
         self, run: Descent, point: Point, start: Float64 | None, alone: Float64
     ) -> tuple[Minimum, Point]:
         """Return the minimum that descent from a point leads to, and where that is.
