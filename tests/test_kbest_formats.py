@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights, save_weights
 from torchtune_smt.kbest import formats
 from torchtune_smt.kbest.formats import OnError, read_lists
+from torchtune_smt.kbest.in_order import longest_in_order
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 
@@ -239,7 +241,9 @@ def test_sentences_of_which_all_is_left_out_count(tmp_path: Path) -> None:
 def test_order_and_gaps(tmp_path: Path) -> None:
     line = "{} ||| a ||| F=1 ||| 1\n"
     path = write(tmp_path / "list", "".join(line.format(i) for i in (0, 1, 0, 3)))
-    with pytest.raises(InputError, match="list:3: the number of the sentence is smaller"):
+    with pytest.raises(
+        InputError, match="list:3: the number of .* is smaller than that of line 2;"
+    ):
         read_lists(path)
     lists = read_lists(path, on_error="skip")
     assert lists.lists.index.tolist() == [0, 1, 3]
@@ -250,6 +254,39 @@ def test_order_and_gaps(tmp_path: Path) -> None:
     path = write(tmp_path / "list", line.format(1))
     with pytest.raises(InputError, match="list:1: .* sentence 0 has none"):
         read_lists(path)
+
+
+@pytest.mark.parametrize("pieces", [1 << 22, 64])
+def test_one_wrong_number_costs_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    monkeypatch.setattr(formats, "PIECE", pieces)
+    line = "{} ||| a ||| F=1 ||| 1\n"
+    numbers = np.repeat(np.arange(20), 3)
+    for place, wrong in ((1, 15), (1, 10**8), (30, 2), (57, 99)):
+        given = numbers.copy()
+        given[place] = wrong
+        read = read_lists(
+            write(tmp_path / "list", "".join(map(line.format, given))), None, on_error="skip"
+        )
+        left = np.delete(np.arange(60), place)
+        assert read.lists.entry is not None and (read.lists.entry == left + 1).all()
+        assert read.n_sentences == 20 and read.skipped == {"lines out of order": 1}
+
+
+def test_a_wrong_number_of_a_line_with_a_fault_makes_no_sentences(tmp_path: Path) -> None:
+    text = "0 ||| a ||| F=1 ||| 1\n2 ||| a ||| F=x ||| 1\n9999999 ||| a ||| F=x ||| 1\n"
+    read = read_lists(write(tmp_path / "list", text), on_error="skip")
+    assert read.n_sentences == 3 and read.skipped["sentences without a list"] == 2
+
+
+@given(st.lists(st.integers(0, 6), max_size=9))
+def test_longest_in_order(numbers: list[int]) -> None:
+    found = longest_in_order(np.array(numbers, np.int64))
+    assert (np.diff(found) > 0).all() and (np.diff(np.array(numbers, np.int64)[found]) >= 0).all()
+    chosen = (c for n in range(len(numbers), -1, -1) for c in combinations(range(len(numbers)), n))
+    best = next(c for c in chosen if sorted(numbers[i] for i in c) == [numbers[i] for i in c])
+    assert found.size == len(best)
 
 
 def test_not_utf8(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
+from torchtune_smt.kbest.in_order import longest_in_order
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
 
@@ -95,7 +96,8 @@ FAULTS: Final = {
     kernels.NOT_UTF8: ("not in UTF-8", "is not valid UTF-8; convert the file to UTF-8"),
     kernels.OUT_OF_ORDER: (
         "out of order",
-        "the number of the sentence is smaller than on a line before; sort the lists by sentence",
+        "the number of the sentence is smaller than that of line {before}; if that is right, sort "
+        "the lists by sentence",
     ),
     kernels.NO_STATISTICS: (
         "with bad statistics",
@@ -248,8 +250,10 @@ class ListAssembler:
         self._strict = on_error == "error"
         self._example = example
         self._dense: Int32 = np.empty(0, np.int32)
-        self.n_sentences = 0  # by the largest number so far, of lines with a fault, too
-        self._last = -1  # the largest sentence number so far
+        self.n_sentences = 0  # by the largest number, which `lists` finds
+        self._last = -1, 0  # the largest sentence number so far, and its line
+        self._faulty: list[Int64] = []  # the sentence numbers of lines with a fault
+        self._lines = 0
         self._parts: list[KBestLists] = []
 
     def parsed(self, form: int, width: int = 0) -> Iterator[tuple[Piece, Sizes, Int64]]:
@@ -281,8 +285,8 @@ class ListAssembler:
         self.dense_names = names
         self._dense = self.features.intern(names)
 
-    def add(self, piece: Piece, sizes: Sizes, line: Int64) -> Int64:
-        """Add a piece; return the slots that were kept.
+    def add(self, piece: Piece, sizes: Sizes, line: Int64) -> None:
+        """Add a piece.
 
         Parameters
         ----------
@@ -325,29 +329,36 @@ class ListAssembler:
         )
         if kept.size:
             self._parts.append(part if kept.size == lines else part.chosen(kept))
-        return kept
 
     def check(self, piece: Piece, line: Int64) -> Int64:
-        """Return the slots without a fault; raise, or count, the others; see `add`."""
+        """Return the slots without a fault; raise, or count, the others; see `add`.
+
+        Lines that are out of order are left in where faults are skipped: `lists` finds them.
+        """
         fault = piece.fault
         good = fault == kernels.FINE
-        numbers = np.where(good, piece.sentence, -1)
-        before = np.maximum.accumulate(np.concatenate([[self._last], numbers]))
-        disorder = good & (numbers < before[:-1])
-        fault[disorder] = kernels.OUT_OF_ORDER
-        self._last = int(before[-1])
-        self.n_sentences = max(self.n_sentences, int(piece.sentence.max(initial=-1)) + 1)
+        if self._strict:
+            numbers = np.where(good, piece.sentence, -1)
+            before = np.maximum.accumulate(np.concatenate([[self._last[0]], numbers]))
+            fault[good & (numbers < before[:-1])] = kernels.OUT_OF_ORDER
         bad = np.flatnonzero(fault != kernels.FINE)
         if self._strict and bad.size:
             slot = int(bad[0])
+            if slot:
+                self._last = max(self._last, _largest(piece.sentence[:slot], line))
             message = FAULTS[int(fault[slot])][1].format(
                 token=self._token(int(fault[slot]), int(piece.place[slot])),
                 example=self._example,
+                before=self._last[1],
             )
             raise InputError(message, path=self._path, line=int(line[slot]))
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
-        return np.flatnonzero(fault == kernels.FINE)
+        if piece.sentence.size:
+            self._last = max(self._last, _largest(piece.sentence, line))
+        self._faulty.append(piece.sentence[bad].copy())
+        self._lines += line.size
+        return np.flatnonzero(good)
 
     def lists(self) -> KBestLists:
         """Return all that was added.
@@ -362,7 +373,17 @@ class ListAssembler:
                 f"no hypothesis is left ({listed(self.skipped) or 'no lines'}); check the format",
                 path=self._path,
             )
-        lists = KBestLists.joined(self._parts).by_sentence()
+        lists = KBestLists.joined(self._parts)
+        kept = longest_in_order(np.repeat(lists.index, np.diff(lists.begin)))
+        if left_out := lists.n_hypotheses - kept.size:
+            self.skipped[f"lines {FAULTS[kernels.OUT_OF_ORDER][0]}"] += left_out
+            lists = lists.chosen(kept)
+        lists = lists.by_sentence()
+        last = int(lists.index[-1])
+        # Sentences count of which all lines have a fault, unless the number belongs to the fault.
+        most = last + self._lines
+        faulty = [int(some[some <= most].max(initial=-1)) for some in self._faulty]
+        self.n_sentences = max(last, *faulty) + 1
         self._check_names(lists)
         return lists
 
@@ -458,6 +479,12 @@ def _without_colon(lists: KBestLists) -> list[str]:
     used = np.flatnonzero(np.bincount(lists.rows.feature))
     names = [] if lists.features is None else lists.features.names(used)
     return [name for name in names if ":" not in name]
+
+
+def _largest(sentence: Int64, line: Int64) -> tuple[int, int]:
+    """Return the largest of some numbers of sentences, and its line."""
+    slot = sentence.argmax()
+    return int(sentence[slot]), int(line[slot])
 
 
 def _is_utf8(letters: bytes) -> bool:

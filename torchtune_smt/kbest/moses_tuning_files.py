@@ -106,15 +106,15 @@ def read_tuning_files(
     example = "name=0.5 after the dense values"
     assembler = ListAssembler(text, features_path, None, features, on_error, example)
     assembler.set_dense(names)
-    kept = [np.empty(0, np.int64)]
     for piece, sizes, lines in assembler.parsed(kernels.VALUES, len(names)):
         piece.sentence[:] = sentence[lines]
         # What one file lacks is left out of the other.
         piece.fault[lost[lines] & (piece.fault == kernels.FINE)] = kernels.NO_STATISTICS
-        kept.append(lines[assembler.add(piece, sizes, line[lines])])
+        assembler.add(piece, sizes, line[lines])
+    lists = assembler.lists()
     lists = replace(
-        assembler.lists(),
-        statistics=statistics[np.concatenate(kept)],
+        lists,
+        statistics=statistics[np.searchsorted(line, lists.entries())],
         score=None,
         token_begin=None,
         tokens=None,
