@@ -11,9 +11,11 @@ from torchtune_smt.core.compiled import kernel
 DONE, ENDS_EARLY, BAD_NUMBER, NO_WORD, EXTRA_FIELD, POSITIVE = 0, 1, 2, 3, 4, 5
 
 _TAB, _NEWLINE, _BLANK, _BACKSLASH = 9, 10, 32, 92
-_LESS, _GREATER, _U, _N, _K = 60, 62, 85, 78, 75
+_LESS, _GREATER, _U, _N, _K, _I, _F, _SMALL_S = 60, 62, 85, 78, 75, 73, 70, 115
 _MINUS, _POINT, _ZERO = 45, 46, 48
 
+# The log probability of what is never predicted, as SRILM writes it.
+NEVER = -99.0
 # Digits behind the point in written numbers: the error of 5e-8 is that of a float32 near 1.
 DECIMALS = 7
 
@@ -23,6 +25,21 @@ def parse_number(text: UInt8, begin: int, end: int, powers: Float64) -> tuple[fl
     """Return (value, whether it is one) of the decimal number ``text[begin:end]``."""
     kind, value = numerals.number(text, begin, end, powers)
     return value, kind != numerals.NONE and abs(value) < 1e30
+
+
+@kernel
+def _never_begins(text: UInt8, begin: int, end: int) -> bool:
+    """Return whether a line is ``-inf <s>``, with ``-inf`` at ``text[begin:end]``."""
+    if end - begin != 4 or text[begin] != _MINUS:
+        return False
+    for k, letter in enumerate((_I, _N, _F)):
+        if text[begin + 1 + k] | _BLANK != letter | _BLANK:
+            return False
+    while end < text.size and text[end] in (_BLANK, _TAB):
+        end += 1
+    if end + 3 >= text.size or text[end + 3] not in (_BLANK, _TAB, _NEWLINE):
+        return False
+    return text[end] == _LESS and text[end + 1] == _SMALL_S and text[end + 2] == _GREATER
 
 
 @kernel
@@ -49,9 +66,10 @@ def parse_section(
     """Read one n-gram a line from `position` on, as many as `prob` has places.
 
     Row i's words are the spans of `text` number ``i * n .. i * n + n - 1``. Without
-    `has_backoff` (highest order) nothing may follow the words. ``<UNK>`` becomes ``<unk>`` in
-    `text`; `powers` are `numerals.POWERS`. Returns (code, row, position behind the last line read
-    or at the start of a bad one).
+    `has_backoff` (highest order) nothing but a 0 may follow the words. ``<UNK>`` becomes ``<unk>``
+    in `text`. ``<s>``, which is never predicted, may have the log probability ``-inf``, which is
+    read as `NEVER`; `powers` are `numerals.POWERS`. Returns (code, row, position behind the last
+    line read or at the start of a bad one).
     """
     count = prob.size
     n = word_begin.size // max(count, 1)
@@ -72,6 +90,8 @@ def parse_section(
                 position += 1
             if field == 0:
                 value, valid = parse_number(text, begin, position, powers)
+                if not valid and n == 1 and _never_begins(text, begin, position):
+                    value, valid = NEVER, True
                 if not valid:
                     return BAD_NUMBER, row, start
                 if value > 0:
@@ -81,11 +101,14 @@ def parse_section(
                 word_begin[row * n + field - 1] = begin
                 word_end[row * n + field - 1] = position
                 _lower_unknown(text, begin, position)
-            elif field == n + 1 and has_backoff:
+            elif field == n + 1:
                 value, valid = parse_number(text, begin, position, powers)
-                if not valid:
+                if has_backoff and not valid:
                     return BAD_NUMBER, row, start
-                backoff[row] = value
+                if has_backoff:
+                    backoff[row] = value
+                elif not valid or value != 0.0:
+                    return EXTRA_FIELD, row, start
             else:
                 return EXTRA_FIELD, row, start
             field += 1
