@@ -16,7 +16,8 @@ NO_VALUE, NO_NAME, NO_NUMBER = 1, 2, 3
 def split_weights(text: UInt8, room: int, powers: Float64) -> tuple[Int64, int, int]:
     r"""Return where names and values lie.
 
-    The last blank, tab or ``=`` of a line separates them. Lines that are blank or begin with
+    The last blank, tab or ``=`` of a line separates them, and a ``=`` between blanks is no part of
+    the name. Lines that are blank or begin with
     ``#`` are left out.
 
     Parameters
@@ -62,6 +63,12 @@ def split_weights(text: UInt8, room: int, powers: Float64) -> tuple[Int64, int, 
         name_end = value - 1
         while name_end > begin and text[name_end - 1] in (BLANK, TAB):
             name_end -= 1
+        if name_end - begin > 1 and text[name_end - 1] == EQUALS:
+            before = name_end - 1
+            while before > begin and text[before - 1] in (BLANK, TAB):
+                before -= 1
+            if before < name_end - 1:
+                name_end = before
         if name_end == begin:
             return spans[:found], NO_NAME, line
         if value == end:
