@@ -364,12 +364,12 @@ def test_bad_limits(tmp_path, old, new, line, message):
 def test_weights_of_a_moses_ini(tmp_path):
     path = written(tmp_path / "moses.ini", INI + "[weight-file]\nsparse\n")
     written(tmp_path / "sparse", "rule_id:ein~a 0.25\n")
-    names, values = read_any_weights(path)
+    names, values = read_any_weights(path, phrase_decoder=True)
     weights = dict(zip(names, values.tolist(), strict=True))
     assert weights == {**read_moses_ini(path).weights, "rule_id:ein~a": 0.25}
     written(tmp_path / "sparse", "LM0_0 1\n")
-    with pytest.raises(InputError, match=r"sparse: LM0_0 has a weight in .*moses.ini already"):
-        read_any_weights(path)
+    with pytest.raises(InputError, match=r"moses.ini:23: LM0_0 has a weight in .*sparse as well"):
+        read_any_weights(path, phrase_decoder=True)
 
 
 def test_the_model_of_a_moses_ini(tmp_path):

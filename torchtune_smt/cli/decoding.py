@@ -133,7 +133,8 @@ def open_tuned(
             "threads": lambda: thread_count(cfg.threads),
         },
     )
-    weights = FrozenWeights(*read_any_weights(cfg.weights))
+    found = read_any_weights(cfg.weights, phrase_decoder=bool(decoder.phrases))
+    weights = FrozenWeights(*found)
     dense = np.arange(len(decoder.dense_names))
     if dense.size and not weights.read(decoder.features, dense).any():
         raise InputError(

@@ -11,18 +11,24 @@ from pathlib import Path
 from typing import Final
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.text import finite_number, split_words
-from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.text import split_words
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
-from torchtune_smt.models.ini_lines import content, header
+from torchtune_smt.models.ini_sections import IniSections
+from torchtune_smt.models.ini_weights import (
+    WEIGHT_SECTIONS,
+    numbered,
+    weight_file_of,
+    weights_of_labels,
+)
 
 # Features of one value that the decoder has itself, and those of a model's parts.
 _PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Distortion")
 PENALTIES: Final = {f"{kind}0_0": kind for kind in _PENALTIES}
 """Moses's own features, which need no file, by the names that the decoder has for them."""
-_LANGUAGE_MODELS: Final = ("KENLM", "SRILM", "IRSTLM", "RANDLM")
+LANGUAGE_MODELS: Final = ("KENLM", "SRILM", "IRSTLM", "RANDLM")
+"""Moses's classes of language models."""
 _BINARY: Final = {
     "PhraseDictionaryCompact": "a compact phrase table (processPhraseTableMin)",
     "PhraseDictionaryBinary": "a binary phrase table (processPhraseTable)",
@@ -36,10 +42,14 @@ _LIMITS: Final = {
     "stack": "stack_size",
 }
 # All sections that are read.
-_READ: Final = (*_LIMITS, "input-factors", "feature", "weight", "weight-file")
+_READ: Final = (*_LIMITS, "input-factors", *WEIGHT_SECTIONS)
 # What Moses writes where there is no limit.
 _NONE: Final = {"distortion-limit": -1, "table-limit": 0}
 LANGUAGE_MODEL: Final = "LM0"
+"""What the decoder calls its language model."""
+UNKNOWN_WORDS: Final = "UnknownWordPenalty0"
+UNKNOWN_WORDS_DEFAULT: Final = 1.0
+"""Moses's weight of unknown words where it is given none."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -75,7 +85,7 @@ class MosesIni:
     reordering : Feature, optional
     weights : dict of float
         Dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ... as
-        readers of k-best lists call the features. The language model is always ``LM0``.
+        the decoder calls the features: the language model is always ``LM0``.
     weight_file : Path, optional
         Sparse weights.
     limits : dict of int
@@ -142,14 +152,14 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
 
     Read are ``[feature]`` (one phrase table, one language model, lexicalised reordering or none,
     and Moses's penalties), ``[weight]``, ``[weight-file]``, ``[distortion-limit]``,
-    ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run.
+    ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run. The
+    weights alone, of any model, are read by `torchtune_smt.models.weight_files`.
 
     Parameters
     ----------
     path : path
     binary : bool
-        Whether the phrase table may be a binary one, as where its text is given by another option,
-        or weights alone are wanted.
+        Whether the phrase table may be a binary one, as where its text is given by another option.
 
     Raises
     ------
@@ -165,33 +175,17 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
 def _kept_names(kind: str) -> list[str]:
     """Return the names that a feature of some kind, which is no penalty, may not have."""
     kept = [f"{penalty}0" for penalty in _PENALTIES]
-    return kept if kind in _LANGUAGE_MODELS else [*kept, LANGUAGE_MODEL]
+    return kept if kind in LANGUAGE_MODELS else [*kept, LANGUAGE_MODEL]
 
 
 class _Reader:
-    """The lines of each section with their numbers, without comments."""
+    """Makes a model of sections."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sections: dict[str, list[tuple[str, int]]] = {}
-        self.begin: dict[str, int] = {}
+        self._sections = IniSections(path, _READ)
+        self._error = self._sections.error
         self._weight_lines: dict[str, int] = {}
-        name = None
-        for number, line in enumerate(read_lines(path), start=1):
-            text, begun = content(line), header(line)
-            if not text:
-                continue
-            if begun is not None:
-                name = begun
-                if name in self.begin and name in _READ:
-                    message = f"a second [{name}] (the first is in line {self.begin[name]})"
-                    raise self._error(f"{message}; leave one of them", number)
-                self.begin.setdefault(name, number)
-                self.sections.setdefault(name, [])
-            elif name is None:
-                raise self._error("stands before the first [section]", number)
-            else:
-                self.sections[name].append((text, number))
 
     def read(self, binary: bool) -> MosesIni:
         features = self._features()
@@ -201,57 +195,38 @@ class _Reader:
                 message += refusal(_BINARY[feature.kind])
                 raise self._error(message, feature.line)
         phrases = self._only(features, _PHRASES, "phrase table")
-        language_model = self._only(features, _LANGUAGE_MODELS, "language model")
+        language_model = self._only(features, LANGUAGE_MODELS, "language model")
         reordering = [feature for feature in features if feature.kind == "LexicalReordering"]
         if len(reordering) > 1:
             message = "a second reordering model is not supported; remove it"
             raise self._error(message, reordering[1].line)
-        for factor, line in self._lines("input-factors"):
+        for factor, line in self._sections.lines("input-factors"):
             if factor != "0":
                 raise self._error("only factor 0 is supported", line)
         limits = {
-            name: self._limit(section, *self._value(section))
+            name: self._limit(section, *self._sections.value(section))
             for section, name in _LIMITS.items()
-            if section in self.sections
+            if section in self._sections
         }
         if "table-limit" in phrases.settings:
             text = phrases.settings["table-limit"]
             limits["table_limit"] = self._limit("table-limit", text, phrases.line)
-        weight_file = None
-        if "weight-file" in self.sections:
-            weight_file = self.path.parent / self._value("weight-file")[0]
         return MosesIni(
             self.path,
             phrases,
             language_model,
             reordering[0] if reordering else None,
             self._weights(features),
-            weight_file,
+            weight_file_of(self._sections),
             limits,
             self._weight_lines,
         )
-
-    def _error(self, message: str, line: int | None = None) -> InputError:
-        return InputError(message, path=self.path, line=line)
-
-    def _lines(self, name: str) -> list[tuple[str, int]]:
-        return self.sections.get(name, [])
-
-    def _value(self, name: str) -> tuple[str, int]:
-        """Return the one value of a section that is there, and its line."""
-        lines = self._lines(name)
-        if not lines:
-            message = f"[{name}] is empty; write its value in the next line, or remove it"
-            raise self._error(message, self.begin[name])
-        if len(lines) > 1:
-            raise self._error(f"[{name}] has a second value; leave one of them", lines[1][1])
-        return lines[0]
 
     def _features(self) -> list[Feature]:
         """Return the features, named as Moses names those that have no name: ``Distortion0``."""
         features: list[Feature] = []
         counts: dict[str, int] = {}
-        for text, line in self._lines("feature"):
+        for text, line in self._sections.lines("feature"):
             kind, *words = split_words(text)
             settings = {}
             for word in words:
@@ -263,7 +238,7 @@ class _Reader:
                 settings[key] = value
             number = counts.get(kind, 0)
             counts[kind] = number + 1
-            known = (*_PENALTIES, *_LANGUAGE_MODELS, *_PHRASES)
+            known = (*_PENALTIES, *LANGUAGE_MODELS, *_PHRASES)
             if kind not in (*known, "LexicalReordering"):
                 message = f"the feature {kind} is not supported; remove it and its weights"
                 raise self._error(message, line)
@@ -329,30 +304,19 @@ class _Reader:
         weights: dict[str, float] = {}
         given = self._weight_lines
         named = {feature.name: feature for feature in features}
-        for text, line in self._lines("weight"):
-            label, equals, rest = text.partition("=")
-            label = label.strip(" \t")
-            if not equals:
-                raise self._error("has no weights; write `Name= 0.5`", line)
+        for label, (values, line) in weights_of_labels(self._sections).items():
             if label not in named:
                 message = (
                     f"there is no feature {label}; remove its weights, or name it in [feature]"
                 )
                 raise self._error(message, line)
-            if label in given:
-                raise self._error(f"{label} has weights already; remove one line", line)
             given[label] = line
-            values = split_words(rest)
             wanted = self._width(named[label])
-            if not values or (wanted is not None and len(values) != wanted):
-                message = f"{label} has {len(values)} weights, and {wanted or 'some'} are needed"
+            if wanted not in (None, len(values)):
+                message = f"{label} has {len(values)} weights, and {wanted} are needed"
                 raise self._error(message, line)
-            own = LANGUAGE_MODEL if named[label].kind in _LANGUAGE_MODELS else label
-            for i, value in enumerate(values):
-                number = finite_number(value)
-                if number is None:
-                    raise self._error(f"{value!r} is no finite number", line)
-                weights[f"{own}_{i}"] = number
+            own = LANGUAGE_MODEL if named[label].kind in LANGUAGE_MODELS else label
+            weights |= zip(numbered(own, len(values)), values, strict=True)
         for feature in features:
             if feature.name in given:
                 continue
@@ -362,6 +326,5 @@ class _Reader:
                     "[weight]",
                     feature.line,
                 )
-            # Moses's own default.
-            weights[f"{feature.name}_0"] = 1.0
+            weights[f"{feature.name}_0"] = UNKNOWN_WORDS_DEFAULT
         return weights

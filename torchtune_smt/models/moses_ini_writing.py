@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.models.ini_lines import header
+from torchtune_smt.models.ini_weights import names_in_lists, numbered
 from torchtune_smt.models.moses_ini import LANGUAGE_MODEL, PENALTIES, MosesIni
 
 
@@ -27,7 +28,8 @@ def write_moses_ini(
     ----------
     ini : MosesIni
     weights : mapping of str to float
-        Dense weights, called as in `MosesIni.weights`; 0 for those that are not mentioned.
+        Dense weights, called as in `MosesIni.weights`, or as readers of Moses's n-best lists call
+        the features; 0 for those that are not mentioned.
     weight_file : str, optional
         File of the sparse weights, if there are any.
 
@@ -57,9 +59,11 @@ def write_moses_ini(
             file.write(f"[weight-file]\n{weight_file}\n\n")
         file.write("[weight]\n")
         for label, width in widths.items():
-            values = (weights.get(f"{label}_{i}", 0.0) for i in range(width))
+            own = renamed.get(label, label)
+            names = zip(numbered(label, width), names_in_lists(own, width), strict=True)
+            values = (weights.get(name, weights.get(listed, 0.0)) for name, listed in names)
             numbers = " ".join(map(repr, map(float, values)))
-            file.write(f"{renamed.get(label, label)}= {numbers}\n")
+            file.write(f"{own}= {numbers}\n")
 
 
 def _with_absolute_path(line: str, ini: MosesIni) -> str:

@@ -26,7 +26,7 @@ def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] =
     InputError
         The file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
-    names, values = read_any_weights(path)
+    names, values = read_any_weights(path, phrase_decoder=bool(decoder.phrases))
     there = features_in_use(path, names, decoder, report)
     weights = Weights(decoder.dense_names)
     weights.set(list(compress(names.names(range(len(names))), there)), values[there])
