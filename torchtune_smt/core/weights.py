@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,13 +72,25 @@ class Weights:
         length = len(self.features)
         if length <= len(self):
             return
-        if length > self._storage.numel():
+        values = self.parameter.detach()
+        if length > self._storage.numel() or not self._stored(values):
             # A quarter more each time keeps the cost of growing constant per feature.
-            room = max(length, self._storage.numel() * 5 // 4)
-            larger = self._storage.new_zeros(room)
-            larger[: len(self)] = self.parameter.detach()
+            larger = values.new_zeros(max(length, len(self) * 5 // 4))
+            larger[: len(self)] = values
             self._storage = larger
         self.parameter.data = self._storage[:length]
+
+    def _stored(self, values: torch.Tensor) -> bool:
+        """Return whether weights are where there is room behind them.
+
+        They are not in a copy, nor after ``parameter.data = ...``.
+        """
+        kind = (values.data_ptr(), values.dtype, values.device)
+        return kind == (self._storage.data_ptr(), self._storage.dtype, self._storage.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or a pickle, is made of: no map of somebody else's names."""
+        return {**self.__dict__, "_maps": {}, "_storage": self.parameter.detach()[:0]}
 
     def take(self, features: Vocabulary) -> FeatureMap:
         """Add all names of a vocabulary that are new, in their order; return their ids here.
