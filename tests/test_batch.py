@@ -291,6 +291,49 @@ def test_resumed_at_each_report(tmp_path, same_set, stop):
     ]
 
 
+class InPlace:
+    """Changes the weights that it is given."""
+
+    def solve(self, lists, start, seed):
+        start += 1.0
+        return Solution(start, {})
+
+
+class Wrong:
+    """Returns something else than a weight for each feature."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def solve(self, lists, start, seed):
+        return Solution(self.weights, {})
+
+
+def test_a_solver_may_work_in_the_weights_that_it_is_given():
+    tuner = BatchTuner(collector_of(Pool(), fresh()), InPlace(), interpolation=0.25)
+    before = tuner.weights.parameter.detach().clone()
+    for _ in tuner.round(1):
+        assert tuner.moved > 0.0
+    after = tuner.weights.parameter.detach()
+    assert torch.equal(after[: before.numel()], before + 0.25)
+
+
+@pytest.mark.parametrize(
+    ("weights", "given"),
+    [
+        (np.zeros(1), r"ndarray of shape \(1,\)"),
+        (torch.zeros(5), r"Tensor of shape \(5,\)"),
+        ([0.0] * 5, "list"),
+    ],
+)
+def test_what_a_solver_finds_is_a_weight_for_each_feature(weights, given):
+    tuner = BatchTuner(collector_of(Pool(), fresh()), Wrong(weights))
+    with pytest.raises(
+        TypeError, match=f"Wrong finds must be an array .*, and are of type {given}"
+    ):
+        list(tuner.round(1))
+
+
 def test_weights_that_are_not_finite():
     tuner = BatchTuner(collector_of(Pool(), fresh()), Shift(float("inf")))
     with pytest.raises(DivergenceError, match="a weight is not finite after iteration 1"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
@@ -25,7 +26,6 @@ from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.gradient import Gradient, gradient
 from torchtune_smt.tuners.learner import Learner
-from torchtune_smt.tuners.local_pass import local_pass
 
 DENSE, BATCHES, LISTS = ["d0", "d1"], 5, 2
 START = [0.3, -0.2]
@@ -221,28 +221,6 @@ def test_computing_a_gradient_changes_nothing(recorded: Recorded) -> None:
     assert weights.parameter.grad is None and weights.version == 0
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_local_pass_is_what_a_new_learner_does(recorded: Recorded, loss) -> None:
-    lists = recorded.lists(Vocabulary([*DENSE, *(f"more{i}" for i in range(50))]))
-    start = dict(zip(recorded.names, np.linspace(-0.3, 0.3, len(recorded.names)), strict=True))
-    snapshot = FrozenWeights.of(start)
-    make = OPTIMIZERS["adagrad_l1"]
-    some = lists.some(np.array([3, 1, 4]))
-    result = local_pass(some, snapshot, loss, SAMPLER, make, (2,))
-    learner = learner_of("adagrad_l1", list(start), list(start.values()))
-    learner.take(lists)
-    mean, count = learner.step(some, loss, SAMPLER, (2,))
-    learner.optimizer.flush()
-    assert (result.loss, result.count) == (mean, count)
-    names = result.weights.features.names(range(len(result.weights)))
-    assert set(names) == set(lists.features.names(np.unique(some.rows.feature)))
-    assert result.weights.values.tobytes() == by_name(learner.weights, names).tobytes()
-    # It may be taken again.
-    again = local_pass(some, snapshot, loss, SAMPLER, make, (2,))
-    assert again.weights.values.tobytes() == result.weights.values.tobytes()
-    assert snapshot.values.tolist() == list(start.values())
-
-
 def test_lists_in_other_ids_are_renamed(recorded: Recorded) -> None:
     theirs = Vocabulary(["s5", "only theirs", "d1"])
     lists = recorded.lists(theirs)
@@ -329,3 +307,45 @@ def test_no_pairs_no_step(recorded: Recorded) -> None:
     assert learner.weights.version == 0
     with pytest.raises(ValueError, match="needs a sampler"):
         learner.step(lists, Hinge("sum"))
+
+
+class PerPair:
+    reduction = "sum"
+
+    def __call__(self, margins):
+        return functional.soft_margin_loss(margins, torch.ones_like(margins), reduction="none")
+
+
+class MeanOfPairs(PerPair):
+    def __call__(self, margins):
+        return functional.soft_margin_loss(margins, torch.ones_like(margins))
+
+
+class NoTensor(PerPair):
+    def __call__(self, margins):
+        return 1.0
+
+
+class PerHypothesis:
+    listwise = True
+    reduction = "sum"
+
+    def __call__(self, scores, gains):
+        return scores * gains
+
+
+def test_a_loss_returns_a_number_for_each_pair_or_list(recorded: Recorded) -> None:
+    weights = Weights(DENSE)
+    weights.set(DENSE, START)
+    lists = recorded.lists(Vocabulary(DENSE))
+    assert gradient(lists, weights, PerPair(), SAMPLER).count > 1
+    for loss, message in (
+        (MeanOfPairs(), r"MeanOfPairs must return .* one number for each pair, .* of shape \(\);"),
+        (NoTensor(), "NoTensor must return .* one 1.0;"),
+        (PerHypothesis(), "PerHypothesis must return .* one number for each list"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            gradient(lists, weights, loss, SAMPLER)
+    # Without pairs, too, where its mean is no number.
+    with pytest.raises(TypeError, match="MeanOfPairs must return"):
+        gradient(lists.some(np.empty(0, np.int64)), weights, MeanOfPairs(), SAMPLER)

@@ -215,6 +215,10 @@ def test_listwise_says_how_a_loss_is_called_and_is_inherited() -> None:
         check_loss(OfMargins())
     with pytest.raises(TypeError, match=r"OfLists has listwise = False.* take \(margins\): set"):
         check_loss(OfLists())  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match='function has no reduction, which says how the pairs .*"each"'
+    ):
+        check_loss(lambda margins: -margins)  # type: ignore[arg-type]
 
 
 # Regularisers: what is said of value and prox.

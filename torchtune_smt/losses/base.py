@@ -80,7 +80,7 @@ def is_listwise(loss: Loss) -> TypeGuard[ListwiseLoss]:
 
 
 def check_loss(loss: Loss) -> None:
-    """Raise TypeError if a loss, perhaps of a user's class, cannot be called as its kind is.
+    """Raise TypeError if a loss, perhaps of a user's class, lacks what its kind has.
 
     What a class says of `listwise` holds for its subclasses, too: it is how they are called.
     """
@@ -95,6 +95,30 @@ def check_loss(loss: Loss) -> None:
             f"does not take ({', '.join(arguments)}): set listwise = {not listwise} in {name}, or "
             "let __call__ take them"
         ) from None
+    if not hasattr(loss, "reduction"):
+        raise TypeError(
+            f"the loss {type(loss).__name__} has no reduction, which says how the "
+            f'{"lists" if listwise else "pairs"} of a mini-batch act: "sum", "mean" or "each"'
+        )
+
+
+def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
+    """Return what a loss, perhaps of a user's class, has given for so many pairs or lists.
+
+    Raises
+    ------
+    TypeError
+        It is not one number for each.
+    """
+    if isinstance(losses, Tensor) and losses.shape == (count,):
+        return losses
+    of = "list" if is_listwise(loss) else "pair"
+    given = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"
+    raise TypeError(
+        f"the loss {type(loss).__name__} must return a tensor of shape ({count},), one number for "
+        f"each {of}, and returned one {given}; functions of torch.nn.functional do with "
+        'reduction="none"'
+    )
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:

@@ -95,11 +95,41 @@ def check_start(lists: KBestLists, start: Float64) -> None:
 
 
 def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence[int]) -> Solution:
-    """Return what a solver finds on stored lists; see `Solver.solve`."""
+    """Return what a solver finds on stored lists; see `Solver.solve`.
+
+    Raises
+    ------
+    InputError
+        The lists are none that this solver can work on.
+    TypeError
+        What it finds is not a weight for each feature.
+    """
     lists.require(start.size)
+    # A solver may work in the weights that it is given.
+    begin = start.copy()
     if wants_pairs(solver):
-        return solver.solve_pairs(pair_rows(lists, solver.sampler, seed), start, seed)
-    return solver.solve(lists.lists(), start, seed)
+        pairs = pair_rows(lists, solver.sampler, seed)
+        return _checked(solver.solve_pairs(pairs, begin, seed), solver, start.size)
+    return _checked(solver.solve(lists.lists(), begin, seed), solver, start.size)
+
+
+def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
+    """Return what a solver, perhaps of a user's class, has found.
+
+    Raises
+    ------
+    TypeError
+        It is not a weight for each feature.
+    """
+    found = solution.weights
+    if not isinstance(found, np.ndarray) or found.shape != (dimension,):
+        shape = getattr(found, "shape", None)
+        given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        raise TypeError(
+            f"the weights that {type(solver).__name__} finds must be an array of shape "
+            f"({dimension},), a float64 for each feature, and are of type {given}"
+        )
+    return solution
 
 
 def tune(
@@ -132,7 +162,8 @@ def tune(
     first = np.zeros(dimension)
     if start is not None:
         first = start.read(lists.features, np.arange(dimension))
-    return FrozenWeights(lists.features, solver.solve(lists, first, seed).weights)
+    found = _checked(solver.solve(lists, first, seed), solver, dimension)
+    return FrozenWeights(lists.features, found.weights)
 
 
 @dataclass(eq=False, repr=False)

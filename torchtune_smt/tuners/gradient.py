@@ -22,7 +22,14 @@ from torchtune_smt.core.scoring import score_numbered
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.losses.base import ListwiseLoss, Loss, PairwiseLoss, is_listwise, reduce
+from torchtune_smt.losses.base import (
+    ListwiseLoss,
+    Loss,
+    PairwiseLoss,
+    check_losses,
+    is_listwise,
+    reduce,
+)
 from torchtune_smt.samplers import PairSampler
 
 
@@ -147,7 +154,8 @@ def pair_gradient(
     """
     feature, numbered = rows.numbered()
     weight = _read(snapshot, features, feature, device)
-    losses = loss(score_numbered(numbered, weight))
+    margins = score_numbered(numbered, weight)
+    losses = check_losses(loss(margins), loss, margins.numel())
     return _backward(weight, losses, loss, (feature, features, snapshot.version))
 
 
@@ -166,7 +174,8 @@ def _list_gradient(
     feature, numbered = lists.rows.numbered()
     weight = _read(snapshot, lists.features, feature, device)
     scores = score_numbered(numbered, weight, drop_noise=True)
-    losses = [loss(*part) for part in _by_length(scores, _finite_gains(lists), sizes)]
+    parts = _by_length(scores, _finite_gains(lists), sizes)
+    losses = [check_losses(loss(*part), loss, len(part[0])) for part in parts]
     together = torch.cat(losses) if losses else scores
     return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
 
