@@ -28,6 +28,8 @@ from torchtune_smt.optim import AROW, FOBOS, RDA, SGD, AdaGrad, CumulativeL1, Fo
 from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
 from torchtune_smt.regularizers.base import elastic_strengths
+from torchtune_smt.samplers import ProSampler
+from torchtune_smt.tuners.pro import Pro
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -384,6 +386,48 @@ def test_debts_of_the_cumulative_penalty_are_kept():
     assert weights == pytest.approx([0.1 + 1 - 3 * 0.3, 1 - 0.3])
 
 
+def test_weights_that_were_exempt_owe_nothing_of_the_past():
+    parameter = parameter_of([5.0, -5.0, 0.0, 5.0])
+    optimizer = CumulativeL1([parameter], 1.0, L1(0.1), unregularized=3)
+    for _ in range(4):
+        set_gradient(parameter, [(3, 0.0)])
+        optimizer.step()
+    optimizer.param_groups[0]["unregularized"] = 1
+    for _ in range(2):
+        set_gradient(parameter, [(0, 1.0)])
+        optimizer.step()
+    optimizer.flush()
+    np.testing.assert_allclose(parameter.detach(), [3.0, -4.8, 0.0, 4.4], rtol=1e-12)
+
+
+def test_when_adagrad_regularises_does_not_change_between_steps():
+    parameter = parameter_of([1.0])
+    optimizer = AdaGrad([parameter], 0.1, L1(0.1))
+    set_gradient(parameter, [(0, 1.0)])
+    optimizer.step()
+    optimizer.param_groups[0]["regularize_each"] = "epoch"
+    with pytest.raises(ValueError, match="regularize_each cannot change between steps of AdaGrad"):
+        optimizer.end_epoch()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda p: FOBOS([p], 0.1, unregularized=1.5), "unregularized must be a whole number"),
+        (lambda p: FOBOS([p], 0.1, unregularized=-1), "unregularized must be at least 0, not -1"),
+        (lambda p: Oscar(dimension=5e5), "dimension must be a whole number, .* not 500000.0"),
+        (lambda p: Oscar(dimension=True), "dimension must be a whole number, .* not True"),
+        (lambda p: ProSampler(candidates=5e3), "candidates must be a whole number, .* not 5000.0"),
+        (lambda p: ProSampler(pairs=2.5), "pairs must be a whole number, at least 1, not 2.5"),
+        (lambda p: Pro(ProSampler(), sigma=1e-170), "sigma must be between 1e-100 and 1e100"),
+    ],
+)
+def test_numbers_of_the_wrong_kind_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build(parameter_of([0.0]))
+    assert Oscar(dimension=np.int64(7)).dimension == ProSampler(pairs=7).pairs
+
+
 def test_averages_by_hand():
     parameter = parameter_of([0.0, 0.0])
     by_epoch, by_step = (
@@ -460,7 +504,7 @@ def test_schedules_by_hand():
         (lambda p: FobosOscar(p, regularizer=L1(0.1)), "got L1: use regularizer=oscar, or FOBOS"),
         (lambda p: FOBOS(p, schedule="linear"), "inv_sqrt.*not 'linear'"),
         (lambda p: FOBOS(p, lr=-1.0), "lr must be finite and above 0, not -1"),
-        (lambda p: FOBOS(p, unregularized=-1), "unregularized must be 0 or more"),
+        (lambda p: FOBOS(p, unregularized=-1), "unregularized must be at least 0, not"),
         (lambda p: SGD(p, average="week"), "average must be one of.*'week'"),
         (lambda p: FOBOS(p, average="week"), "average must be one of.*'week'"),
         (

@@ -383,3 +383,20 @@ def test_an_unknown_class_of_saved_state(tmp_path: Path) -> None:
     other = tuner_of("adagrad")
     with pytest.raises(InputError, match="optimizer SparseAdam, and this is Adagrad"):
         load_checkpoint(tmp_path / "c.pt", other.weights, other.optimizer, {})
+
+
+def test_a_whole_learning_rate_resumes_with_a_schedule() -> None:
+    saved = None
+    for _ in range(2):
+        parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        inner = torch.optim.SGD([parameter], lr=1)
+        adapter = Adapter(inner)
+        schedule = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+        if saved is not None:
+            adapter.load_state_dict(saved)
+            assert adapter.param_groups[0]["lr"] == 0.5
+            break
+        parameter.grad = torch.sparse_coo_tensor([[0]], [1.0], (2,), dtype=torch.float64)
+        adapter.step()
+        schedule.step()
+        saved = adapter.state_dict()

@@ -66,3 +66,20 @@ def test_settings_cannot_change_between_steps():
     set_gradient(parameter, [(0, 1.0)])
     with pytest.raises(ValueError, match="cannot change between steps of RDA"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("touch", [True, False])
+def test_a_weight_comes_back_when_the_step_size_is_no_longer_0(touch):
+    """As schedules begin at 0; the weight is that of the mean gradient, whenever it is asked."""
+    parameter = parameter_of([0.0, 0.0])
+    optimizer = RDA([parameter], 1.0, L1(0.01))
+    for t in range(1, 7):
+        optimizer.param_groups[0]["lr"] = (t - 1) / 3
+        set_gradient(parameter, [(0 if t == 1 else 1, -1.0)])
+        optimizer.step()
+        if touch:
+            optimizer.catch_up(torch.arange(2))
+    optimizer.flush()
+    size = 5 / 3 * 6**0.5
+    expected = size * (np.array([1, 5]) / 6 - 0.01)
+    np.testing.assert_allclose(parameter.detach(), expected, rtol=1e-12)

@@ -39,7 +39,7 @@ def _never_begins(text: UInt8, begin: int, end: int) -> bool:
         end += 1
     if end + 3 >= text.size or text[end + 3] not in (_BLANK, _TAB, _NEWLINE):
         return False
-    return text[end] == _LESS and text[end + 1] == _SMALL_S and text[end + 2] == _GREATER
+    return bool(text[end] == _LESS and text[end + 1] == _SMALL_S and text[end + 2] == _GREATER)
 
 
 @kernel

@@ -65,7 +65,10 @@ class AdaGrad(SparseOptimizer):
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
     square_root: ClassVar[bool] = True
-    settings: ClassVar[tuple[str, ...]] = ("lr", "regularizer", "unregularized")
+    settings: ClassVar[tuple[str, ...]] = (
+        *("lr", "regularizer", "unregularized"),
+        "regularize_each",
+    )
     marks: ClassVar[tuple[str, ...]] = ("last",)
     least: ClassVar[Mapping[str, float]] = {"sum": 0.0}
 
@@ -139,6 +142,9 @@ class AdaGrad(SparseOptimizer):
                     self._regularize(parameter, self._prepared(group, parameter))
 
     def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
+        if _each_step(group) != ("last" in state):
+            # What is kept of each coordinate would be another thing.
+            raise ValueError(f"regularize_each cannot change between steps of {self._name}")
         super()._settle(group, parameter, state)
         if not _each_step(group):
             self._regularize(parameter, state)

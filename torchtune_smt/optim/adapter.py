@@ -59,6 +59,10 @@ class Adapter:
                 "brings all; one that puts nothing off needs neither"
             )
         self._puts_off = not lacks
+        for group in optimizer.param_groups:
+            if type(group.get("lr")) is int:
+                # A schedule makes fractions of it, and a state says of what kind it is.
+                group["lr"] = float(group["lr"])
         kind = next((kind for kind in _VECTORS if isinstance(optimizer, kind)), None)
         self._vectors = {} if kind is None else _VECTORS[kind]
 

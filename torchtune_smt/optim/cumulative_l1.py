@@ -83,6 +83,12 @@ class CumulativeL1(SparseOptimizer):
         parameter.index_add_(0, indices, gradient, alpha=-lr)
         self._catch_up(group, parameter, state, indices)
 
+    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
+        super()._settle(group, parameter, state)
+        # Weights that were exempt owe nothing of the penalty so far.
+        newly = slice(group["unregularized"], self._pending[parameter]["unregularized"])
+        state["received"][newly] = -state["penalty"] * parameter[newly].sign()
+
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         indices = indices[indices >= settings["unregularized"]]
         weight = parameter.index_select(0, indices)

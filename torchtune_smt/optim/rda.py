@@ -112,6 +112,11 @@ class RDA(SparseOptimizer):
             )
             parameter.index_copy_(0, touched, regularizer.prox(point, size).values())
 
+    def _moving(self, parameter: Tensor, state: State) -> Tensor:
+        # A weight may be 0 because lr was, and not the sum of its gradients.
+        total: Tensor = state["total"]
+        return total
+
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         if not self.puts_off(settings) or state["step"] == 0:
             return

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import DivergenceError
@@ -104,8 +105,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         begun = resumed and group["lr"] == 0
         if not begun and not 0 < group["lr"] < float("inf"):
             raise ValueError(f"lr must be finite and above 0, not {group['lr']}")
-        if group["unregularized"] < 0:
-            raise ValueError(f"unregularized must be 0 or more, not {group['unregularized']}")
+        check_whole("unregularized", group["unregularized"], 0)
         if group["regularizer"] is not None:
             check_regularizer(group["regularizer"])
         self._check_group(group)
@@ -157,8 +157,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         if declared(self, "puts_off", "_catch_up") and not self.puts_off(group):
             return
         state = self._prepared(group, parameter)
-        # A weight that is 0 stays 0, and waits for the next gradient.
-        indices = indices[parameter.index_select(0, indices) != 0]
+        indices = indices[self._moving(parameter, state).index_select(0, indices) != 0]
         self._catch_up(self._pending[parameter], parameter, state, indices)
 
     @torch.no_grad()
@@ -360,6 +359,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Bring coordinates up to date, and mark them so."""
         raise NotImplementedError
 
+    def _moving(self, parameter: Tensor, state: State) -> Tensor:
+        """Return a vector that is 0 where a weight is 0 and stays so until its next gradient."""
+        return parameter
+
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
@@ -411,7 +414,8 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         for begin in range(0, parameter.numel(), CHUNK):
-            indices = parameter[begin : begin + CHUNK].nonzero()[:, 0] + begin
+            moving = self._moving(parameter, state)[begin : begin + CHUNK]
+            indices = moving.nonzero()[:, 0] + begin
             self._catch_up(self._pending[parameter], parameter, state, indices)
         for name in self.marks:
             if name in state:

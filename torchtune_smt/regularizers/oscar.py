@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.regularizers.base import check_strength
 from torchtune_smt.regularizers.ops import prox_oscar
@@ -43,8 +44,8 @@ class Oscar:
     def __post_init__(self) -> None:
         check_strength("lambda1", self.lambda1)
         check_strength("lambda2", self.lambda2)
-        if self.dimension is not None and self.dimension < 1:
-            raise ValueError(f"dimension must be at least 1, not {self.dimension}")
+        if self.dimension is not None:
+            check_whole("dimension", self.dimension, 1)
 
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(w), a scalar tensor, of a vector, dense or sparse (COO)."""

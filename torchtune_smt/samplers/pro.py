@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.seeds import stream_seed
 from torchtune_smt.kbest.lists import KBest
@@ -44,10 +45,8 @@ class ProSampler:
     distinct: bool = False
 
     def __post_init__(self) -> None:
-        if self.candidates < 1:
-            raise ValueError(f"candidates must be at least 1, not {self.candidates}")
-        if self.pairs < 1:
-            raise ValueError(f"pairs must be at least 1, not {self.pairs}")
+        check_whole("candidates", self.candidates, 1)
+        check_whole("pairs", self.pairs, 1)
         check_threshold(self.threshold)
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:

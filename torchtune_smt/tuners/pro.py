@@ -71,6 +71,8 @@ class Pro:
     def __post_init__(self) -> None:
         if not 0 < self.sigma < float("inf"):
             raise ValueError(f"sigma must be finite and above 0, not {self.sigma}")
+        if not 1e-100 < self.sigma < 1e100:
+            raise ValueError(f"sigma must be between 1e-100 and 1e100, not {self.sigma}")
         if not self.tolerance > 0:
             raise ValueError(f"tolerance must be above 0, not {self.tolerance}")
         if self.steps < 1:
