@@ -23,6 +23,7 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
 from torchtune_smt.core.textio import atomic_path, atomic_writer
@@ -60,12 +61,12 @@ def analyse(cfg: DictConfig) -> None:
         option = override_key(override).partition(".")[0]
         if option not in analysis.options | _COMMON:
             takers = [name for name, other in ANALYSES.items() if option in other.options]
-            raise InputError(
-                f"{override}: {cfg.analysis} takes no such option; it is one of {', '.join(takers)}"
-            )
+            of = f"it is one of {', '.join(takers)}" if takers else "no analysis does"
+            raise InputError(f"{override}: {cfg.analysis} takes no such option; {of}")
     form = "" if cfg.plot is None else Path(cfg.plot).suffix[1:]
     if cfg.plot is not None and form not in FORMS:
         raise InputError(f"plot must end with .png, .svg or .pdf, not {Path(cfg.plot).name}")
+    check_written({"output": cfg.output, "plot": cfg.plot})
     found = analysis.function(cfg)
     table: str = getattr(found.table, cfg.table)()
     if cfg.output is None:

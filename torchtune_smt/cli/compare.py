@@ -14,7 +14,8 @@ from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths,
 from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.cli.systems import Output, find_systems
+from torchtune_smt.cli.systems import Output, find_systems, reference_paths
+from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer
@@ -40,6 +41,9 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
         raise InputError(f"metrics is empty; choose of {', '.join(METRICS)}")
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
     baseline = _baseline(cfg.baseline, systems)
+    paths = [output.path for outputs in systems.values() for output in outputs]
+    given = [] if cfg.references is None else reference_paths(cfg.references)
+    check_written({"output": cfg.output, "html": cfg.html}, [*paths, *given])
     # A report shows the source, too.
     outputs = read_outputs(cfg, systems, with_source=cfg.html is not None)
     for output, lines in outputs.translations.items():

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main, option_errors
 from torchtune_smt.cli.minimum_risk import risk_order
+from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer
@@ -28,6 +29,7 @@ def main(cfg: DictConfig) -> None:
     """Write the best hypotheses, or the lists in their new order."""
     if cfg.n_best is not None and cfg.n_best < 1:
         raise InputError(f"n_best must be at least 1, not {cfg.n_best}")
+    check_written({"output": cfg.output}, [cfg.input, cfg.weights])
     by_risk = risk_order(cfg, HydraConfig.get().overrides.task)
     with option_errors("rerank"):
         # Once: a pipe has nothing left for another time.

@@ -23,6 +23,7 @@ from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.run_folder import Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
+from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
@@ -39,6 +40,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     by_risk = risk_order(cfg, settings.given)
     if cfg.capitalize and not cfg.detokenize:
         raise InputError("capitalize=true would change nothing without detokenize=true")
+    check_written({"output": cfg.output}, [cfg.input, cfg.weights])
     dataset = dataset_of_run(cfg)
     batches: Iterable[list[Source]] = _read_sources(cfg, dataset)
     total = None
