@@ -329,7 +329,7 @@ def test_a_solver_may_work_in_the_weights_that_it_is_given():
 def test_what_a_solver_finds_is_a_weight_for_each_feature(weights, given):
     tuner = BatchTuner(collector_of(Pool(), fresh()), Wrong(weights))
     with pytest.raises(
-        TypeError, match=f"Wrong finds must be an array .*, and are of type {given}"
+        InputError, match=f"Wrong finds must be an array .*, and are of type {given}"
     ):
         list(tuner.round(1))
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchtune_smt.core.errors import DivergenceError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -23,7 +23,7 @@ from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import ExpectedGain, Hinge, HopeFear, Logistic, Perceptron, Ramp, Softmax
 from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
-from torchtune_smt.samplers import ProSampler
+from torchtune_smt.samplers import ProSampler, pair_rows
 from torchtune_smt.tuners.gradient import Gradient, gradient
 from torchtune_smt.tuners.learner import Learner
 
@@ -344,8 +344,42 @@ def test_a_loss_returns_a_number_for_each_pair_or_list(recorded: Recorded) -> No
         (NoTensor(), "NoTensor must return .* one 1.0;"),
         (PerHypothesis(), "PerHypothesis must return .* one number for each list"),
     ):
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises(InputError, match=message):
             gradient(lists, weights, loss, SAMPLER)
     # Without pairs, too, where its mean is no number.
-    with pytest.raises(TypeError, match="MeanOfPairs must return"):
+    with pytest.raises(InputError, match="MeanOfPairs must return"):
         gradient(lists.some(np.empty(0, np.int64)), weights, MeanOfPairs(), SAMPLER)
+
+
+class Fixed:
+    """Returns what it was made with."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def sample(self, kbest, seed):
+        return self.pairs
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (np.array([[0, 10**9]]), "Fixed returned hypothesis 1000000000 for sentence 0, whose list"),
+        (np.array([[0, 1], [-1, 1]]), "Fixed returned hypothesis -1 for sentence 0"),
+        (np.array([0, 1]), r"Fixed must return .*, and returned int64 \(2,\) for sentence 0"),
+        (np.array([[0.0, 1.0]]), r"and returned float64 \(1, 2\) for sentence 0"),
+        ([[0, 1]], r"and returned \[\[0, 1\]\] for sentence 0"),
+        (None, "and returned None for sentence 0"),
+    ],
+)
+def test_a_sampler_returns_pairs_of_the_list(recorded: Recorded, pairs, message: str) -> None:
+    lists = recorded.lists(Vocabulary(DENSE)).some(np.array([0, 1]))
+    weights = Weights(DENSE)
+    with pytest.raises(InputError, match=message):
+        gradient(lists, weights, Hinge("sum"), Fixed(pairs))
+    with pytest.raises(InputError, match=message):
+        pair_rows(iter(lists), Fixed(pairs), (1,))
+    # The first of the next list would be number k of this one.
+    beyond = np.array([[0, len(next(iter(lists)))]])
+    with pytest.raises(InputError, match="they are numbered from 0"):
+        gradient(lists, weights, Hinge("sum"), Fixed(beyond))

@@ -7,6 +7,8 @@ from typing import Literal, Protocol, TypeGuard
 
 from torch import Tensor
 
+from torchtune_smt.core.errors import InputError
+
 Reduction = Literal["sum", "mean", "each"]
 
 
@@ -107,14 +109,14 @@ def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
 
     Raises
     ------
-    TypeError
+    InputError
         It is not one number for each.
     """
     if isinstance(losses, Tensor) and losses.shape == (count,):
         return losses
     of = "list" if is_listwise(loss) else "pair"
     given = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"
-    raise TypeError(
+    raise InputError(
         f"the loss {type(loss).__name__} must return a tensor of shape ({count},), one number for "
         f"each {of}, and returned one {given}; functions of torch.nn.functional do with "
         'reduction="none"'

@@ -65,7 +65,7 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
     def parts() -> Iterator[Rows]:
         nonlocal done
         for kbest in kbests:
-            yield kbest.rows.differences(sampler.sample(kbest, (*seed, kbest.index)))
+            yield kbest.rows.differences(sampled_pairs(sampler, kbest, seed))
             done += 1
 
     try:
@@ -75,6 +75,38 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
             f"there is no room for all pairs (there was for those of {done:,} k-best lists): lower "
             "sampler.pairs or tuner.sentences"
         ) from None
+
+
+def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> Int64:
+    """Return the pairs (int64 [p, 2]) that a sampler, perhaps of a user's class, draws from a list.
+
+    Parameters
+    ----------
+    seed : sequence of int
+        They are drawn with ``(*seed, kbest.index)``.
+
+    Raises
+    ------
+    InputError
+        They are not pairs of numbers of hypotheses.
+    """
+    pairs = sampler.sample(kbest, (*seed, kbest.index))
+    name = type(sampler).__name__
+    if not isinstance(pairs, np.ndarray) or pairs.dtype.kind != "i" or pairs.shape[1:] != (2,):
+        given = f"{pairs.dtype} {pairs.shape}" if isinstance(pairs, np.ndarray) else f"{pairs!r}"
+        raise InputError(
+            f"the sampler {name} must return an int64 array of shape (pairs, 2), and returned "
+            f"{given} for sentence {kbest.index}"
+        )
+    pairs = pairs.astype(np.int64, copy=False)
+    # As they are no numbers of another list's, nor of nothing; a negative one is very large here.
+    if pairs.size and int(pairs.view(np.uint64).max()) >= len(kbest):
+        wrong = pairs.min() if pairs.min() < 0 else pairs.max()
+        raise InputError(
+            f"the sampler {name} returned hypothesis {wrong} for sentence {kbest.index}, whose "
+            f"list has {len(kbest)}: they are numbered from 0"
+        )
+    return pairs
 
 
 def string_numbers(kbest: KBest) -> Int64:

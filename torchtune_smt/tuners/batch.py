@@ -12,6 +12,7 @@ import torch
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
@@ -100,9 +101,8 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
     Raises
     ------
     InputError
-        The lists are none that this solver can work on.
-    TypeError
-        What it finds is not a weight for each feature.
+        The lists are none that this solver can work on, or what it finds is not a weight for each
+        feature.
     """
     lists.require(start.size)
     # A solver may work in the weights that it is given.
@@ -118,14 +118,14 @@ def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
 
     Raises
     ------
-    TypeError
+    InputError
         It is not a weight for each feature.
     """
     found = solution.weights
     if not isinstance(found, np.ndarray) or found.shape != (dimension,):
         shape = getattr(found, "shape", None)
         given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
-        raise TypeError(
+        raise InputError(
             f"the weights that {type(solver).__name__} finds must be an array of shape "
             f"({dimension},), a float64 for each feature, and are of type {given}"
         )

@@ -31,6 +31,7 @@ from torchtune_smt.losses.base import (
     reduce,
 )
 from torchtune_smt.samplers import PairSampler
+from torchtune_smt.samplers.base import sampled_pairs
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def sampled_rows(lists: KBestLists, sampler: PairSampler | None, seed: Sequence[
     if sampler is None:
         raise ValueError("a pairwise loss needs a sampler of pairs")
     pairs = [
-        sampler.sample(kbest, (*seed, kbest.index)) + begin
+        sampled_pairs(sampler, kbest, seed) + begin
         for kbest, begin in zip(lists, lists.begin.tolist(), strict=False)
     ]
     return lists.rows.differences(np.concatenate([np.empty((0, 2), np.int64), *pairs]))
