@@ -212,6 +212,15 @@ def test_features_that_moses_does_not_know(moses: Path) -> None:
     assert not (moses / "sparse" / "moses.ini").exists()
 
 
+def test_a_run_beside_its_moses_ini_leaves_that_alone(moses: Path) -> None:
+    options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
+    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=.", "features=dense"]
+    for more in ([], ["overwrite=true"]):
+        outcome = run_command("train", *options, *more, folder=moses).check()
+        assert "no moses.ini is written: the model's own is in this folder" in outcome.out
+        assert (moses / "moses.ini").read_text() == INI
+
+
 def test_tuning_from_a_moses_ini(moses: Path) -> None:
     options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
     options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=run", "features=dense"]

@@ -260,3 +260,7 @@ def test_emptying_touches_nothing_else(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     empty(tmp_path)
     assert set(content(tmp_path)) == {"weights.txt", "train.de"}
+    # Without a run, all is the user's.
+    (tmp_path / "moses.ini").write_text("")
+    empty(tmp_path)
+    assert set(content(tmp_path)) == {"weights.txt", "train.de", "moses.ini"}

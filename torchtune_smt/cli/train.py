@@ -107,13 +107,18 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     if cfg.resume is None:
         # Now that nothing can be wrong with the options of this one.
         if cfg.overwrite:
-            empty(folder)
+            ini = cfg.model.get("ini")
+            empty(folder, None if ini is None else Path(ini))
         record(folder, cfg)
     printed.open(folder / LOG, append=cfg.resume is not None)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
     fingerprint |= limits_of(task.model, cfg.decoder)
+    _, *steps = origin.text.split() if origin and origin.is_model else [""]
+    if "lowercase" in steps[1:]:
+        # It was the first step once, and the settings of a run from then are the same.
+        fingerprint["text"] = " ".join(steps)
     names = None
     if cfg.resume is not None:
         before = _scores_before(folder, sets)

@@ -115,6 +115,8 @@ class MosesModel(ModelSource):
                 f"no {INI} is written: {len(more):,} features with a weight, such as {more[0]}, "
                 "are none of Moses's"
             )
+        if (folder / INI).exists() and (folder / INI).samefile(self.ini):
+            return f"no {INI} is written: the model's own is in this folder"
         write_moses_ini(folder / INI, ini, tuned)
         return None
 

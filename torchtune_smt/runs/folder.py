@@ -77,11 +77,23 @@ def check_unused(folder: Path, option: str = "hydra.run.dir") -> None:
     raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
 
 
-def empty(folder: Path) -> None:
-    """Remove what a run has written, its records excepted, and nothing else."""
+def empty(folder: Path, kept: Path | None = None) -> None:
+    """Remove what a run has written, its records excepted, and nothing else.
+
+    Where there is no run (see `check_unused`), files of such names are the user's.
+
+    Parameters
+    ----------
+    folder : path
+    kept : path, optional
+        A file that the next run reads, and which stays, wherever it is.
+    """
+    if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
+        return
     for pattern in (WEIGHTS, CHECKPOINT, NAMES, *_OTHERS):
         for path in folder.glob(pattern):
-            path.unlink()
+            if kept is None or not path.samefile(kept):
+                path.unlink()
     remove(folder / STEPS)
     remove_lists(folder)
 
