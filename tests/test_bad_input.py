@@ -435,6 +435,12 @@ OPTIONS = {
     "tuner.shuffle=maybe": "tuner.shuffle must be true or false, not 'maybe'",
     "tuner.tune_on=test": "tuner.tune_on must be dev or train, not 'test'",
     "loss.reduction=median": "loss: reduction must be",
+    "sampler.distinct=no": "sampler.distinct must be true or false, not 'no'",
+    "metric.smooth_unigrams=flase": "metric.smooth_unigrams must be true or false, not 'flase'",
+    "sampler.pairs=9223372036854775808": "sampler.pairs is too large a whole number: 9223372036",
+    "decoder.k=9223372036854775808": "decoder.k must be a whole number, 1 or more, not 92233720",
+    "loss=null": "error: Config group override must be a string or a list. Got NoneType: loss=null",
+    "experiment=null": "experiment=null names no choice; leave it out, or see --help",
     "sampler.pairs=0": "sampler: pairs must be at least 1, not 0",
     "sampler.threshold=x": "sampler.threshold must be a number, not 'x'",
     "regularizer.strength=-1": "regularizer: strength must be a finite number, 0 or more, not -1",
@@ -485,6 +491,32 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
 )
 def test_bad_options_of_other_commands(tmp_path: Path, arguments: list[str], part: str) -> None:
     check(tmp_path, arguments, part)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*EVALUATE, "output=system"], "system: output is a file that is read: choose another"),
+        ([*EVALUATE, "output=./dev.en"], "dev.en: output is a file that is read"),
+        ([*EVALUATE, "output=a", "html=a"], "a: html is what output names, too: choose another"),
+        ([*TRANSLATE[:-1], "output=dev.de"], "dev.de: output is a file that is read"),
+        (["rerank", "input=system", "weights=weights", "output=system"], "output is a file that"),
+        (["rerank", "input=a", "weights=weights", "output=weights"], "weights: output is a file"),
+        (["analyse", "overlap", "weights", "system", "output=a.png", "plot=a.png"], "plot is what"),
+    ],
+)
+def test_files_that_would_be_written_over(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    write(tmp_path, {})
+    check(tmp_path, arguments, message)
+
+
+def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    link = tmp_path / "null"
+    link.symlink_to(os.devnull)
+    run_command(*EVALUATE, "output=/dev/null", "html=null", folder=tmp_path).check()
 
 
 def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

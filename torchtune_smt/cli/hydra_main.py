@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,10 +104,11 @@ def hydra_main(
                 print(error_line(error), file=sys.stderr)
                 return 1
             except ValueError as error:
-                # Flags that exclude each other: anything else has become another error.
-                if not str(error).startswith("Only one of"):
+                # Hydra's, of flags that do not go together or a group that is null; what bad input
+                # of ours is has become another error.
+                if not _is_hydras(error):
                     raise
-                print(f"error: {error}", file=sys.stderr)
+                print(f"error: {error}{_cure(given.overrides)}", file=sys.stderr)
                 return 1
             except OSError as error:
                 cure = "choose a folder that you may write to (hydra.run.dir)"
@@ -183,6 +185,18 @@ def _remarks() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def _is_hydras(error: Exception) -> bool:
+    """Return whether an error was raised in Hydra itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(hydra.__file__).parent)
+
+
+def _cure(overrides: Sequence[str]) -> str:
+    """Return what is to be done about groups that are null, if any are."""
+    null = [override for override in overrides if override.partition("=")[2] in ("null", "None")]
+    return f": {', '.join(null)} names no choice; leave it out, or see --help" if null else ""
 
 
 def _make_classes_importable(cfg: DictConfig) -> None:

@@ -154,6 +154,8 @@ def check_numbers(group: str, made: functools.partial[Any]) -> None:
             if isinstance(value, bool) or not isinstance(value, fits):
                 what = "number" if "float" in kinds else "whole number"
                 raise InputError(f"{group}.{name} must be a {what}, not {value!r}")
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                raise InputError(f"{group}.{name} is too large a whole number: {value}")
 
 
 def check_part(option: str, part: object, *methods: str) -> None:

@@ -34,7 +34,9 @@ def _is_number(value: Any) -> bool:
 def _whole(least: int) -> Rule:
     return Rule(
         f"a whole number, {least} or more",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        lambda value: (
+            isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 63
+        ),
     )
 
 
@@ -161,6 +163,8 @@ RULES: Final = {
     for name in names.split()
 }
 # Whole numbers that are arguments of a class are 1 or more but for these.
+# Groups whose classes check the ranges of their numbers themselves.
+_SWITCHES_OF: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 _LEAST: Final = {"model.folds": 0, "decoder.distortion_limit": -1}
 
 
@@ -174,19 +178,19 @@ def _rules_of_classes(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
 
     Classes of the user's own check theirs themselves.
     """
-    groups = ("model", "decoder")
+    groups = ("model", "decoder", *_SWITCHES_OF)
     kinds = {name: cfg[name]["_target_"] for name in groups if is_ours(cfg.get(name) or {})}
     if cfg.get("data") is not None:
         kinds["data"] = "torchtune_smt.data.dataset.Dataset"
     for group, target in kinds.items():
         # Whoever makes the object says it where there is no such class.
-        with suppress(ImportError):
+        with suppress(ImportError, NameError):
             made = get_object(target)
             # Fields that a dataclass inherits are spelt in the words of its parent's module.
             typed = made if is_dataclass(made) else made.__init__
             for name, kind in get_type_hints(typed).items():
                 rule = _of_type(kind, _LEAST.get(f"{group}.{name}", 1))
-                if rule is not None:
+                if rule is not None and (rule is _SWITCH or group not in _SWITCHES_OF):
                     yield f"{group}.{name}", rule
 
 
