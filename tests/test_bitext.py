@@ -13,6 +13,7 @@ from torchtune_smt.data.bitext import (
     read_corpus,
     write_corpus,
 )
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
 
@@ -109,6 +110,23 @@ def test_no_language_model_is_estimated_of_unknown_words(tmp_path: Path, word: s
     read_corpus(good, [write(tmp_path / "good.en", "a", "b")], training=True)
     with pytest.raises(InputError, match=rf"train\.en:2: the word '{word}' is reserved"):
         read_corpus(good, [bad], training=True)
+
+
+def test_training_pairs_have_one_target(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.de", "a", "b")
+    targets = [write(tmp_path / f"train.en.{i}", "a", "") for i in range(3)]
+    message = (
+        r"train\.en\.1: is a further target side of .*train\.de \(there are .*train\.en\.0, "
+        r".*train\.en\.1, .*train\.en\.2\), .*: append its lines to .*train\.en\.0 and"
+    )
+    with pytest.raises(InputError, match=message):
+        read_corpus(source, targets, empty="skip", training=True)
+    assert len(read_corpus(source, targets, empty="skip").references[0]) == 3
+    for train in ("train", [str(source), *map(str, targets)]):
+        options = {"folders": str(tmp_path), "train": train, "empty": "skip"}
+        dataset = Dataset("x", "de", "en", **options)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=message):
+            dataset.require("train", training=True)
 
 
 def test_file_errors(tmp_path: Path) -> None:

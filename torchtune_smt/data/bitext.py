@@ -26,7 +26,7 @@ RESERVED: Final = frozenset({"|||", "<s>", "</s>"})
 UNKNOWN_WORDS: Final = frozenset({"<unk>", "<UNK>"})
 """How language models write what they do not know, which is no word that one learns from."""
 
-_SPLIT_ONLY: Final = Preprocessor(lowercase=False, normalize=False, tokenize=False)
+_SPLIT_ONLY: Final = Preprocessor(normalize=False, tokenize=False, lowercase=False)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def read_corpus(
     lengths
         Pairs that this filter rejects are left out and counted.
     training
-        A language model is to be estimated from the target side, in which `UNKNOWN_WORDS` are
-        errors, then.
+        A model is to be made of the text: it has one target side, and `UNKNOWN_WORDS` in that are
+        errors, as a language model is estimated from it.
     max_words
         A source sentence with more words is an error.
     lines
@@ -121,11 +121,20 @@ def read_corpus(
     ------
     InputError
         A file is missing, is not UTF-8, has another number of lines than the source, a line
-        without words, or with too many, or a reserved word.
+        without words, or with too many, or a reserved word; or there are several target sides of a
+        training text.
     """
     if empty not in ("error", "skip"):
         raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
     paths = [source, *references]
+    if training and len(references) > 1:
+        targets = [str(path) for path in references]
+        raise InputError(
+            f"is a further target side of {source} (there are {', '.join(targets)}), and training "
+            f"pairs have one target: append its lines to {targets[0]} and the source once more to "
+            "the source, as pairs of their own; or leave it out",
+            path=references[1],
+        )
     files = [iterate_lines(path) for path in paths] if lines is None else lines
     texts = [source_text or _SPLIT_ONLY, *[target_text or _SPLIT_ONLY] * len(references)]
     of_target = RESERVED | UNKNOWN_WORDS if training else RESERVED
