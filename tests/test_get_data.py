@@ -71,6 +71,21 @@ def test_raw_text_is_prepared(raw_mirror: Path, tmp_path: Path, capsys) -> None:
     assert "train: 2 sentences" in output
 
 
+@pytest.mark.parametrize("name", ["multi30k-raw", "fisher"])
+def test_text_is_lowercased_before_all_else(name: str, tmp_path: Path) -> None:
+    """As the text was that checksums and published scores are of: the tokeniser looks at case."""
+    corpus = CORPORA[name]
+    for part in corpus.parts:
+        for piece in part.pieces:
+            for file in piece:
+                put(tmp_path / file, "Here. There is İT.\n")
+    address = tmp_path.as_uri()
+    parts = fetch(corpus, tmp_path / "out", base_url=address, check=False, log=lambda _: None)
+    for part in parts.values():
+        for words in (part.source[0], *part.references[0]):
+            assert words == ["here.", "there", "is", "it", "."]
+
+
 def test_default_folder(raw_mirror: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["get-data", "multi30k-raw", "--base-url", raw_mirror.as_uri()]) == 0

@@ -1,6 +1,8 @@
 import re
+import unicodedata
 
 import pytest
+import sacremoses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +35,89 @@ def test_the_language_decides_about_apostrophes() -> None:
     assert Preprocessor("it").tokens("l'arte") == ["l'", "arte"]
 
 
+@pytest.mark.parametrize(
+    ("language", "line", "expected"),
+    [
+        ("en", "I am here. He is there.", "i am here . he is there ."),
+        ("en", "See No. 5 and Mr. Smith.", "see no. 5 and mr. smith ."),
+        ("de", "Haus Nr. eins. Er kommt.", "haus nr. eins . er kommt ."),
+    ],
+)
+def test_the_tokeniser_sees_capitals(language: str, line: str, expected: str) -> None:
+    assert Preprocessor(language).tokens(line) == expected.split()
+
+
+LANGUAGES = st.sampled_from(["de", "en", "fr", "fi", "fa"])
+MARKS = "\u0300\u0308\u0323\u200c\u200d\ufe0f\u20e3"
+TEXT = st.text(st.one_of(st.sampled_from(f"aAbß.,'- (|\u00df❤\U0001f3fd{MARKS}"), st.characters()))
+
+
+@given(LANGUAGES, TEXT, st.booleans())
+def test_lowercasing_comes_last(language: str, line: str, escape: bool) -> None:
+    cased = Preprocessor(language, lowercase=False, normalize=False, escape=escape).tokens(line)
+    small = Preprocessor(language, normalize=False, escape=escape).tokens(line)
+    assert small == " ".join(cased).replace("İ", "i").lower().split(" ") if cased else not small
+
+
+def has_marks(line: str) -> bool:
+    return any(c in "\u200c\u200d" or unicodedata.category(c)[0] == "M" for c in line)
+
+
+@given(LANGUAGES, st.text(st.one_of(st.sampled_from("aB.,'- ()é„“"), st.characters())))
+def test_text_without_marks_becomes_what_moses_makes_of_it(language: str, line: str) -> None:
+    line = "".join(c for c in line if not has_marks(c))
+    moses = sacremoses.MosesTokenizer(language).tokenize(line, return_str=True, escape=False)
+    tokens = Preprocessor(language, lowercase=False, normalize=False).tokens(line)
+    assert tokens == re.findall("[^ \t\n\r]+", moses)
+
+
+@pytest.mark.parametrize(
+    ("language", "line", "expected"),
+    [
+        ("de", "eine scho\u0308ne Sa\u0308nfte", "eine schöne sänfte"),
+        ("yo", "Ọ\u0300rọ\u0300 náà, ẹ\u0300kọ́.", "ọ\u0300rọ\u0300 náà , ẹ\u0300kọ́ ."),
+        ("fa", "می\u200cخواهم (می\u200cروم).", "می\u200cخواهم ( می\u200cروم ) ."),
+        ("en", "the Y\u0300's end, Ọ\u0300. A", "the ỳ 's end , ọ\u0300 . a"),
+        ("de", "Donau\u00addampf\u00adschiff", "donaudampfschiff"),
+        # Small letters are composed whose capitals are not.
+        ("en", "J\u030cx", "ǰx"),
+        # A sign stands alone, with all that it is joined to.
+        ("en", "we❤\ufe0fyou", "we ❤\ufe0f you"),
+        ("en", "(👩\U0001f3fd\u200d🚒)", "( 👩\U0001f3fd\u200d🚒 )"),
+        ("en", "1\ufe0f\u20e3!", "1\ufe0f\u20e3 !"),
+        # Letters that stand for marks elsewhere.
+        ("en", "\ua000o\u0323\u0300 \ue000❤\ufe0f", "\ua000ọ\u0300 \ue000 ❤\ufe0f"),
+    ],
+)
+def test_marks_and_joiners_stay_with_their_word(language: str, line: str, expected: str) -> None:
+    assert Preprocessor(language).tokens(line) == expected.split(" ")
+
+
+def test_a_mark_of_its_own_token_is_escaped_as_its_sign_is() -> None:
+    assert Preprocessor("en", escape=True).tokens('a|\u0308"\u0308') == (
+        ["a", "&#124;\u0308", "&quot;\u0308"]
+    )
+
+
+@given(LANGUAGES, TEXT)
+def test_no_character_is_lost_or_made(language: str, line: str) -> None:
+    tokens = Preprocessor(language, lowercase=False, normalize=False).tokens(line)
+    kept = [c for c in line if not c.isspace() and c >= " "]
+    assert sorted("".join(tokens)) == sorted(kept)
+
+
+@given(st.text(st.sampled_from(f"abc éọ{MARKS}")))
+def test_no_mark_parts_a_word(line: str) -> None:
+    assert Preprocessor("yo", normalize=False).tokens(line) == line.split()
+
+
+def test_more_marks_than_there_are_letters_for_them() -> None:
+    line = "".join(map(chr, range(0xA000, 0xA48D))) + "o\u0300"
+    assert "".join(Preprocessor("en").tokens(line)) == unicodedata.normalize("NFC", line)
+    line = "".join(map(chr, range(0xA000, 0xA48D))) + "ọ\u0300 x"
+    assert "".join(Preprocessor("en").tokens(line)) == line.replace(" ", "")
+
+
 @pytest.mark.parametrize("tokenize", [True, False])
 def test_a_capital_i_with_a_dot_is_one_letter(tokenize: bool) -> None:
     assert Preprocessor("tr", tokenize=tokenize).tokens("İstanbul VİZE") == ["istanbul", "vize"]
@@ -63,6 +148,29 @@ def test_detokenize() -> None:
     assert Detokenizer("en").line(words) == 'two men aren\'t at the stove, preparing "food".'
     assert Detokenizer("en", capitalize=True).line(words).startswith("Two")
     assert Detokenizer("en", capitalize=True).line([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("language", "line", "expected"),
+    [
+        ("es", "¿ dónde está ?", "¿Dónde está?"),
+        ("en", '" yes , " he said', '"Yes," he said'),
+        ("de", "ßa", "Ssa"),
+        ("hr", "ǆep", "ǅep"),
+        # What has no case, or a digit, begins the line already.
+        ("en", "3 dogs run", "3 dogs run"),
+        ("en", '" 3 dogs run', '"3 dogs run'),
+        ("en", "中 a", "中 a"),
+        ("en", "Yes", "Yes"),
+        ("en", "...", "..."),
+        # An apostrophe that is a letter by name.
+        ("haw", "\u02bbo ia", "\u02bbO ia"),
+        ("nl", "'s avonds", "'s Avonds"),
+        ("en", "'t is", "'T is"),
+    ],
+)
+def test_the_first_letter_becomes_a_capital(language: str, line: str, expected: str) -> None:
+    assert Detokenizer(language, capitalize=True).line(line.split()) == expected
 
 
 def test_length_filter() -> None:

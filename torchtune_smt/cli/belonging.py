@@ -76,6 +76,14 @@ def check_belongs(
     """
     if named is None or here is None or not named.is_model:
         return
+    # What is split in other places has a model of its own, too, by which nobody would know why.
+    if named.lowercased_first and "lowercase" in here.text.split():
+        raise InputError(
+            f"belongs to text that was prepared as {named.text}, in an order that splits it in "
+            f"other places than {here.text}; tune anew, or translate text that is lowercased "
+            "already, with data.lowercase=false",
+            path=cfg.weights,
+        )
     difference = named.difference(here)
     if difference is not None:
         raise InputError(

@@ -128,7 +128,7 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str) -> FeatureSe
         raise InputError(
             f"lies in no run's folder, and cannot decode {what}; give a run", path=output.path
         )
-    data = common_data(cfg, [output])
+    data = common_data(cfg, [output], references=False)
     if data is None:
         raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
     with option_errors("data", data):

@@ -16,12 +16,13 @@ from torchtune_smt.cli.run_folder import recorded_data
 from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
+from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 
 # What of a run's data the text of a set depends on, apart from the set's own files.
-_TEXT: Final = "source_language target_language folders lowercase normalize tokenize empty".split()
+_TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,20 @@ def common_data(
         }
     found: dict[str, Any] | None = None
     first: Path | None = None
-    for folder in (o.folder for o in outputs if o.folder is not None):
-        data = recorded_data(folder)
-        if data is None:
+    for output in outputs:
+        folder = output.folder
+        data = None if folder is None else recorded_data(folder)
+        if folder is None or data is None:
             continue
+        if _has_other_tokens(output, data):
+            if references and cfg.references is not None:
+                return None
+            raise InputError(
+                "was made of text that was lowercased before it was tokenised, which splits it in "
+                "other places than the order of now; tune anew"
+                + (", or give references=[FILE,...] that are split so, too" if references else ""),
+                path=folder,
+            )
         if found is None:
             found, first = data, folder
         elif _of_set(data, cfg.split) != _of_set(found, cfg.split):
@@ -172,6 +183,12 @@ def _of_set(data: Mapping[str, Any], split: str) -> dict[str, Any]:
     return {name: data.get(name) for name in (*_TEXT, split)}
 
 
+def _has_other_tokens(output: Output, data: Mapping[str, Any]) -> bool:
+    """Return whether a run made other tokens of the text than these data make now."""
+    origin = None if output.weights is None else read_origin(output.weights)
+    return origin is not None and origin.lowercased_first and bool(data.get("lowercase"))
+
+
 def _untranslated(
     cfg: DictConfig, outputs: Sequence[Output], data: Mapping[str, Any] | None
 ) -> list[Output]:
@@ -184,7 +201,10 @@ def _untranslated(
         other = (
             data is not None
             and own is not None
-            and _of_set(own, cfg.split) != _of_set(data, cfg.split)
+            and (
+                _of_set(own, cfg.split) != _of_set(data, cfg.split)
+                or _has_other_tokens(output, data)
+            )
         )
         if output.kind == "weights" or other or not _translations(cfg, output).is_file():
             found.append(output)

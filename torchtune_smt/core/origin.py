@@ -6,7 +6,7 @@ It stands in comment lines at the top of a weights file, for people and for this
     # grammar: outputs/models/example (de-en) [3f786850e387550f]
     # language model: outputs/models/example (de-en) [89e6c98d92887913]
     # features: dense rule_id rule_shape source_ngram [2b66fd261ee5c6cf]
-    # text: de-en lowercase tokenize
+    # text: de-en normalize tokenize lowercase
 
 or, where there was no model, which would know its dense features::
 
@@ -143,6 +143,15 @@ class Origin:
     def text(self) -> str:
         """The languages of a model, and how text was prepared."""
         return self.parts["text"].name
+
+    @property
+    def lowercased_first(self) -> bool:
+        """Whether text was lowercased before its other steps, as it was once, and no longer is.
+
+        It has other tokens then: the tokeniser looks at case.
+        """
+        _, *steps = self.text.split() if self.is_model else [""]
+        return steps[:2] in (["lowercase", "normalize"], ["lowercase", "tokenize"])
 
     def comments(self) -> list[str]:
         """Return the comments for a weights file."""

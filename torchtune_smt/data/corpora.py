@@ -24,7 +24,7 @@ from typing import Final
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import lines_of
 from torchtune_smt.data.bitext import Corpus, read_corpus, write_corpus, written_lines
-from torchtune_smt.data.preprocess import Preprocessor
+from torchtune_smt.data.preprocess import Preprocessor, lowercased
 
 Log = Callable[[str], None]
 
@@ -67,6 +67,9 @@ class PublicCorpus:
         Train, dev, devtest, test.
     source_text, target_text
         How the text is prepared.
+    lowercase
+        Each line is lowercased before that. Moses's tokeniser looks at case, and text with known
+        checksums and scores was made in this order.
     """
 
     title: str
@@ -79,6 +82,7 @@ class PublicCorpus:
     parts: tuple[Part, ...]
     source_text: Preprocessor
     target_text: Preprocessor
+    lowercase: bool = False
 
     def outputs(self, folder: Path, part: Part) -> list[Path]:
         """Return the files that a part is written to: the source, then the references."""
@@ -122,6 +126,8 @@ def _multi30k(
     path: str,
     texts: Sequence[Preprocessor],
     sha256: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    *,
+    lowercase: bool = False,
 ) -> PublicCorpus:
     """Return Multi30k, whose files are called ``path.format(part, language)``."""
     return PublicCorpus(
@@ -143,6 +149,7 @@ def _multi30k(
         ),
         source_text=texts[0],
         target_text=texts[1],
+        lowercase=lowercase,
     )
 
 
@@ -205,8 +212,9 @@ def _fisher() -> PublicCorpus:
             part("devtest", "fisher_dev2", references=4),
             part("test", "fisher_test", references=4),
         ),
-        source_text=Preprocessor("es", normalize=False),
-        target_text=Preprocessor("en", normalize=False),
+        source_text=Preprocessor("es", normalize=False, lowercase=False),
+        target_text=Preprocessor("en", normalize=False, lowercase=False),
+        lowercase=True,
     )
 
 
@@ -218,7 +226,7 @@ CORPORA: Final = {
         # The commit that added these files; train.en was edited later.
         "7bee46bc74186b4b6254603143610f730d40bf66/data/task1/tok",
         "{}.lc.norm.tok.{}",
-        [Preprocessor(lowercase=False, normalize=False, tokenize=False)] * 2,
+        [Preprocessor(normalize=False, tokenize=False, lowercase=False)] * 2,
         _MULTI30K_SHA256,
     ),
     # Prepared here by the same steps.
@@ -227,7 +235,8 @@ CORPORA: Final = {
         "multi30k-raw-de-en",
         "master/data/task1/raw",
         "{}.{}.gz",
-        [Preprocessor(language, escape=True) for language in ("de", "en")],
+        [Preprocessor(language, lowercase=False, escape=True) for language in ("de", "en")],
+        lowercase=True,
     ),
     "fisher": _fisher(),
 }
@@ -289,7 +298,8 @@ def fetch(
             files = []
             for url in urls:
                 content = _download(url, timeout)
-                files.append(list(lines_of(io.BytesIO(content), url)))
+                lines = lines_of(io.BytesIO(content), url)
+                files.append(list(map(lowercased, lines) if corpus.lowercase else lines))
                 digest = hashlib.sha256(content).hexdigest()
                 log(f"{url}: {len(files[-1])} lines, sha256 {digest}")
             text = read_corpus(

@@ -33,7 +33,7 @@ class Dataset:
         that of the bundled example.
     train, dev, test : str or sequence of str, optional
         The name of a set; or its files, the source before the references.
-    lowercase, normalize, tokenize : bool
+    normalize, tokenize, lowercase : bool
         See `Preprocessor`.
     split_compounds : str, optional
         Split compounds of the source language as in this one; see `CompoundSplitter`.
@@ -52,9 +52,9 @@ class Dataset:
     train: str | Sequence[str] | None = "train"
     dev: str | Sequence[str] | None = "dev"
     test: str | Sequence[str] | None = "test"
-    lowercase: bool = False
     normalize: bool = False
     tokenize: bool = False
+    lowercase: bool = False
     split_compounds: Literal["de"] | None = None
     compounds: Path | None = None
     empty: Literal["error", "skip"] = "error"
@@ -69,8 +69,8 @@ class Dataset:
             )
 
     def description(self) -> str:
-        """Return the languages, and how text is prepared."""
-        steps = [name for name in ("lowercase", "normalize", "tokenize") if getattr(self, name)]
+        """Return the languages, and how text is prepared, step by step."""
+        steps = [name for name in ("normalize", "tokenize", "lowercase") if getattr(self, name)]
         if self.split_compounds is not None:
             steps.append(f"split_compounds={self.split_compounds}")
         return " ".join([f"{self.source_language}-{self.target_language}", *steps])
@@ -79,9 +79,9 @@ class Dataset:
         """Return what makes tokens of lines of a language."""
         return Preprocessor(
             language=language,
-            lowercase=self.lowercase,
             normalize=self.normalize,
             tokenize=self.tokenize,
+            lowercase=self.lowercase,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Text to tokens and back: lowercasing, punctuation, tokenisation, a filter by length.
+"""Text to tokens and back: punctuation, tokenisation, lowercasing, a filter by length.
 
 The work is done by sacremoses, a port of Moses's scripts, so that text prepared elsewhere with
 those scripts fits.
@@ -6,13 +6,21 @@ those scripts fits.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.compounds import CompoundSplitter
+from torchtune_smt.data.marks import with_stand_ins
+
+_SOFT_HYPHEN: Final = "\u00ad"
+# A word of one letter behind an apostrophe begins a line, and the next one has the capital.
+_CLIPPED_LANGUAGES: Final = ("nl", "af")
+_CLIPPED: Final = re.compile(r"\W*['’]\w(?=\s)")
 
 
 @cache
@@ -31,9 +39,11 @@ class Preprocessor:
     ----------
     language
         Two-letter code: it chooses the rules for abbreviations and apostrophes.
-    lowercase, normalize, tokenize
-        The steps, in this order; `normalize` unifies quotes, dashes and spaces. With none of
-        them the line is only split at its blanks and tabs.
+    normalize, tokenize, lowercase
+        The steps, in this order: Moses's tokenizer looks at case. `normalize` unifies quotes,
+        dashes and spaces, composes letters with their marks (Unicode's NFC), and leaves out soft
+        hyphens. `tokenize` leaves combining marks and joiners with what they belong to. With none
+        of them the line is only split at its blanks and tabs.
     escape
         The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
         Moses's does by default.
@@ -42,26 +52,47 @@ class Preprocessor:
     """
 
     language: str = "en"
-    lowercase: bool = True
+    _: KW_ONLY
     normalize: bool = True
     tokenize: bool = True
+    lowercase: bool = True
     escape: bool = False
     compounds: CompoundSplitter | None = None
 
     def tokens(self, line: str) -> list[str]:
         """Return the tokens of one line."""
-        if self.lowercase:
-            # Python's small letter of it has a dot besides that of the i, and the tokenizer would
-            # split it off.
-            line = line.replace("İ", "i").lower()
         if self.normalize:
-            line = _moses("PunctNormalizer", self.language).normalize(line)
+            line = _moses("PunctNormalizer", self.language).normalize(_composed(line))
         if self.tokenize:
-            line = _moses("Tokenizer", self.language).tokenize(
-                line, return_str=True, escape=self.escape
-            )
+            line = self._tokenized(line)
+        if self.lowercase:
+            line = lowercased(line)
+            # Small letters are composed whose capitals are not, as that of j with a caron.
+            line = _composed(line) if self.normalize else line
         words = split_words(line)
         return words if self.compounds is None else self.compounds.split(words)
+
+    def _tokenized(self, line: str) -> str:
+        """Return a line with blanks between its tokens."""
+        moses = _moses("Tokenizer", self.language)
+        line, stand_ins = with_stand_ins(line, moses.IsAlnum)
+        line = moses.tokenize(line, return_str=True, escape=self.escape)
+        if self.escape:
+            stand_ins = {one: moses.escape_xml(what) for one, what in stand_ins.items()}
+        return line.translate({ord(one): what for one, what in stand_ins.items()})
+
+
+def lowercased(line: str) -> str:
+    """Return a line in lower case, in which I with a dot is one letter, too."""
+    # Python's small letter of it has a dot besides that of the i.
+    return line.replace("İ", "i").lower()
+
+
+def _composed(line: str) -> str:
+    """Return a line with letters and marks in one, where Unicode has it, and no soft hyphens."""
+    if line.isascii():
+        return line
+    return unicodedata.normalize("NFC", line.replace(_SOFT_HYPHEN, ""))
 
 
 @dataclass(frozen=True)
@@ -73,7 +104,8 @@ class Detokenizer:
     language
         Two-letter code of the text.
     capitalize
-        The first letter becomes a capital, for text that was lowercased.
+        The first letter becomes a capital, for text that was lowercased: that behind quotes and
+        other marks, too, but none where a digit, or a letter without case, comes first.
     """
 
     language: str = "en"
@@ -82,7 +114,19 @@ class Detokenizer:
     def line(self, tokens: Sequence[str]) -> str:
         """Return the text of one sentence."""
         text: str = _moses("Detokenizer", self.language).detokenize(list(tokens))
-        return text[:1].upper() + text[1:] if self.capitalize else text
+        return self._capitalized(text) if self.capitalize else text
+
+    def _capitalized(self, text: str) -> str:
+        """Return the text of a sentence with a capital."""
+        clipped = _CLIPPED.match(text) if self.language in _CLIPPED_LANGUAGES else None
+        for at in range(clipped.end() if clipped else 0, len(text)):
+            letter = text[at]
+            # The apostrophes of some languages are letters by name.
+            if letter.isalnum() and unicodedata.category(letter) != "Lm":
+                # In the form for titles: the two letters of ß, and of dž, are not both capitals.
+                capital = letter.title() if letter.islower() else letter
+                return text[:at] + capital + text[at + 1 :]
+        return text
 
 
 @dataclass(frozen=True)
