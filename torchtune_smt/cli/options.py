@@ -162,9 +162,9 @@ RULES: Final = {
     )
     for name in names.split()
 }
+# Groups whose classes check their numbers themselves, and need torch for none of it.
+_SWITCHES_OF: Final = ("metric", "sampler")
 # Whole numbers that are arguments of a class are 1 or more but for these.
-# Groups whose classes check the ranges of their numbers themselves.
-_SWITCHES_OF: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 _LEAST: Final = {"model.folds": 0, "decoder.distortion_limit": -1}
 
 
