@@ -58,6 +58,7 @@ def write(folder: Path, changes: Changes) -> None:
     for name, text in {**FILES, **changes}.items():
         if text is not None:
             data = text if isinstance(text, bytes) else text.encode()
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
 
 
@@ -517,6 +518,20 @@ def test_a_pipe_may_be_written_to_twice(tmp_path: Path) -> None:
     link = tmp_path / "null"
     link.symlink_to(os.devnull)
     run_command(*EVALUATE, "output=/dev/null", "html=null", folder=tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("reduction: sum\n", "loss names no class: the file that is chosen with loss=NAME needs"),
+        ("", "loss names no class"),
+        ("- a\n", "loss names no class"),
+        ("a: 1\nx: [1\n", "mine.yaml:3: is no YAML: expected ',' or ']'"),
+    ],
+)
+def test_configuration_files_of_ones_own(tmp_path: Path, text: str, part: str) -> None:
+    write(tmp_path, {"settings/loss/mine.yaml": text})
+    check(tmp_path, ["train", "loss=mine", "--config-dir=settings"], part)
 
 
 def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

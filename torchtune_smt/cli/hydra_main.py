@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     HydraException,
@@ -103,6 +104,9 @@ def hydra_main(
                 raise_if_stopped()
                 print(error_line(error), file=sys.stderr)
                 return 1
+            except yaml.MarkedYAMLError as error:
+                print(f"error: {_damaged_file(error)}", file=sys.stderr)
+                return 1
             except ValueError as error:
                 # Hydra's, of flags that do not go together or a group that is null; what bad input
                 # of ours is has become another error.
@@ -185,6 +189,13 @@ def _remarks() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def _damaged_file(error: yaml.MarkedYAMLError) -> str:
+    """Return where a configuration file cannot be read, and why."""
+    mark = error.problem_mark
+    place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
+    return f"{place}is no YAML: {error.problem}; see docs/extending.md for what a file looks like"
 
 
 def _is_hydras(error: Exception) -> bool:

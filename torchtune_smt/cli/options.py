@@ -162,6 +162,11 @@ RULES: Final = {
     )
     for name in names.split()
 }
+# Groups that describe an object of a class.
+_OBJECTS: Final = (
+    *("model", "decoder", "metric", "sampler", "loss", "regularizer", "optimizer", "tuner"),
+    *("parallel", "engine"),
+)
 # Groups whose classes check their numbers themselves, and need torch for none of it.
 _SWITCHES_OF: Final = ("metric", "sampler")
 # Whole numbers that are arguments of a class are 1 or more but for these.
@@ -225,6 +230,12 @@ def check_options(cfg: DictConfig) -> None:
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
             raise _missing(str(key))
+    for group in _OBJECTS:
+        if group in cfg and "_target_" not in (cfg[group] if OmegaConf.is_dict(cfg[group]) else ()):
+            raise InputError(
+                f"{group} names no class: the file that is chosen with {group}=NAME needs a line "
+                "`_target_: FILE.CLASS`, and the arguments of the class below it"
+            )
     for name, rule in (dict(_rules_of_classes(cfg)) | RULES).items():
         group, _, key = name.rpartition(".")
         holder = OmegaConf.select(cfg, group) if group else cfg
