@@ -452,6 +452,15 @@ OPTIONS = {
     "metric._target_=builtins.dict": "metric: dict has no 'bind'",
     "features.templates=[3]": "features.templates: Cannot instantiate config of type int",
     "features.templates=[{_target_:builtins.dict}]": "features.templates: dict has no 'name'",
+    "features.templates=[{_target_:torchtune_smt.features.RuleId,min_count:a}]": (
+        "features.templates[0].min_count must be a whole number, not 'a'"
+    ),
+    "features.templates=[{_target_:torchtune_smt.features.LexReordering,behind:2}]": (
+        "features.templates[0].behind must be true or false, not 2"
+    ),
+    "features.templates=[{_target_:torchtune_smt.features.RuleId,least:1}]": (
+        "features.templates: RuleId.__init__() got an unexpected keyword argument 'least'"
+    ),
     "features.templates=RuleId": "features.templates must be a list, as in [a,b], not 'RuleId'",
 }
 

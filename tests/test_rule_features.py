@@ -14,6 +14,7 @@ from hiero_reference import Rule, sentences_and_rules, sparse_names, to_grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
@@ -235,6 +236,40 @@ class Oriented:
 
     def oriented_features(self, source, target, orientation, *, behind):
         return [f"oriented:{orientation}{behind}:{'_'.join(source)}~{'_'.join(target)}"]
+
+
+class Answers:
+    """Says the same of each rule."""
+
+    name = "own"
+
+    def __init__(self, answer, oriented=()):
+        self.answer, self.oriented = answer, oriented
+
+    def features(self, source, target):
+        return self.answer
+
+    def oriented_features(self, source, target, orientation, *, behind):
+        return self.oriented
+
+
+# A string would be taken for a list of letters, and the others fail when weights are written, after
+# all the tuning, or are read as other names.
+@pytest.mark.parametrize(
+    "answer",
+    ["own:a", None, [3], [""], ["other:a"], ["own"], ["own:a b"], ["own:a\u2003b"], ["own:a=1"]],
+)
+def test_a_template_that_does_not_answer_with_names(answer):
+    grammar = to_grammar([Rule(("a",), ("b",), (0.0, 0.0))])
+    first = RuleFeatures(grammar, [Answers(answer)], Vocabulary(), ["monotone"])
+    second = RuleFeatures(grammar, [Answers([], answer)], Vocabulary(), ["monotone"])
+    with pytest.raises(InputError, match=r"Answers answers .* begin with 'own' and a colon"):
+        first.of_sentence(np.zeros(1, np.int64))
+    with pytest.raises(InputError, match=r"Answers answers .* begin with 'own' and a colon"):
+        second.of_sentence(np.zeros(1, np.int64))
+    names = RuleFeatures(grammar, [Answers(["own:é", "own:b:#"])], Vocabulary(), ["monotone"])
+    names.of_sentence(np.zeros(1, np.int64))
+    assert names.features.names(range(2)) == ["own:é", "own:b:#"]
 
 
 THREADS = 4

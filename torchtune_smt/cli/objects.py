@@ -50,7 +50,7 @@ def make(
         given = arguments(cfg, group) | changed
         given = {name: value for name, value in given.items() if name not in without}
         partial = instantiate(given, _partial_=True, _convert_="object")
-        check_numbers(group, partial)
+        check_scalars(group, partial)
     more = {}
     if offered:
         names = argument_names(partial.func)
@@ -63,10 +63,14 @@ def make(
 
 def make_list(cfg: DictConfig, option: str, *methods: str) -> list[Any]:
     """Return the objects that a list of the configuration describes."""
-    with option_errors(option):
-        parts = [instantiate(part) for part in OmegaConf.select(cfg, option)]
-    for part in parts:
+    parts = []
+    for place, entry in enumerate(OmegaConf.select(cfg, option)):
+        with option_errors(option, entry if OmegaConf.is_dict(entry) else None):
+            partial = instantiate(entry, _partial_=True)
+            check_scalars(f"{option}[{place}]", partial)
+            part = partial()
         check_part(option, part, *methods)
+        parts.append(part)
     return parts
 
 
@@ -74,6 +78,12 @@ def make_templates(cfg: DictConfig) -> list[Any]:
     """Return the configured templates of sparse features."""
     templates = make_list(cfg, "features.templates", "name", "features")
     names = [template.name for template in templates]
+    for template, name in zip(templates, names, strict=True):
+        if not (isinstance(name, str) and name.isidentifier() and not name.endswith("_")):
+            raise InputError(
+                f"features.templates: the name of {type(template).__name__} must be a word of "
+                f"letters, digits and _ that ends in no _, not {name!r}"
+            )
     if len(set(names)) < len(names):
         raise InputError(f"features.templates has one twice: {', '.join(names)}")
     return templates
@@ -135,8 +145,8 @@ def argument_names(kind: Callable[..., Any]) -> set[str]:
     return names
 
 
-def check_numbers(group: str, made: functools.partial[Any]) -> None:
-    """Raise InputError where a class is given something else for an argument that is a number."""
+def check_scalars(group: str, made: functools.partial[Any]) -> None:
+    """Raise InputError where a class is given something else for a number or a switch."""
     kind = made.func
     parents = kind.__mro__ if inspect.isclass(kind) else (kind,)
     for parent in reversed(parents):
@@ -146,6 +156,8 @@ def check_numbers(group: str, made: functools.partial[Any]) -> None:
                 continue
             wanted, value = getattr(wanted, "__name__", str(wanted)), made.keywords[name]
             kinds = {part.strip() for part in wanted.split("|")}
+            if kinds == {"bool"} and not isinstance(value, bool):
+                raise InputError(f"{group}.{name} must be true or false, not {value!r}")
             if not kinds & {"int", "float"} or kinds - {"int", "float", "None"}:
                 continue
             if value is None and "None" in kinds:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import argument_names, arguments, check_numbers
+from torchtune_smt.cli.objects import argument_names, arguments, check_scalars
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.optim.trial import check_optimizer
@@ -50,7 +50,7 @@ class ChosenOptimizer:
         self._regularizer = regularizer
         with option_errors("optimizer", options):
             self._make = instantiate(options, _partial_=True, _convert_="object")
-            check_numbers("optimizer", self._make)
+            check_scalars("optimizer", self._make)
         kind = self._make.func
         self.name = getattr(kind, "__name__", str(kind))
         self._names = argument_names(kind)

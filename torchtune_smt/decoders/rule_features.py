@@ -18,6 +18,7 @@ from torchtune_smt.features.template import (
     AlignedTemplate,
     OrientedTemplate,
     RuleTemplate,
+    checked_names,
     escape,
     min_count_of,
 )
@@ -74,6 +75,9 @@ class RuleFeatures:
     ------
     ValueError
         A template needs word alignments, counts or orientations, and there are none.
+
+    A template that answers with anything but names of its features raises InputError when it is
+    asked (see `checked_names`).
     """
 
     def __init__(
@@ -184,16 +188,22 @@ class RuleFeatures:
         self, source: list[str], target: list[str], links: Links | None, count: float
     ) -> list[list[str]]:
         """Return the names of a rule's features, row by row; links are None if not known."""
-        rows = [[n for t in self._of(self.templates, count) for n in t.features(source, target)]]
+        rows: list[list[str]] = [[]]
+        for template in self._of(self.templates, count):
+            rows[0] += checked_names(template, template.features(source, target))
         if links is not None:
             for aligned in self._of(self._aligned, count):
-                rows[0] += aligned.aligned_features(source, target, links)
+                names = aligned.aligned_features(source, target, links)
+                rows[0] += checked_names(aligned, names)
         oriented = self._of(self._oriented, count)
         rows += [
             [
                 name
                 for template in oriented
-                for name in template.oriented_features(source, target, orientation, behind=behind)
+                for name in checked_names(
+                    template,
+                    template.oriented_features(source, target, orientation, behind=behind),
+                )
             ]
             for behind in (False, True)
             for orientation in self.orientations

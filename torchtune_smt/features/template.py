@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Int64, UInt8
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather
 from torchtune_smt.core.vocabulary import Vocabulary
 
@@ -17,6 +19,9 @@ _SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace())
 _ESCAPES = str.maketrans(
     {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]:" + _SPACES}
 )
+
+# What files can hold.
+_NAME: Final = re.compile(r"[^\s=]+")
 
 # Features whose names are looked at together.
 _PIECE: Final = 1 << 16
@@ -96,6 +101,29 @@ def min_count_of(template: RuleTemplate) -> int:
     """Return how often a rule must have occurred to fire a template's features."""
     count: int = getattr(template, "min_count", 0)
     return count
+
+
+def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
+    """Return what a template answers, if files of features and weights can hold it.
+
+    Raises
+    ------
+    InputError
+        It is no list, or one of its entries is no string that begins with the template's name and
+        a colon, or has white space or ``=`` in it, which end names in files.
+    """
+    if isinstance(names, list | tuple):
+        start = f"{template.name}:"
+        for name in names:
+            if not (isinstance(name, str) and name.startswith(start) and _NAME.fullmatch(name)):
+                break
+        else:
+            return list(names)
+    raise InputError(
+        f"features.templates: {type(template).__name__} answers {names!r} for a rule, and must "
+        f"give a list of names that begin with {template.name!r} and a colon and have no white "
+        "space and no = in them (docs/extending.md)"
+    )
 
 
 def escape(word: str) -> str:
