@@ -97,6 +97,10 @@ def test_bad_arguments(sweep: Path, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "a": "b"}\n')
     with pytest.raises(InputError, match="metrics.jsonl:2: is no line"):
         plot(tmp_path, tmp_path)
+    for nothing in ("", '{"step": 1, "seconds/decoding": 2.0}\n'):
+        (tmp_path / "metrics.jsonl").write_text(nothing)
+        with pytest.raises(InputError, match="has nothing to draw: nothing was measured yet"):
+            plot(tmp_path, tmp_path, sweep / "0", "--each")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torchtune_smt.cli.systems import systems_in
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
-from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
+from torchtune_smt.runs.curves import METRICS, Run, draw, has_curves, legend, read_metrics
 from torchtune_smt.runs.timeline import draw_timeline, has_jobs
 
 
@@ -62,12 +62,22 @@ def main() -> int:
         )
     curves = {}
     for label, outputs in zip(labels, systems.values(), strict=True):
-        runs = [read_metrics(output.path) for output in outputs]
+        runs = [_with_curves(output.path) for output in outputs]
         curves[legend(label, runs)] = runs
     with atomic_path(options.output) as beside, beside.open("wb") as file:
         draw(curves, file, options.output.suffix[1:], options.smooth)
     print(options.output)
     return 0
+
+
+def _with_curves(path: Path) -> Run:
+    """Return what a run recorded, if there is something to draw."""
+    run = read_metrics(path)
+    if not has_curves(run):
+        raise InputError(
+            "has nothing to draw: nothing was measured yet; wait, or leave it out", path=path
+        )
+    return run
 
 
 def _timeline(folder: Path, output: Path) -> int:

@@ -15,6 +15,9 @@ from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.core.textio import read_lines
 
 METRICS: Final = "metrics.jsonl"
+# What is drawn, and how the names of the numbers of active features begin.
+_BLEU, _LOSS, _GAIN = _DRAWN = ("bleu/dev", "train/loss", "train/gain")
+_ACTIVE: Final = "active/"
 
 
 class Series(NamedTuple):
@@ -63,6 +66,11 @@ def read_metrics(path: Path) -> dict[str, Series]:
             found.steps.append(step)
             found.values.append(value)
     return series
+
+
+def has_curves(run: Run) -> bool:
+    """Return whether a run recorded anything that `draw` shows."""
+    return any(name in _DRAWN or name.startswith(_ACTIVE) for name in run)
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
@@ -129,14 +137,14 @@ def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], windo
     colours = [f"C{number}" for number in range(10)]
     markers = "os^Dvx"
     every = {name for runs in systems.values() for run in runs for name in run}
-    templates = sorted(name for name in every if name.startswith("active/"))
+    templates = sorted(name for name in every if name.startswith(_ACTIVE))
     named: dict[str, Any] = {}
     known: list[tuple[str, Any]] = []
     for s, (label, runs) in enumerate(systems.items()):
         colour = colours[s % len(colours)]
-        if any("bleu/dev" in run for run in runs):
-            known.append((label, _curve(bleu, runs, "bleu/dev", color=colour, marker="o")))
-        for axis, name in ((loss, "train/loss"), (gain, "train/gain")):
+        if any(_BLEU in run for run in runs):
+            known.append((label, _curve(bleu, runs, _BLEU, color=colour, marker="o")))
+        for axis, name in ((loss, _LOSS), (gain, _GAIN)):
             _curve(axis, runs, name, window, color=colour)
         # One system: a colour for each template. Several: its colour, a marker for each.
         for t, name in enumerate(templates):
