@@ -17,7 +17,7 @@ import yaml
 from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 
 from torchtune_smt.cli.command_line import quoted, split_arguments
-from torchtune_smt.cli.run_folder import take_up
+from torchtune_smt.cli.run_folder import NEEDLESS, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder, example_folder
 from torchtune_smt.grammar import load_grammar, write_grammar
@@ -268,8 +268,32 @@ def stranger(tmp_path: Path, run: Run) -> Path:
     return tmp_path / "stranger"
 
 
-@pytest.mark.parametrize("command", ["translate", "train"])
-@pytest.mark.parametrize("override", REFUSED)
+def is_needless(override: str) -> bool:
+    """Whether it is about a group that has no part in how a run decodes."""
+    name = override.partition("=")[0].lstrip("+~")
+    return "@" not in name and name.partition(".")[0] in NEEDLESS
+
+
+@pytest.mark.parametrize("override", list(filter(is_needless, REFUSED)))
+def test_what_is_needless_is_left_out(
+    tmp_path: Path, override: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    group = override.partition("=")[0].lstrip("+~").partition(".")[0]
+    folder = record(tmp_path, "seed=2", f"{group}=hinge", override, "features=dense")
+    assert take_up(folder, [], needless=NEEDLESS).recorded == ["seed=2", "features=dense"]
+    with pytest.raises(InputError, match="the run was given "):
+        take_up(folder, [], needless=NEEDLESS - {group})
+
+
+@pytest.mark.parametrize(
+    ("command", "override"),
+    [
+        *(("train", override) for override in REFUSED),
+        *(("translate", override) for override in REFUSED if not is_needless(override)),
+    ],
+)
 def test_nothing_else_is_taken(stranger: Path, override: str, command: str) -> None:
     record(stranger, "seed=2", override, "features=dense")
     place = stranger.parent
@@ -286,6 +310,20 @@ def test_nothing_else_is_taken(stranger: Path, override: str, command: str) -> N
     )
     assert content(place) == before
     assert outcome.out == ""
+
+
+def test_what_is_needless_of_a_stranger_is_not_run(stranger: Path, run: Run) -> None:
+    place, marker = stranger.parent, stranger.parent / "marker"
+    part = f"{{_target_:shutil.copyfile,src:'{place / 'precious'}',dst:'{marker}'}}"
+    own = yaml.safe_load((stranger / ".hydra" / "overrides.yaml").read_text())
+    record(stranger, *own, f"loss={part}", f"callbacks=[{part}]", f"metric={part}")
+    arguments = attempts(stranger)["translate"]
+    translated = run_command("translate", *arguments, folder=run.place).check().out
+    assert translated == (run.folder / "dev.translations.txt").read_text()
+    outcome = run_command("translate", *arguments, "mbr=true", folder=run.place)
+    assert outcome.code == 1
+    assert f"the run was given metric={part}, and " in outcome.err
+    assert not marker.exists()
 
 
 def copier(source: Path, target: Path) -> str:

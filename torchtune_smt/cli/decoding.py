@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from hydra import compose
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import quoted
 from torchtune_smt.cli.decoded_sets import places_in_bitext
+from torchtune_smt.cli.hydra_main import make_classes_importable
 from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.objects import (
     decoder_class,
@@ -25,7 +27,7 @@ from torchtune_smt.cli.objects import (
     make_templates,
     thread_count,
 )
-from torchtune_smt.cli.run_folder import Settings, take_up
+from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import read_origin
@@ -251,9 +253,22 @@ def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
 
 
 def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
-    """Return how ``translate`` is configured by the folder that some weights lie in."""
-    settings = take_up(weights.parent, ())
+    """Return how ``translate`` is configured by the folder that some weights lie in.
+
+    The folder chooses among the configurations of this package and of the user's ``--config-dir``,
+    and these alone name classes.
+    """
+    sources = HydraConfig.get().runtime.config_sources
+    settings = take_up(
+        weights.parent,
+        (),
+        needless=NEEDLESS,
+        sources=[Path(source.path) for source in sources if source.schema == "file"],
+        cure="this command cannot be given {these}; have `translate` translate with {these}, and "
+        "name the file that it writes, or tune with a file of --config-dir that says the same",
+    )
     cfg = compose(
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
     )
+    make_classes_importable(cfg)
     return cfg, settings, dataset_of_run(cfg)

@@ -61,7 +61,7 @@ def hydra_main(
         def one(cfg: DictConfig) -> Any:
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
-                _make_classes_importable(cfg)
+                make_classes_importable(cfg)
                 check_options(cfg)
                 with _remarks():
                     return function(cfg)
@@ -132,8 +132,7 @@ def hydra_main(
 
 def _print_help(name: str, given: Arguments) -> int:
     """Print what a command takes, with the choices that are given; return its exit code."""
-    start = "--config-dir="
-    folders = [Path(f.removeprefix(start)) for f in given.flags if f.startswith(start)]
+    folders = config_folders(given.flags)
     program = sys.argv[0] if " " in sys.argv[0] else f"python {sys.argv[0]}"
     try:
         # Files and folders, which some commands take without a name, change nothing.
@@ -210,7 +209,13 @@ def _cure(overrides: Sequence[str]) -> str:
     return f": {', '.join(null)} names no choice; leave it out, or see --help" if null else ""
 
 
-def _make_classes_importable(cfg: DictConfig) -> None:
+def config_folders(flags: Iterable[str]) -> list[Path]:
+    """Return the folders of configurations that ``--config-dir`` names."""
+    start = "--config-dir="
+    return [Path(flag.removeprefix(start)) for flag in flags if flag.startswith(start)]
+
+
+def make_classes_importable(cfg: DictConfig) -> None:
     """Let classes that are not of this package come from files in the current folder.
 
     Nothing else is looked for there: whoever runs a command in the folder of a stranger gets no

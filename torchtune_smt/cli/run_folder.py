@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path, PurePath
@@ -43,6 +43,11 @@ _PATHS: Final = frozenset(
         "parallel.labels",
     }
 )
+NEEDLESS: Final = frozenset(
+    "init sampler loss regularizer optimizer tuner parallel engine callbacks metric".split()
+)
+"""Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
+
 # Of one option, and of the whole record.
 _MAX_CHARACTERS = 10_000
 _MAX_BYTES = 1_000_000
@@ -105,14 +110,31 @@ def record(folder: Path, cfg: DictConfig) -> None:
             file.write(OmegaConf.to_yaml(part))
 
 
-def take_up(folder: Path, given: Sequence[str]) -> Settings:
+def take_up(
+    folder: Path,
+    given: Sequence[str],
+    *,
+    needless: Collection[str] = (),
+    sources: Collection[Path] = (),
+    cure: str = "give {these} again",
+) -> Settings:
     """Return the overrides given now, and those that a run recorded in its folder.
+
+    Parameters
+    ----------
+    needless : collection of str
+        Groups that the command makes no use of. What a run recorded of them is left out as soon as
+        it cannot be taken: there is no such choice, or it is more than a plain setting.
+    sources : collection of path
+        Folders with the configurations that there are.
+    cure : str
+        What the user can do about an override that is not taken, called ``{these}`` there.
 
     Raises
     ------
     InputError
-        The record is damaged, or has an override that is not taken from a folder and that is not
-        given again.
+        The record is damaged, or has an override that is not taken from a folder, that is needed,
+        and that is not given again.
     """
     path = folder / RECORDS / "overrides.yaml"
     if not os.path.lexists(path):
@@ -121,12 +143,23 @@ def take_up(folder: Path, given: Sequence[str]) -> Settings:
     # Of use only to the command that they were given to.
     replaced |= {"resume", "overwrite"}
     recorded = [o for o in _read_record(path) if override_key(o) not in replaced]
+    # A group that is not as it was in one option makes no sense with its others.
+    left_out = {
+        _group(override)
+        for override in recorded
+        if _group(override) in needless
+        # With a package, it is of another group.
+        and "@" not in override.partition("=")[0]
+        and not (_is_plain(override) and _is_found(override, sources))
+    }
+    recorded = [o for o in recorded if _group(o) not in left_out]
     refused = [override for override in recorded if not _is_plain(override)]
     if refused:
+        these = "this override" if len(refused) == 1 else "these overrides"
         raise InputError(
             f"the run was given {' '.join(refused)}, and of a folder only plain "
-            "settings are taken (no classes, no interpolations, no paths out of place): give "
-            f"{'this override' if len(refused) == 1 else 'these overrides'} again",
+            "settings are taken (no classes, no interpolations, no paths out of place): "
+            + cure.format(these=these),
             path=path,
         )
     return Settings(given, recorded, has_run=True)
@@ -291,6 +324,15 @@ def _is_choice(parsed: Override, value: Any) -> bool:
     if parsed.type not in (OverrideType.CHANGE, OverrideType.ADD):
         return False
     return value is None or (isinstance(value, str) and _CHOICE.fullmatch(value) is not None)
+
+
+def _is_found(override: str, sources: Collection[Path]) -> bool:
+    """Return whether a plain override chooses a file that is there, or chooses none."""
+    parsed = OverridesParser.create().parse_override(override)
+    group, value = parsed.key_or_group, parsed.value()
+    if group not in _groups() or value is None:
+        return True
+    return any((source / group / f"{value}.yaml").is_file() for source in sources)
 
 
 def _is_value(option: str, value: Any) -> bool:

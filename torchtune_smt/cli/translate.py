@@ -17,14 +17,15 @@ from tqdm import tqdm
 
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
-from torchtune_smt.cli.hydra_main import error_line, hydra_main
+from torchtune_smt.cli.hydra_main import config_folders, error_line, hydra_main
 from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.objects import decoder_class
-from torchtune_smt.cli.run_folder import Settings, take_up
+from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
@@ -82,9 +83,16 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
 def main() -> int:
     """Translate with the settings of the run that made the weights."""
     try:
-        given = split_arguments(sys.argv[1:]).overrides
+        given, flags = split_arguments(sys.argv[1:])
         weights = value_of(given, "weights")
-        settings = take_up(Path(str(weights)).parent, given) if weights else Settings(given)
+        settings = Settings(given)
+        if weights:
+            settings = take_up(
+                Path(str(weights)).parent,
+                given,
+                needless=NEEDLESS - {"metric"} if value_of(given, "mbr") else NEEDLESS,
+                sources=[config_folder(), *config_folders(flags)],
+            )
         command = hydra_main("translate")(partial(_translate, settings=settings))
         return command(settings.recorded)
     except (InputError, HydraException) as error:

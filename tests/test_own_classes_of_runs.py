@@ -1,0 +1,139 @@
+"""What can be done with a run that was made with classes of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Outcome, Run, run_command, train
+
+from torchtune_smt.core.resources import example_folder
+
+EXAMPLE = example_folder()
+LOSS = """\
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Squared:
+    reduction: str = "sum"
+    width: float = 1.0
+
+    def __call__(self, margins):
+        return (self.width - margins).clamp_min(0) ** 2
+"""
+TEMPLATE = """\
+class Length:
+    name = "length"
+
+    def features(self, source, target):
+        return [f"length:{len(source)}~{len(target)}"]
+"""
+FEATURES = """\
+templates:
+  - _target_: torchtune_smt.features.RuleId
+  - _target_: one_of_mine.Length
+"""
+FILE = "_target_: loss_of_mine.Squared\nwidth: 1.0\n"
+CONFIG = ["--config-dir", "settings"]
+SHORT = ["features=rule_id", "tuner.epochs=1", "threads=2"]
+COMMANDS = ["translate", "compare", "explain", "overlap"]
+
+
+@pytest.fixture(autouse=True)
+def fresh_modules() -> Iterator[None]:
+    """Forget what the process has imported from the current folder, and that it may."""
+    path = list(sys.path)
+    importlib.invalidate_caches()
+    yield
+    sys.path[:] = path
+    for name in ("loss_of_mine", "one_of_mine"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def plain(run: Run, place: Path) -> Run:
+    return train(place, "plain_features", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def written(plain: Run, place: Path) -> Path:
+    """The user's files."""
+    (place / "loss_of_mine.py").write_text(LOSS)
+    (place / "one_of_mine.py").write_text(TEMPLATE)
+    for group, text in {"loss": FILE, "features": FEATURES}.items():
+        (place / "settings" / group).mkdir(parents=True, exist_ok=True)
+        (place / "settings" / group / "of_mine.yaml").write_text(text)
+    (place / "dev.en").write_text((EXAMPLE / "dev.en.0").read_text())
+    return place
+
+
+def do(command: str, run: Run, plain: Run, *more: str) -> Outcome:
+    """Run a command that decodes dev with a run."""
+    weights, other, place = str(run.weights), str(plain.weights), run.place
+    if command == "translate":
+        given = [f"weights={weights}", f"input={EXAMPLE / 'dev.de'}", "threads=2"]
+        return run_command("translate", *given, *more, folder=place)
+    if command == "compare":
+        options = ["split=dev", "metrics=[bleu]", "samples=10"]
+        return run_command("compare", weights, other, *options, *more, folder=place)
+    options = {"explain": ["split=dev", "sentence=2"], "overlap": ["of=[dev]"]}[command]
+    return run_command("analyse", command, weights, other, *options, *more, folder=place)
+
+
+@pytest.fixture(scope="module")
+def featured(written: Path) -> Run:
+    path = list(sys.path)
+    run = train(written, "own_features", *SHORT[1:], "features=of_mine", *CONFIG)
+    sys.path[:] = path
+    sys.modules.pop("one_of_mine")
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_class_that_decoding_needs(featured: Run, plain: Run, command: str) -> None:
+    do(command, featured, plain, *CONFIG).check()
+    outcome = do(command, featured, plain)
+    assert outcome.code == 1
+    assert outcome.err.count("\n") == 1
+    assert "there is no features=of_mine; choose of" in outcome.err
+    assert "--config-dir=FOLDER" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["loss=of_mine", "loss.width=2", *CONFIG],
+        ["loss._target_=loss_of_mine.Squared", "+loss.width=2"],
+    ],
+    ids=["file", "command line"],
+)
+def test_a_class_that_decoding_does_not_need(
+    written: Path, plain: Run, options: list[str], request: pytest.FixtureRequest
+) -> None:
+    run = train(written, request.node.callspec.id.replace(" ", "_"), *SHORT, *options)
+    sys.modules.pop("loss_of_mine")
+    (written / "loss_of_mine.py").rename(written / "away.py")
+    expected = (run.folder / "dev.translations.txt").read_text()
+    for more in ([], CONFIG):
+        outcomes = {command: do(command, run, plain, *more).check() for command in COMMANDS}
+        assert outcomes["translate"].out == expected
+    (written / "away.py").rename(written / "loss_of_mine.py")
+
+
+def test_what_only_translate_can_be_given(written: Path, plain: Run) -> None:
+    templates = "features.templates=[{_target_:torchtune_smt.features.RuleId}]"
+    run = train(written, "own_templates", templates, *SHORT[1:])
+    do("translate", run, plain, templates).check()
+    for command in COMMANDS:
+        outcome = do(command, run, plain)
+        assert outcome.code == 1
+        assert outcome.err.count("\n") == 1
+        assert f"the run was given {templates}, and " in outcome.err
+        cure = "give this override again"
+        if command != "translate":
+            cure = "have `translate` translate with this override, and name the file"
+        assert cure in outcome.err
