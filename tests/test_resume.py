@@ -271,6 +271,8 @@ def test_a_flipped_bit_is_refused_or_has_no_effect(
         ("tuner", []),
         ("state", []),
         ("fingerprint", None),
+        ("files", None),
+        ("files", {"data.dev": {"dev.de": 1}}),
     ],
 )
 def test_what_cannot_be_is_refused_though_its_checksum_is_right(

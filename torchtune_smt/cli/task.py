@@ -50,6 +50,8 @@ class Task(NamedTuple):
         What the decoder's words have behind those that it is made with.
     model : Model, optional
         The decoder's.
+    read : tuple of str
+        The sets of the data that were read.
     """
 
     decoder: Decoder
@@ -61,6 +63,7 @@ class Task(NamedTuple):
     total_lines: int
     words: list[str]
     model: Model | None
+    read: tuple[str, ...] = ()
 
 
 def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
@@ -133,7 +136,18 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
         for reference in references:
             decoder.words.intern(reference)
     new_words = decoder.words.names(range(own_words, len(decoder.words)))
-    return Task(decoder, weights, evaluated, tuning, origin, lines, total_lines, new_words, model)
+    return Task(
+        decoder,
+        weights,
+        evaluated,
+        tuning,
+        origin,
+        lines,
+        total_lines,
+        new_words,
+        model,
+        tuple(corpora.found),
+    )
 
 
 def reads_text(parts: Parts) -> bool:

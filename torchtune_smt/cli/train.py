@@ -28,6 +28,7 @@ from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.read_files import read_files
 from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
 from torchtune_smt.cli.run_options import folder_option, refuse_misplaced
 from torchtune_smt.cli.solvers import groups_taken
@@ -102,6 +103,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     task = open_task(cfg, parts, may_write_model=settings.may_write_model)
     decoder, weights, sets = task.decoder, task.weights, task.sets
     sentences, origin = task.tuning, task.origin
+    files = read_files(cfg, parts, task.read)
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
     if cfg.resume is None:
@@ -122,7 +124,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     names = None
     if cfg.resume is not None:
         before = _scores_before(folder, sets)
-        names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint)
+        names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint, files)
         done = run.progress
         # Without weights it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)
@@ -172,7 +174,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             Console(len(sentences) if tuning.online else None),
             *([GroupRecords(log, folder)] if isinstance(tuner, GroupingTuner) else []),
             *callbacks,
-            Checkpoints(folder / CHECKPOINT, fingerprint, minutes, names),
+            Checkpoints(folder / CHECKPOINT, fingerprint, minutes, names, files),
         ]
         progress = run.run()
         after: dict[str, CorpusScore] = {}

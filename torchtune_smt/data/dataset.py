@@ -163,6 +163,11 @@ class Dataset:
         """Return the file of the source sentences of a set, which must not be null."""
         return self._files(split)[0]
 
+    def files(self, split: str) -> list[Path]:
+        """Return the files of a set that is not null, the source before the references."""
+        source, references = self._files(split)
+        return [source, *references]
+
     def _files(self, split: str) -> tuple[Path, Sequence[Path]]:
         """Return the source and the references of a set that is not null."""
         where, languages = getattr(self, split), (self.source_language, self.target_language)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ _VERSION: Final = 5
 _KIND: Final = "checkpoint"
 _CURE: Final = "start the run anew"
 
+Files = Mapping[str, Mapping[str, str]]
+"""Checksums of the files that a run has read, by their paths; those by the option naming them."""
+
 
 def save_checkpoint(
     path: str | os.PathLike[str],
@@ -32,6 +36,7 @@ def save_checkpoint(
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
     names: NameFile | None = None,
+    files: Files | None = None,
 ) -> str:
     """Write a checkpoint, whole or not at all, and the names that are new to a file beside it.
 
@@ -48,6 +53,8 @@ def save_checkpoint(
         What the run depends on (see `load_checkpoint`).
     names : NameFile, optional
         Of the run's earlier checkpoints; without it all names are written.
+    files : mapping, optional
+        What the run has read (see `load_checkpoint`).
 
     Raises
     ------
@@ -59,6 +66,7 @@ def save_checkpoint(
     recorded = names.append(weights.features)
     content = {
         "fingerprint": fingerprint,
+        "files": {option: dict(some) for option, some in (files or {}).items()},
         "n_dense": weights.n_dense,
         "weights": weights.parameter,
         "state": state.state_dict(),
@@ -72,6 +80,7 @@ def load_checkpoint(
     weights: Weights,
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
+    files: Files | None = None,
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
@@ -87,6 +96,9 @@ def load_checkpoint(
         With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
         What this run depends on: what differs from the checkpoint's is an error that names it.
+    files : mapping, optional
+        What this run has read: their content must be that of the checkpoint's. Those of an option
+        that a checkpoint, as one of an earlier version, has none of are taken as they are.
 
     Raises
     ------
@@ -104,6 +116,7 @@ def load_checkpoint(
             features = names.read(stored.content["names"], _CURE)
             content = unpacked(stored.content["run"], stored.arrays, len(features))
             recorded = dict(content["fingerprint"])
+            read = {option: _checksums(some) for option, some in content.get("files", {}).items()}
             n_dense = whole(content["n_dense"], 0, len(features))
             values = vector(content["weights"], weights.parameter.dtype, len(features))
             saved = content["state"]
@@ -118,6 +131,8 @@ def load_checkpoint(
                 f"is of a run with {name} = {old}, and now it is {new}; resume with the same",
                 path=path,
             )
+    for option, some in (files or {}).items():
+        _check_files(option, read.get(option, some), some)
     if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
     # The run is told how many weights there are, and may still refuse.
@@ -141,6 +156,38 @@ def load_checkpoint(
     return names
 
 
+def _checksums(found: Any) -> dict[str, str]:
+    """Return the checksums of the files of an option; raise ValueError if they are none."""
+    if not all(type(entry) is str for pair in found.items() for entry in pair):
+        raise ValueError(DAMAGED)
+    return dict(found)
+
+
+def _check_files(option: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise InputError if the files of an option are not what a run has read.
+
+    They may lie elsewhere: those of a set that has a name are looked for in several folders.
+    """
+    if list(before.values()) == list(now.values()):
+        return
+    if len(now) != len(before):
+        more, fewer = (now, before) if len(now) > len(before) else (before, now)
+        known = {Path(path).name for path in fewer}
+        raise InputError(
+            f"was not there when the run began, and is one of the files of {option} now; take it "
+            f"away, or {_CURE}"
+            if more is now
+            else f"was one of the files of {option} when the run began, and is not there now; put "
+            f"it back, or {_CURE}",
+            path=next((path for path in more if Path(path).name not in known), list(more)[-1]),
+        )
+    raise InputError(
+        f"has changed since the run began, and is one of the files of {option}; put it back as it "
+        f"was, or {_CURE}",
+        path=next(p for p, old in zip(now, before.values(), strict=True) if now[p] != old),
+    )
+
+
 @dataclass(eq=False)
 class Checkpoints(Callback):
     """Saves a run after each round, after each part that takes long, and now and then.
@@ -157,12 +204,15 @@ class Checkpoints(Callback):
         millions.
     names : NameFile, optional
         That of the checkpoint from which the run goes on.
+    files : mapping
+        See `load_checkpoint`.
     """
 
     path: str | os.PathLike[str]
     fingerprint: dict[str, str]
     minutes: float = 1.0
     names: NameFile | None = None
+    files: Files = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = self.names or NameFile.of(self.path)
@@ -179,6 +229,8 @@ class Checkpoints(Callback):
             step = run.step_dict()
             if step is None or self._steps.append(features, step):
                 return
-        checksum = save_checkpoint(self.path, run.tuner.weights, run, self.fingerprint, self.names)
+        checksum = save_checkpoint(
+            self.path, run.tuner.weights, run, self.fingerprint, self.names, self.files
+        )
         self._steps.begin(checksum, len(features))
         self._saved = time.perf_counter()

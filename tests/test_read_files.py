@@ -1,0 +1,193 @@
+"""A run is resumed with the text, lists and weights that it began with, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from commands import MODEL, SMALL, run_command, train_until_saved
+
+from torchtune_smt.cli import train
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.runs import checkpoint
+
+LISTS = """\
+0 ||| a good day ||| LM=-1 TM=-2 ||| -3
+0 ||| a day good ||| LM=-2 TM=-1 ||| -3
+1 ||| thank you ||| LM=-1 TM=-1 ||| -2
+1 ||| you thank ||| LM=-3 TM=-1 ||| -4
+"""
+SCORES = """\
+0 ||| a good day ||| 0.9
+0 ||| a day good ||| 0.2
+1 ||| thank you ||| 0.8
+1 ||| you thank ||| 0.1
+"""
+OF_LISTS = [
+    *("data=files", "data.name=l", "data.source_language=de", "data.target_language=en"),
+    *("data.train=null", "data.folders=[sets]", "data.dev=dev", "data.test=[test.de,test.en]"),
+    *("decoder=kbest_files", "decoder.dev=[one.nbest,two.nbest.gz]", "decoder.test=test.nbest"),
+    *("metric=external", "metric.path=scores", "sampler.threshold=0.1"),
+    *("init=file", "init.file=start", "tuner=pro", "hydra.run.dir=run"),
+]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with a run on stored lists that was stopped."""
+    place = tmp_path_factory.mktemp("stopped")
+    (place / "sets").mkdir()
+    for name in ("sets/dev", "test"):
+        (place / f"{name}.de").write_text("ein guter tag\ndanke sehr\n")
+        (place / f"{name}.en").write_text("a good day\nthank you\n")
+    half = LISTS.index("\n1 |||") + 1
+    (place / "one.nbest").write_text(LISTS[:half])
+    (place / "two.nbest.gz").write_bytes(gzip.compress(LISTS[half:].encode()))
+    (place / "test.nbest").write_text(LISTS)
+    (place / "scores").write_text(SCORES)
+    (place / "start").write_text("LM 0.5\nTM 0.1\n")
+    train_until_saved(place, *OF_LISTS)
+    return place
+
+
+@pytest.fixture
+def place(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(stopped, tmp_path / "place"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    # What was said is added to the log.
+    return {str(p): p.read_bytes() for p in files if p.name != "train.log"}
+
+
+def refused(place: Path, *arguments: str) -> str:
+    """Check that the run is not resumed, and that nothing is written; return why."""
+    before = content(place)
+    outcome = run_command("train", "resume=run", *arguments, folder=place)
+    assert outcome.code == 1
+    assert content(place) == before
+    assert outcome.err.count("\n") == 1
+    return outcome.err.removeprefix("error: ").strip()
+
+
+CHANGES = {
+    "sets/dev.de": ("data.dev", "sehr", "schön"),
+    "sets/dev.en": ("data.dev", "thank you", "thanks"),
+    "test.de": ("data.test", "sehr", "schön"),
+    "test.en": ("data.test", "thank you", "thanks"),
+    "one.nbest": ("decoder.dev", "LM=-1", "LM=-5"),
+    "two.nbest.gz": ("decoder.dev", "LM=-1", "LM=-5"),
+    "test.nbest": ("decoder.test", "LM=-1", "LM=-5"),
+    "scores": ("metric.path", "0.9", "0.7"),
+    "start": ("init.file", "0.5", "0.25"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_has_changed_is_named(place: Path, name: str) -> None:
+    option, old, new = CHANGES[name]
+    path = place / name
+    whole, zipped = path.read_bytes(), name.endswith(".gz")
+    text = (gzip.decompress(whole) if zipped else whole).decode()
+    assert old in text
+    data = text.replace(old, new).encode()
+    path.write_bytes(gzip.compress(data) if zipped else data)
+    assert refused(place) == (
+        f"{name}: has changed since the run began, and is one of the files of {option}; put it "
+        "back as it was, or start the run anew"
+    )
+    # The cure; whether it was touched does not matter.
+    path.write_bytes(whole)
+    run_command("train", "resume=run", folder=place).check()
+
+
+def test_a_run_that_is_made_longer(place: Path) -> None:
+    run_command("train", "resume=run", "tuner.keep_lists=true", folder=place).check()
+    (place / "test.en").write_text("a fine day\nthank you\n")
+    assert refused(place, "tuner.iterations=30").startswith("test.en: has changed since")
+
+
+def test_references_that_come_and_go(place: Path) -> None:
+    sets = place / "sets"
+    (sets / "dev.en").rename(sets / "dev.en.0")
+    # It is the same one.
+    shutil.copytree(place, place.parent / "renamed")
+    run_command("train", "resume=run", folder=place.parent / "renamed").check()
+    shutil.copy(sets / "dev.en.0", sets / "dev.en.1")
+    assert refused(place) == (
+        "sets/dev.en.0: was not there when the run began, and is one of the files of data.dev now; "
+        "take it away, or start the run anew"
+    )
+
+
+def test_a_reference_that_is_gone(place: Path) -> None:
+    shutil.rmtree(place / "run")
+    sets = place / "sets"
+    (sets / "dev.en").rename(sets / "dev.en.0")
+    shutil.copy(sets / "dev.en.0", sets / "dev.en.1")
+    train_until_saved(place, *OF_LISTS)
+    (sets / "dev.en.1").unlink()
+    assert refused(place) == (
+        "sets/dev.en.1: was one of the files of data.dev when the run began, and is not there now; "
+        "put it back, or start the run anew"
+    )
+
+
+def test_what_is_not_read_may_change(place: Path) -> None:
+    for folder in ("test", "train"):
+        (place / "sets" / f"{folder}.de").write_text("etwas anderes\n")
+    run_command("train", "resume=run", folder=place).check()
+
+
+def test_another_setting_is_said_first(place: Path) -> None:
+    (place / "test.en").write_text("a fine day\nthank you\n")
+    assert "is of a run with data.test = ['test.de', 'test.en'], and now" in refused(
+        place, "data.test=[test.de,sets/dev.en]"
+    )
+
+
+def test_a_run_from_before_files_were_recorded(place: Path) -> None:
+    """It is resumed; what it reads then is recorded."""
+    shutil.rmtree(place / "run")
+    packed = checkpoint.packed
+
+    def without_files(content: dict[str, object], count: int) -> object:
+        return packed({name: value for name, value in content.items() if name != "files"}, count)
+
+    with mock.patch.object(checkpoint, "packed", without_files):
+        train_until_saved(place, *OF_LISTS)
+    (place / "test.en").write_text("a fine day\nthank you\n")
+    train_until_saved(place, "resume=run")
+    (place / "test.en").write_text("a good day\nthank you\n")
+    assert refused(place).startswith("test.en: has changed since")
+
+
+def test_text_that_is_decoded(tmp_path: Path) -> None:
+    """Of the bitext the model knows whether it has changed."""
+    for name in ("dev.de", "dev.en.0", "test.de", "test.en.0", "train.de", "train.en"):
+        shutil.copy(example_folder() / name, tmp_path)
+    sets = [f"data.{name}=[{name}.de,{name}.en.0]" for name in ("dev", "test")]
+    sets += ["data.train=[train.de,train.en]", "hydra.run.dir=run"]
+    seen: list[dict[str, dict[str, str]]] = []
+    read_files = train.read_files
+
+    def noted(*arguments: object) -> dict[str, dict[str, str]]:
+        seen.append(read_files(*arguments))  # type: ignore[arg-type]
+        return seen[-1]
+
+    with mock.patch.object(train, "read_files", noted):
+        train_until_saved(tmp_path, *MODEL, *SMALL, *sets)
+    assert [sorted(map(sorted, some.values())) for some in seen] == [
+        [["dev.de", "dev.en.0"], ["test.de", "test.en.0"]]
+    ]
+    path = tmp_path / "dev.en.0"
+    whole = path.read_text()
+    # It has the same sentences, and they have changed places.
+    first, second, *rest = whole.splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]))
+    assert refused(tmp_path).startswith("dev.en.0: has changed since the run began, and is one of")

@@ -1,0 +1,63 @@
+"""The files that a run reads whole before it begins: what it does depends on their content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig
+
+from torchtune_smt.cli.parts import Parts
+from torchtune_smt.core.container import file_checksum
+from torchtune_smt.decoders.kbest_files import SETS, KBestFiles
+from torchtune_smt.metrics.external import ExternalScores
+
+
+def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the checksums of what a run reads, by path, under the option that names the file.
+
+    A model's files and the bitext that it is built from are left out: its own digests stand for
+    them. So is what can be read only once, such as a pipe.
+
+    Parameters
+    ----------
+    sets : iterable of str
+        The sets of the data that the run has read.
+    """
+    named = {
+        option: [p for p in paths if p.is_file()] for option, paths in _named(cfg, parts, sets)
+    }
+    return {
+        option: {str(path): file_checksum(path) for path in paths}
+        for option, paths in named.items()
+        if paths
+    }
+
+
+def _named(
+    cfg: DictConfig, parts: Parts, sets: Iterable[str]
+) -> Iterator[tuple[str, Iterable[Path]]]:
+    """Yield the files of each option."""
+    dataset, stored = parts.dataset, parts.decoder.stored
+    for name in sets:
+        if name != "train" or stored:
+            yield f"data.{name}", dataset.files(name)
+    if dataset.split_compounds is not None and not stored:
+        # How often words are in it says which compounds are split.
+        given = dataset.compounds
+        option = "data.train" if given is None else "data.compounds"
+        yield option, [dataset.source_file("train") if given is None else Path(given)]
+    if issubclass(parts.decoder, KBestFiles):
+        for option in (f"{name}{end}" for name in SETS for end in ("", "_scores")):
+            yield f"decoder.{option}", _paths(cfg.decoder.get(option))
+    if isinstance(parts.metric, ExternalScores):
+        yield "metric.path", _paths(os.fspath(parts.metric.path))
+    yield "init.file", _paths(cfg.init.get("file"))
+
+
+def _paths(given: str | ListConfig | None) -> list[Path]:
+    """Return the files that an option names."""
+    if given is None:
+        return []
+    return [Path(str(path)) for path in ([given] if isinstance(given, str) else given)]
