@@ -62,6 +62,11 @@ def hydra_main(
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
                 make_classes_importable(cfg)
+                if any(o.startswith("+") for o in HydraConfig.get().overrides.task):
+                    # It imports what the parts are made of.
+                    from torchtune_smt.cli.added import refuse_unread
+
+                    refuse_unread(name, cfg)
                 check_options(cfg)
                 with _remarks():
                     return function(cfg)
