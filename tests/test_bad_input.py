@@ -41,13 +41,13 @@ FILES = {
 }
 BAD_UTF8 = b"a b\n\xff\xfe\na\n"
 
-DATA = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
-DATA += [f"data.{split}=[{split}.de,{split}.en]" for split in ("dev", "test")]
+LANGUAGES = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
+DATA = LANGUAGES + [f"data.{split}=[{split}.de,{split}.en]" for split in ("dev", "test")]
 BITEXT = "data.train=[train.de,train.en]"
 MODEL_FILES = ["model=files", "model.grammar=grammar", "model.language_model=lm.arpa"]
 TRAIN = ["train", *DATA, BITEXT, "tuner.epochs=1", "model.folds=3"]
 TUNE = ["train", *DATA, "tuner.epochs=1", *MODEL_FILES]
-TRANSLATE = ["translate", *DATA, *MODEL_FILES, "weights=weights", "input=dev.de", "output=out"]
+TRANSLATE = ["translate", *LANGUAGES, *MODEL_FILES, "weights=weights", "input=dev.de", "output=out"]
 EVALUATE = ["evaluate", "systems=system", "references=dev.en"]
 
 Changes = dict[str, str | bytes | None]

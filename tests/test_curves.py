@@ -166,3 +166,11 @@ def test_a_timeline(sweep: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="0: has no workers, of which there could be a timeline"):
         plot(tmp_path, sweep / "0", "--timeline")
     assert "--timeline is of one run" in plot(tmp_path, tmp_path, sweep / "0", "--timeline").err
+    (tmp_path / "a.png").unlink()
+    for more in (["--smooth", "5"], ["--labels", "a"], ["--each"]):
+        outcome = plot(tmp_path, tmp_path, "--timeline", *more, "--output", "a.png")
+        assert outcome.code == 2
+        assert (
+            f"{more[0]} is of curves, which --timeline does not draw; leave it out" in outcome.err
+        )
+        assert not (tmp_path / "a.png").exists()

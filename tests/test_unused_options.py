@@ -16,8 +16,9 @@ from commands import run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.given import reason_against
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.unused import reason_against, unused_options
+from torchtune_smt.cli.unused import unused_options
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.
 # After a slash, how groups are learnt.

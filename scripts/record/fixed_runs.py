@@ -187,8 +187,7 @@ def _runs_on(shared: Path, folder: Path) -> Iterator[Run]:
     kbest = f"decoder.dev={cdec / 'dev.k100.pop200.kbest.gz'}"
     yield from _on_lists("cdec", [*data, kbest], ["pro"])
     grammar = (
-        *data,
-        *("model=files", f"model.grammar={cdec / 'grammar.dev.gz'}", *_DENSE),
+        *("data=multi30k", "model=files", f"model.grammar={cdec / 'grammar.dev.gz'}", *_DENSE),
         f"model.language_model={folder / LANGUAGE_MODEL}",
         *(f"weights={cdec / 'weights'}", f"input={multi30k / 'dev.de'}"),
     )

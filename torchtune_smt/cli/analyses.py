@@ -9,6 +9,7 @@ from itertools import combinations
 from string import ascii_uppercase
 from typing import IO, Final, NamedTuple
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.analyses import pictures
@@ -25,9 +26,10 @@ from torchtune_smt.cli.feature_sets import (
     single_outputs,
     tuning_set,
 )
+from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data, read_outputs
-from torchtune_smt.cli.systems import Output, find_systems
+from torchtune_smt.cli.systems import Output, find_systems, unused_grouping
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.dataset import Dataset
@@ -193,6 +195,7 @@ def reordering(cfg: DictConfig) -> Found:
 def progress(cfg: DictConfig) -> Found:
     """Compare the scores of runs after each round, and the time that rounds took."""
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds, marker=METRICS)
+    refuse_given(unused_grouping(cfg.systems, systems), HydraConfig.get().overrides.task)
     runs = {
         name: [read_metrics(output.folder or output.path) for output in outputs]
         for name, outputs in systems.items()

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
+from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.cli.systems import Output, find_systems, reference_paths
+from torchtune_smt.cli.systems import Output, find_systems, reference_paths, unused_grouping
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
@@ -40,6 +42,7 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
     if not cfg.metrics:
         raise InputError(f"metrics is empty; choose of {', '.join(METRICS)}")
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
+    refuse_given(_unused(cfg, systems), HydraConfig.get().overrides.task)
     baseline = _baseline(cfg.baseline, systems)
     paths = [output.path for outputs in systems.values() for output in outputs]
     given = [] if cfg.references is None else reference_paths(cfg.references)
@@ -69,6 +72,19 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
 
         write_report(Path(cfg.html), cfg, systems, outputs, found, baseline)
         print(f"report: {cfg.html}", file=sys.stderr)
+
+
+def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[str, str]:
+    """Return the options that change nothing for these systems, each with the reason."""
+    unused = unused_grouping(cfg.systems, systems)
+    if len(systems) == 1:
+        unused |= dict.fromkeys(("test", "baseline"), "there is one system, and nothing to test")
+    runs = any(output.folder is not None for outputs in systems.values() for output in outputs)
+    # A report shows the source, and runs translate the set, or have.
+    if cfg.references is not None and cfg.html is None and not runs:
+        reason = "the references are those of references="
+        unused |= dict.fromkeys(("split", "data"), reason)
+    return unused
 
 
 def measure(

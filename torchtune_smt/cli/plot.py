@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from torchtune_smt.cli.systems import systems_in
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.runs.curves import METRICS, Run, draw, has_curves, legend, read_metrics
 from torchtune_smt.runs.timeline import draw_timeline, has_jobs
+
+# Mini-batches that a point of a curve is the mean of.
+_SMOOTH: Final = 5
 
 
 def main() -> int:
@@ -35,9 +39,8 @@ def main() -> int:
     parser.add_argument(
         "--smooth",
         type=int,
-        default=5,
         metavar="N",
-        help="mean over N mini-batches, for loss and gain (default: %(default)s)",
+        help=f"mean over N mini-batches, for loss and gain (default: {_SMOOTH})",
     )
     parser.add_argument(
         "--timeline",
@@ -47,11 +50,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.output.suffix not in (".png", ".svg", ".pdf"):
         parser.error(f"--output must end with .png, .svg or .pdf, not {options.output.name}")
-    if options.smooth < 1:
-        parser.error(f"--smooth must be at least 1, not {options.smooth}")
+    smooth = _SMOOTH if options.smooth is None else options.smooth
+    if smooth < 1:
+        parser.error(f"--smooth must be at least 1, not {smooth}")
     if options.timeline:
         if len(options.runs) > 1:
             parser.error("--timeline is of one run")
+        for name in ("smooth", "labels", "each"):
+            if getattr(options, name):
+                parser.error(f"--{name} is of curves, which --timeline does not draw; leave it out")
         return _timeline(options.runs[0], options.output)
     systems = systems_in(options.runs, METRICS, group_seeds=not options.each)
     labels = options.labels or list(systems)
@@ -65,7 +72,7 @@ def main() -> int:
         runs = [_with_curves(output.path) for output in outputs]
         curves[legend(label, runs)] = runs
     with atomic_path(options.output) as beside, beside.open("wb") as file:
-        draw(curves, file, options.output.suffix[1:], options.smooth)
+        draw(curves, file, options.output.suffix[1:], smooth)
     print(options.output)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -101,6 +101,26 @@ def find_systems(
     return found if isinstance(given, DictConfig) else _named(found[""], group_seeds)
 
 
+def unused_grouping(
+    given: str | ListConfig | DictConfig, found: Mapping[str, Sequence[Output]]
+) -> dict[str, str]:
+    """Return ``group_seeds`` with the reason, where it has no effect on what `find_systems` finds.
+
+    Parameters
+    ----------
+    given
+        As for `find_systems`.
+    found : mapping
+        What it returned.
+    """
+    if isinstance(given, DictConfig):
+        return {"group_seeds": "systems= says which runs are one system"}
+    outputs = [output for some in found.values() for output in some]
+    if sum(_has_seed(output) for output in outputs) < 2:
+        return {"group_seeds": "there are no two runs that could differ in the seed"}
+    return {}
+
+
 def systems_in(
     paths: Sequence[Path], marker: str, *, group_seeds: bool = True
 ) -> dict[str, list[Output]]:
@@ -126,11 +146,16 @@ def _refuse_copies(outputs: Sequence[Output]) -> None:
         raise InputError(f"a run is named twice: {', '.join(more)}")
 
 
+def _has_seed(output: Output) -> bool:
+    """Return whether it is known which seed an output is of."""
+    return output.kind in ("run", "weights") and _recorded(output)
+
+
 def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Output]]:
     """Return systems whose names tell them apart."""
     groups: dict[tuple[str, ...], list[Output]] = {}
     for output in outputs:
-        if output.kind in ("lists", "translations") or not _recorded(output):
+        if not _has_seed(output):
             key: tuple[str, ...] = (str(output.path),)
         else:
             # In whatever order they were given.

@@ -9,17 +9,19 @@ from functools import partial
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Final, cast
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
+from torchtune_smt.cli.given import OFFERED, refuse_given
 from torchtune_smt.cli.hydra_main import config_folders, error_line, hydra_main
 from torchtune_smt.cli.minimum_risk import risk_order
-from torchtune_smt.cli.objects import decoder_class
+from torchtune_smt.cli.objects import argument_names, class_of, decoder_class
 from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
@@ -34,10 +36,23 @@ from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 
 BATCH = 64
+# Groups and options of ``train`` that change no translation, and why.
+_NEVER: Final = {
+    **{group: f"translating takes no {group}" for group in NEEDLESS - {"metric"}},
+    "seed": "translating draws nothing at random",
+    "device": "translating works on the CPU alone",
+    "lm": "translating takes the language model of the whole bitext",
+    "report": "translating writes no report",
+    "resume": "translating goes on with no run",
+    "overwrite": "translating writes no run",
+    "data.dev": "translating reads `input` alone",
+    "data.test": "translating reads `input` alone",
+}
 
 
 def _translate(cfg: DictConfig, settings: Settings) -> None:
     """Translate the configured input."""
+    refuse_given(_unused(cfg), settings.given)
     by_risk = risk_order(cfg, settings.given)
     if cfg.capitalize and not cfg.detokenize:
         raise InputError("capitalize=true would change nothing without detokenize=true")
@@ -84,6 +99,9 @@ def main() -> int:
     """Translate with the settings of the run that made the weights."""
     try:
         given, flags = split_arguments(sys.argv[1:])
+        if "--help" not in flags:
+            # Before those of the run come beside them, with which they may not go together.
+            refuse_given(_NEVER, given)
         weights = value_of(given, "weights")
         settings = Settings(given)
         if weights:
@@ -99,6 +117,31 @@ def main() -> int:
         raise_if_stopped()
         print(error_line(error), file=sys.stderr)
         return 1
+
+
+def _unused(cfg: DictConfig) -> dict[str, str]:
+    """Return the options of ``train`` that are of no use with what is chosen, with the reasons."""
+    choices = HydraConfig.get().runtime.choices
+    unused: dict[str, str] = {}
+    decoder = decoder_class(cfg)
+    if decoder.stored:
+        # It does not translate at all, which is said then.
+        return unused
+    names = argument_names(decoder)
+    for argument, options in OFFERED.items():
+        if argument not in names:
+            reason = decoder.takes_not.get(argument, f"takes no {argument}")
+            unused |= dict.fromkeys(options, f"decoder={choices['decoder']} {reason}")
+    builds = "model" in names and getattr(class_of(cfg, "model"), "from_bitext", False)
+    if not builds:
+        what = f"model={choices['model']}" if "model" in names else f"decoder={choices['decoder']}"
+        reason = f"{what} is not built from a bitext"
+        unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
+        if cfg.data.get("split_compounds") is None:
+            unused |= dict.fromkeys(("data.train", "data.folders", "data.empty"), reason)
+    if not cfg.mbr:
+        unused["decoder.k"] = "lists of decoder.k translations are for mbr=true (n_best says more)"
+    return unused
 
 
 def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:

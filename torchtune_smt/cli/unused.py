@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.command_line import leaves
+from torchtune_smt.cli.given import OFFERED, given_options, refuse_given
 from torchtune_smt.cli.group_learners import unused_by_learning
 from torchtune_smt.cli.objects import class_of
 from torchtune_smt.cli.parts import Parts
@@ -22,22 +21,6 @@ from torchtune_smt.regularizers import NoRegularizer
 _SETS: Final = ("train", "dev", "test")
 # What an optimizer does with a regularizer.
 _OF_REGULARIZER: Final = ("optimizer.regularize_dense", "optimizer.regularize_each")
-# What a decoder may be given by the name of an argument, and the options that say what it is.
-_OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
-
-
-def given_options() -> Iterator[tuple[str, str]]:
-    """Yield the options that the command line sets, and the overrides that do.
-
-    The choice of a group is an option with the name of the group. One that is set to null is left
-    out: nothing is expected of it.
-    """
-    parser = OverridesParser.create()
-    for override in HydraConfig.get().overrides.task:
-        parsed = parser.parse_override(override)
-        for option, value in leaves(parsed.key_or_group, parsed.value()):
-            if value is not None:
-                yield option, override
 
 
 def refuse_unused(unused: Mapping[str, str]) -> None:
@@ -50,10 +33,7 @@ def refuse_unused(unused: Mapping[str, str]) -> None:
     unused : mapping
         See `unused_options`.
     """
-    for option, override in given_options():
-        reason = reason_against(option, unused)
-        if reason is not None:
-            raise InputError(f"{reason}, and {override} would change nothing; leave it out")
+    refuse_given(unused, HydraConfig.get().overrides.task)
 
 
 def refuse_unknown_values(features: Container[str]) -> None:
@@ -61,20 +41,13 @@ def refuse_unknown_values(features: Container[str]) -> None:
 
     The files of ``conf/init/`` name features that not every model has.
     """
-    for option, override in given_options():
+    for option, override in given_options(HydraConfig.get().overrides.task):
         group, _, name = option.partition("init.values.")
         if name and not group and name not in features:
             raise InputError(
                 f"there is no feature {name} at the start, and {override} would change nothing; "
                 "leave it out, or give its weight in a file (init.file)"
             )
-
-
-def reason_against(option: str, unused: Mapping[str, str]) -> str | None:
-    """Return why an option, or the group that it belongs to, has no effect; None if it has one."""
-    parts = option.split(".")
-    names = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
-    return next((unused[name] for name in names if name in unused), None)
 
 
 def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +73,7 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
 def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return what decoder, model and start weights do not use."""
     unused: dict[str, str] = {}
-    for argument, groups in _OFFERED.items():
+    for argument, groups in OFFERED.items():
         if argument not in parts.decoder_takes:
             reason = parts.decoder.takes_not.get(argument, f"takes no {argument}")
             unused |= dict.fromkeys(groups, f"decoder={choices['decoder']} {reason}")
