@@ -431,7 +431,8 @@ def test_a_path_from_where_nothing_survives(loss):
     scales = path_scales(largest, 0.02 * largest, 6)
     assert scales[0] == pytest.approx(largest) and scales[-1] == pytest.approx(0.02 * largest)
     assert np.allclose(np.diff(np.log(scales)), np.log(0.02) / 5)
-    minima = minimizer.path(penalty, [1.0001 * largest, 0.98 * largest, *scales[1:]], None, EXACT)
+    scales[:1] = [1.0001 * largest, 0.98 * largest]
+    minima = list(minimizer.path(penalty, scales, None, EXACT))
     assert all(minimum.reached for minimum in minima)
     assert minima[0].survivors == 0 < minima[1].survivors <= 3 < minima[-1].survivors
     assert "no sparse feature survives" in minima[0].messages[0]
@@ -453,7 +454,7 @@ def test_at_lambda_max_itself_nothing_survives(loss):
         penalty = minimizer.penalty(0.001, 0.05)
         largest = minimizer.largest_scale(penalty)
         found = minimizer.minimize(penalty.times(largest))
-        first, _ = minimizer.path(penalty, path_scales(largest, 0.5 * largest, 2))
+        first = next(minimizer.path(penalty, path_scales(largest, 0.5 * largest, 2)))
         for minimum in (found, first):
             assert minimum.survivors == 0 and minimum.reached
             assert "no sparse feature survives" in minimum.messages[0]
@@ -631,7 +632,7 @@ def test_a_dense_weight_that_tells_some_pairs_does_not_grow_for_ever():
     minimizer = Minimizer(rows_of(x), 3, SmoothedHinge())
     penalty = minimizer.penalty(0.0, 1.0)
     largest = minimizer.largest_scale(penalty)
-    minima = minimizer.path(penalty, path_scales(largest, 0.05 * largest, 15))
+    minima = list(minimizer.path(penalty, path_scales(largest, 0.05 * largest, 15)))
     assert all(minimum.reached for minimum in minima)
     assert np.abs(minima[-1].weights).max() < 1e9
     smoothed, separated = minima[-1].messages

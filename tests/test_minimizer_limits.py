@@ -45,7 +45,7 @@ def test_dense_weights_stay_where_they_are_when_time_is_up(loss, monkeypatch):
     assert counts[0] == 0 < counts[1] <= counts[2] and counts[1] <= 3
     # A path as well.
     moved.clear()
-    minimizer.path(penalty, [1.0], accuracy=Accuracy(seconds=1.0))
+    next(minimizer.path(penalty, [1.0], accuracy=Accuracy(seconds=1.0)))
     assert not any(moved)
 
 

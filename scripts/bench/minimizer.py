@@ -186,7 +186,7 @@ def measure(options: argparse.Namespace) -> None:
     print(f"  λ2 = {largest * options.lambda2:.4g}, fraction {1 / largest:.3g}")
     if options.count:
         scales = path_scales(largest, 1.0, options.count)
-        minima, _ = timed("path", lambda: minimizer.path(penalty, scales, None, accuracy))
+        minima, _ = timed("path", lambda: list(minimizer.path(penalty, scales, None, accuracy)))
         print("  features:", *(minimum.survivors for minimum in minima))
         print("  reached:", sum(minimum.reached for minimum in minima), "of", len(minima))
     if options.tenfold:

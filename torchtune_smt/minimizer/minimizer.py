@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -166,21 +166,18 @@ class Minimizer:
     def path(
         self,
         penalty: Penalty,
-        scales: Sequence[float],
+        scales: Iterable[float],
         start: Float64 | None = None,
         accuracy: Accuracy | None = None,
-        on_minimum: Callable[[Minimum], None] = lambda minimum: None,
-    ) -> list[Minimum]:
-        """Return the minima for a penalty times each of some scales, one begun at the other.
+    ) -> Iterator[Minimum]:
+        """Yield the minimum for a penalty times each of some scales, one begun at the other.
 
         Parameters
         ----------
-        scales : sequence of float
+        scales : iterable of float
             Best in descending order; see `path_scales`.
         accuracy : Accuracy, optional
             Of each.
-        on_minimum : callable
-            Told each.
 
         Raises
         ------
@@ -191,16 +188,13 @@ class Minimizer:
         point = self._empty(start, Descent(self.pairs, penalty, accuracy).in_time)
         alone = point.margins
         norm = self._norm(penalty, point)
-        found = []
         for scale in scales:
             run = Descent(self.pairs, penalty.times(scale), accuracy)
             if scale >= norm:
                 minimum = self._result(run, self._empty(start, run.in_time), start, alone)
             else:
                 minimum, point = self._descended(run, point, start, alone)
-            found.append(minimum)
-            on_minimum(minimum)
-        return found
+            yield minimum
 
     def certificate(self, penalty: Penalty, weights: Float64) -> Certificate:
         """Return how far from the minimum some weights can be at most, wherever they come from.

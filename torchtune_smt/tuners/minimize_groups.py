@@ -117,14 +117,17 @@ class BatchLearning(GroupLearner):
                     why_none=WITHOUT_LAMBDA_MAX,
                 )
             scale = self.fraction * largest
-        scales = [scale]
         if self.path > 1 and scale < largest:
             scales = path_scales(largest, scale, self.path)
-            minima = self._follow(minimizer, penalty, scales, begin, show)
+            found, steps, left = self._follow(minimizer, penalty, scales, begin, show)
+            remarks = [*left, *found.messages]
         else:
-            minima = [self._minimize(minimizer, penalty.times(scale), begin, show)]
-        found, certificate = minima[-1], minima[-1].certificate
-        penalty, steps = found.penalty, sum(minimum.steps for minimum in minima)
+            found = self._minimize(minimizer, penalty.times(scale), begin, show)
+            steps, remarks = found.steps, list(found.messages)
+            if self.path > 1:
+                said = "a path goes down from lambda_max, and these lambdas are not below it"
+                remarks.append(said)
+        penalty, certificate = found.penalty, found.certificate
         numbers = {
             "minimum/lambda1": penalty.lambda1,
             "minimum/lambda2": penalty.lambda2,
@@ -145,11 +148,6 @@ class BatchLearning(GroupLearner):
             f"lambda1 = {penalty.lambda1:.4g}, lambda2 = {penalty.lambda2:.4g} ({part}), "
             f"{steps} steps of Newton: {certificate};"
         )
-        remarks = list(found.messages)
-        if len(scales) > 1:
-            remarks[:0] = map(_left, (value / largest for value in scales), minima)
-        elif self.path > 1:
-            remarks.append("a path goes down from lambda_max, and these lambdas are not below it")
         why = TOO_STRONG if self.fraction is None else FRACTION_TOO_LARGE
         if not found.reached:
             why = "the minimum was not reached, and none has a weight where the minimiser stopped"
@@ -190,15 +188,15 @@ class BatchLearning(GroupLearner):
         scales: Sequence[float],
         begin: Float64,
         show: Show,
-    ) -> list[Minimum]:
-        done = 0
-
-        def on_minimum(minimum: Minimum) -> None:
-            nonlocal done
-            done += 1
+    ) -> tuple[Minimum, int, list[str]]:
+        """Return the last minimum of a path, the steps to all of them, and what each left."""
+        steps, left = 0, []
+        minima = minimizer.path(penalty, scales, begin, self.accuracy)
+        for done, minimum in enumerate(minima, start=1):
+            steps += minimum.steps
+            left.append(_left(scales[done - 1] / scales[0], minimum))
             show("minimising", done, len(scales), "value")
-
-        return minimizer.path(penalty, scales, begin, self.accuracy, on_minimum)
+        return minimum, steps, left
 
 
 def _left(part: float, minimum: Minimum) -> str:
