@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from omegaconf import DictConfig, ListConfig
 
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.core.container import file_checksum
-from torchtune_smt.decoders.kbest_files import SETS, KBestFiles
 from torchtune_smt.metrics.external import ExternalScores
+
+# Of the options of decoders whose lists are stored; with `_scores`, Moses's files of scores.
+SETS: Final = ("train", "dev", "test")
 
 
 def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the checksums of what a run reads, by path, under the option that names the file.
 
     A model's files and the bitext that it is built from are left out: its own digests stand for
-    them. So is what can be read only once, such as a pipe.
+    them. So are weights that tuning began with (``init.file``), in whose place a checkpoint has
+    others, and what can be read only once, such as a pipe.
 
     Parameters
     ----------
@@ -48,12 +52,11 @@ def _named(
         given = dataset.compounds
         option = "data.train" if given is None else "data.compounds"
         yield option, [dataset.source_file("train") if given is None else Path(given)]
-    if issubclass(parts.decoder, KBestFiles):
+    if stored:
         for option in (f"{name}{end}" for name in SETS for end in ("", "_scores")):
             yield f"decoder.{option}", _paths(cfg.decoder.get(option))
     if isinstance(parts.metric, ExternalScores):
         yield "metric.path", _paths(os.fspath(parts.metric.path))
-    yield "init.file", _paths(cfg.init.get("file"))
 
 
 def _paths(given: str | ListConfig | None) -> list[Path]:
