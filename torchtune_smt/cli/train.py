@@ -115,16 +115,24 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     printed.open(folder / LOG, append=cfg.resume is not None)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
-    fingerprint = _fingerprint(cfg) | (origin.digests() if origin else {})
-    fingerprint |= limits_of(task.model, cfg.decoder)
+    fingerprint = _fingerprint(cfg)
     _, *steps = origin.text.split() if origin and origin.is_model else [""]
+    lacking = {}
     if "lowercase" in steps[1:]:
-        # It was the first step once, and the settings of a run from then are the same.
+        # It was the first step once, and the settings of a run from then are the same. A model of
+        # that text is another one, too, which says less.
         fingerprint["text"] = " ".join(steps)
+        lacking["text"] = (
+            "is of a run of an earlier version, which lowercased text first, and so split "
+            f"some words in other places than now ({', '.join(steps)}); "
+            "start the run anew"
+        )
+    fingerprint |= origin.digests() if origin else {}
+    fingerprint |= limits_of(task.model, cfg.decoder)
     names = None
     if cfg.resume is not None:
         before = _scores_before(folder, sets)
-        names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint, files)
+        names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint, files, lacking)
         done = run.progress
         # Without weights it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)

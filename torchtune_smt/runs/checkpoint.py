@@ -81,6 +81,7 @@ def load_checkpoint(
     state: Rounds | Tuner,
     fingerprint: dict[str, str],
     files: Files | None = None,
+    lacking: Mapping[str, str] | None = None,
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
@@ -95,10 +96,13 @@ def load_checkpoint(
     state : Rounds or Tuner
         With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
-        What this run depends on: what differs from the checkpoint's is an error that names it.
+        What this run depends on: what differs from the checkpoint's is an error that names it, the
+        first of these.
     files : mapping, optional
         What this run has read: their content must be that of the checkpoint's. Those of an option
         that a checkpoint, as one of an earlier version, has none of are taken as they are.
+    lacking : dict of str, optional
+        What is wrong, and the cure, where a checkpoint has nothing of a name of the fingerprint.
 
     Raises
     ------
@@ -124,8 +128,10 @@ def load_checkpoint(
         raise
     except ValueError:
         raise InputError(f"{DAMAGED}; {_CURE}", path=path) from None
-    for name in sorted(recorded.keys() | fingerprint.keys(), key=str):
+    for name in [*fingerprint, *sorted(recorded.keys() - fingerprint.keys(), key=str)]:
         old, new = recorded.get(name), fingerprint.get(name)
+        if old is None and new is not None and name in (lacking or {}):
+            raise InputError((lacking or {})[name], path=path)
         if old != new:
             raise InputError(
                 f"is of a run with {name} = {old}, and now it is {new}; resume with the same",
