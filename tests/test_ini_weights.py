@@ -13,6 +13,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.models.ini_export import export_to_ini
 from torchtune_smt.models.moses_ini import read_moses_ini
 from torchtune_smt.models.moses_ini_writing import write_moses_ini
 from torchtune_smt.models.weight_files import read_any_weights
@@ -190,6 +191,7 @@ def test_tuning_on_lists_starts_from_a_moses_ini(tmp_path: Path) -> None:
     options += ["data.train=null", "data.test=null", "optimizer.lr=1e-9"]
     outcome = run_command("train", *options, folder=tmp_path).check()
     assert "1 of 5 weights are left out, as their features, such as PP_a~~b, are" in outcome.out
+    assert f"{tmp_path}/run/moses.sparse.txt: its sparse weights\n" in outcome.out
     found = named(tmp_path / "run" / "weights.txt.gz")
     assert {name: round(value, 6) for name, value in found.items()} == {
         "TargetLM_0": 1.0,
@@ -197,6 +199,20 @@ def test_tuning_on_lists_starts_from_a_moses_ini(tmp_path: Path) -> None:
         "TM0_1": 0.01,
         "WT_das~the": 0.75,
     }
+    # With what the lists do not have.
+    written = tmp_path / "run" / "moses.ini"
+    assert named(written) == found | {"PP_a~~b": -1.0}
+    # From there, in the same folder: it is read at the end, too.
+    again = [*options, "init.file=run/moses.ini", "overwrite=true"]
+    before = named(written)
+    outcome = run_command("train", *again, folder=tmp_path).check()
+    assert "the one that tuning began with is in this folder" in outcome.out
+    assert named(written) == before
+    outcome = run_command(
+        "train", *options, "decoder.features=dense", "overwrite=true", folder=tmp_path
+    )
+    assert "decoder.features may leave out features of moses.ini" in outcome.check().out
+    assert not written.exists() and not (tmp_path / "run" / "moses.sparse.txt").exists()
 
 
 def test_translating_with_a_language_model_of_another_name(tmp_path: Path) -> None:
@@ -231,6 +247,57 @@ def test_weights_of_lists_are_written(tmp_path: Path) -> None:
         write_moses_ini(tmp_path / "tuned.ini", ini, {language_model: 3.0, phrases: 2.0})
         tuned = read_moses_ini(tmp_path / "tuned.ini").weights
         assert {n: v for n, v in tuned.items() if v} == {"LM0_0": 3.0, "TM_x_0": 2.0}
+
+
+def tuned_weights(dense: dict[str, float], sparse: dict[str, float]) -> Weights:
+    weights = Weights(list(dense))
+    named = dense | sparse
+    weights.set(list(named), list(named.values()))
+    return weights
+
+
+def test_tuned_weights_in_the_ini_that_they_began_with(tmp_path: Path) -> None:
+    path = write_ini(tmp_path)
+    (tmp_path / "run").mkdir()
+    dense = {"TargetLM_0": 3.0, "TranslationModel0_1": 0.0, "TranslationModel0_0": 0.1 + 0.2}
+    sparse = {"WT_auf~on": -7.0, "WT_das~the": 0.0, "WT_neu~new": 1e-300, "LM_big": 4.0}
+    assert export_to_ini(tmp_path / "run", path, tuned_weights(dense, sparse)) is None
+    written = tmp_path / "run" / "moses.ini"
+    # What the lists do not have keeps its weight, in [weight] and in the file of sparse weights.
+    expected = NAMED | dense | sparse
+    del expected["WT_das~the"]
+    assert named(written) == expected
+    others = [text.partition("[weight]")[0].split("\n") for text in (INI, written.read_text())]
+    assert [line.replace(f"={tmp_path}/", "=") for line in others[1]][: len(others[0]) - 1] == (
+        others[0][:-1]
+    )
+    # And again, from what was written.
+    (tmp_path / "next").mkdir()
+    assert export_to_ini(tmp_path / "next", written, tuned_weights(dense, sparse)) is None
+    assert named(tmp_path / "next" / "moses.ini") == expected
+
+
+def test_ini_without_sparse_weights(tmp_path: Path) -> None:
+    path = write_ini(tmp_path, PHRASE_INI)
+    (tmp_path / "run").mkdir()
+    assert export_to_ini(tmp_path / "run", path, tuned_weights({"TargetLM_0": 2.0}, {})) is None
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == ["moses.ini"]
+    written = tmp_path / "run" / "moses.ini"
+    assert read_moses_ini(written).weights == IN_DECODER | {"LM0_0": 2.0}
+
+
+def test_weights_that_the_ini_has_no_line_for(tmp_path: Path) -> None:
+    path = write_ini(tmp_path)
+    (tmp_path / "run").mkdir()
+    more = tuned_weights({"TargetLM_0": 3.0, "Distortion0_0": 0.5}, {})
+    note = export_to_ini(tmp_path / "run", path, more)
+    assert note == (
+        f"no moses.ini is written: Distortion0_0 has a weight, and [weight] of {path} has no line "
+        "for it"
+    )
+    note = export_to_ini(tmp_path, path, tuned_weights({"TargetLM_0": 3.0}, {}))
+    assert note == "no moses.ini is written: the one that tuning began with is in this folder"
+    assert path.read_text() == INI and not list((tmp_path / "run").iterdir())
 
 
 def test_totals_of_moses_with_sparse_features(shared: Path, tmp_path: Path) -> None:

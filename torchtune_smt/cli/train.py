@@ -23,6 +23,7 @@ from torchtune_smt.cli.command_line import (
     value_of,
 )
 from torchtune_smt.cli.compare import compare_runs
+from torchtune_smt.cli.exports import export, kept_files
 from torchtune_smt.cli.group_learners import check_grouping
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.objects import make_list
@@ -109,8 +110,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     if cfg.resume is None:
         # Now that nothing can be wrong with the options of this one.
         if cfg.overwrite:
-            ini = cfg.model.get("ini")
-            empty(folder, None if ini is None else Path(ini))
+            empty(folder, kept_files(cfg))
         record(folder, cfg)
     printed.open(folder / LOG, append=cfg.resume is not None)
     run = tuning.open(task, folder, resumed=cfg.resume is not None)
@@ -203,7 +203,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
-        note = None if parts.model is None else parts.model.export(folder, weights)
+        note = export(cfg, parts, folder, weights)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / WEIGHTS, weights, origin)
         _tidy(cfg, folder)

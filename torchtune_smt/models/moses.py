@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from torchtune_smt.models.moses_ini import (
     MosesIni,
     read_moses_ini,
 )
-from torchtune_smt.models.moses_ini_writing import write_moses_ini
-
-INI: Final = "moses.ini"
+from torchtune_smt.models.moses_ini_writing import INI, write_moses_ini
 
 
 @dataclass(frozen=True)

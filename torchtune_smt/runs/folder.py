@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,10 @@ GROUPS: Final = "groups.tsv.gz"
 REPORT: Final = "report.html"
 RECORDS: Final = ".hydra"
 # What else a run has written when it has come as far as its first checkpoint, or to its end.
-_OTHERS: Final = ("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml", "moses.ini")
+_OTHERS: Final = (
+    *("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml"),
+    *("moses.ini", "moses.sparse.txt"),
+)
 
 
 @contextmanager
@@ -77,7 +80,7 @@ def check_unused(folder: Path, option: str = "hydra.run.dir") -> None:
     raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
 
 
-def empty(folder: Path, kept: Path | None = None) -> None:
+def empty(folder: Path, kept: Collection[Path] = ()) -> None:
     """Remove what a run has written, its records excepted, and nothing else.
 
     Where there is no run (see `check_unused`), files of such names are the user's.
@@ -85,14 +88,14 @@ def empty(folder: Path, kept: Path | None = None) -> None:
     Parameters
     ----------
     folder : path
-    kept : path, optional
-        A file that the next run reads, and which stays, wherever it is.
+    kept : collection of path
+        Files that the next run reads at its end, and which stay, wherever they are.
     """
     if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
         return
     for pattern in (WEIGHTS, CHECKPOINT, NAMES, *_OTHERS):
         for path in folder.glob(pattern):
-            if kept is None or not path.samefile(kept):
+            if not any(path.samefile(one) for one in kept):
                 path.unlink()
     remove(folder / STEPS)
     remove_lists(folder)

@@ -54,7 +54,8 @@ def contents(folder: Path) -> str:
     lines = []
     for name, what in {
         "weights.txt.gz": "tuned weights, name and value a line",
-        "moses.ini": "the model's moses.ini with the tuned weights",
+        "moses.ini": "the moses.ini that there was, with the tuned weights",
+        "moses.sparse.txt": "its sparse weights",
         "groups.tsv.gz": "groups of features: number, weight, size, and a feature, a line each",
         "dev.translations.txt": "translations with the tuned weights",
         "test.translations.txt": "translations with the tuned weights",
