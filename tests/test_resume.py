@@ -194,6 +194,29 @@ def test_another_model_is_refused(tmp_path: Path, state: tuple[Weights, AdaGrad]
         load(tmp_path / "c.pt", run_of(weights, AdaGrad([weights.parameter])))
 
 
+def test_weights_that_began_with_other_sparse_features(tmp_path: Path) -> None:
+    """Places are numbers: as ``init.file`` has it now, they would be those of other features."""
+
+    def begun(*names: str) -> Weights:
+        weights = Weights(["dense"])
+        weights.set(list(names), [0.5] * len(names))
+        return weights
+
+    weights = begun("x", "y")
+    weights.set(["x", "y", "z"], [1.0, 2.0, 3.0])
+    save(tmp_path / "c.pt", run_of(weights, AdaGrad([weights.parameter])))
+    for names in ([], ["x"], ["x", "y"], ["x", "y", "z"]):
+        again = begun(*names)
+        load(tmp_path / "c.pt", run_of(again, AdaGrad([again.parameter])))
+        assert again.features.names(range(4)) == ["dense", "x", "y", "z"]
+        assert again.parameter.tolist() == [0.0, 1.0, 2.0, 3.0]
+    for names in (["y", "x"], ["z"], ["x", "y", "z", "a"], ["a"], ["x", "y", "a"]):
+        again = begun(*names)
+        with pytest.raises(InputError, match="began with other sparse features: init.file has ch"):
+            load(tmp_path / "c.pt", run_of(again, AdaGrad([again.parameter])))
+        assert again.features.names(range(len(again.features))) == ["dense", *names]
+
+
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
 def test_a_truncated_checkpoint(
     tmp_path: Path, state: tuple[Weights, AdaGrad], keep: float

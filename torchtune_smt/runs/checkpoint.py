@@ -92,7 +92,8 @@ def load_checkpoint(
     Parameters
     ----------
     weights : Weights
-        Fresh, with the dense features of the run's decoder.
+        Fresh, with the dense features of the run's decoder, and the sparse ones that the run
+        began with.
     state : Rounds or Tuner
         With the settings of the run; an optimizer is one of the weights' parameter.
     fingerprint : dict of str
@@ -141,8 +142,17 @@ def load_checkpoint(
         _check_files(option, read.get(option, some), some)
     if features.names(range(n_dense)) != weights.features.names(range(weights.n_dense)):
         raise InputError("is of a model with other dense features", path=path)
+    spans = features.spans(np.arange(len(features)))
+    # Weights have their places: names that fresh ones have, from `init.file`, must be the first.
+    known = weights.features.lookup_spans(*spans)[: len(weights.features)]
+    if not np.array_equal(known, np.arange(len(weights.features))):
+        raise InputError(
+            "is of a run that began with other sparse features: init.file has changed; put it back "
+            f"as it was, or {_CURE}",
+            path=path,
+        )
     # The run is told how many weights there are, and may still refuse.
-    weights.features.intern_spans(*features.spans(np.arange(len(features))))
+    weights.features.intern_spans(*spans)
     weights.grow()
     try:
         state.load_state_dict(saved)
