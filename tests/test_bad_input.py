@@ -442,6 +442,14 @@ OPTIONS = {
     "decoder.k=9223372036854775808": "decoder.k must be a whole number, 1 or more, not 92233720",
     "loss=null": "error: Config group override must be a string or a list. Got NoneType: loss=null",
     "experiment=null": "experiment=null names no choice; leave it out, or see --help",
+    "~loss": "~loss: loss cannot be taken away; give it another value, as in loss=VALUE",
+    "~seed": "~seed: seed cannot be taken away",
+    "~init.values": "~init.values: init.values cannot be taken away",
+    "~tuner.result": "~tuner.result: tuner.result cannot be taken away",
+    "~features.templates": "~features.templates: features.templates cannot be taken away",
+    "callbacks=[1]": "callbacks must be a list of classes, as in [{_target_:my_module.MyClass}]",
+    "hydra.run.dir=": "hydra.run.dir= names no folder; name one, or leave it out",
+    "hydra.run.dir=''": "hydra.run.dir='' names no folder",
     "sampler.pairs=0": "sampler: pairs must be at least 1, not 0",
     "sampler.threshold=x": "sampler.threshold must be a number, not 'x'",
     "regularizer.strength=-1": "regularizer: strength must be a finite number, 0 or more, not -1",
@@ -450,7 +458,8 @@ OPTIONS = {
     "optimizer.regularize_dense=x": "optimizer.regularize_dense must be true or false, not 'x'",
     "metric._target_=nowhere.Metric": "metric: Error loading 'nowhere.Metric'",
     "metric._target_=builtins.dict": "metric: dict has no 'bind'",
-    "features.templates=[3]": "features.templates: Cannot instantiate config of type int",
+    "features.templates=[3]": "features.templates must be a list of classes, as in [{_target_:my_",
+    "features.templates=[rule_id]": "features.templates must be a list of classes, as in [{",
     "features.templates=[{_target_:builtins.dict}]": "features.templates: dict has no 'name'",
     "features.templates=[{_target_:torchtune_smt.features.RuleId,min_count:a}]": (
         "features.templates[0].min_count must be a whole number, not 'a'"
@@ -461,7 +470,7 @@ OPTIONS = {
     "features.templates=[{_target_:torchtune_smt.features.RuleId,least:1}]": (
         "features.templates: RuleId.__init__() got an unexpected keyword argument 'least'"
     ),
-    "features.templates=RuleId": "features.templates must be a list, as in [a,b], not 'RuleId'",
+    "features.templates=RuleId": "features.templates must be a list of classes, as in [",
 }
 
 

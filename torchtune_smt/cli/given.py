@@ -20,9 +20,9 @@ def given_options(overrides: Iterable[str]) -> Iterator[tuple[str, str]]:
     The choice of a group is an option with the name of the group. One that is set to null is left
     out: nothing is expected of it.
     """
-    parser = OverridesParser.create()
-    for override in overrides:
-        parsed = parser.parse_override(override)
+    given = list(overrides)
+    parsed_all = OverridesParser.create().parse_overrides(given)
+    for override, parsed in zip(given, parsed_all, strict=True):
         for option, value in leaves(parsed.key_or_group, parsed.value()):
             if value is not None:
                 yield option, override

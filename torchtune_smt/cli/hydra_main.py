@@ -26,7 +26,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths, typed
 from torchtune_smt.cli.help import help_text, option_names
-from torchtune_smt.cli.options import check_options
+from torchtune_smt.cli.options import check_options, refuse_removed
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.core.errors import DivergenceError, InputError, did_you_mean, escaped
@@ -67,6 +67,7 @@ def hydra_main(
                     from torchtune_smt.cli.added import refuse_unread
 
                     refuse_unread(name, cfg)
+                refuse_removed(HydraConfig.get().overrides.task)
                 check_options(cfg)
                 with _remarks():
                     return function(cfg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from types import NoneType, UnionType
@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin,
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
 
@@ -70,7 +71,10 @@ _SPLIT: Final = Rule(
 _LIST: Final = Rule("a list, as in [a,b]", lambda value: OmegaConf.is_list(value))
 _CLASSES: Final = Rule(
     "a list of classes, as in [{_target_:my_module.MyClass}]",
-    lambda value: OmegaConf.is_list(value) and all("_target_" in entry for entry in value),
+    lambda value: (
+        OmegaConf.is_list(value)
+        and all(OmegaConf.is_dict(entry) and "_target_" in entry for entry in value)
+    ),
 )
 _FILES: Final = Rule(
     "the name of a set, or a list of files",
@@ -128,8 +132,8 @@ RULES: Final = {
         (_TEXT, "weights input tokenize analysis"),
         (_TEXT.or_null(), "init.file resume output baseline html plot match"),
         (_FILES.or_null(), "references"),
-        (_LIST, "features.templates metrics"),
-        (_CLASSES, "callbacks"),
+        (_LIST, "metrics"),
+        (_CLASSES, "features.templates callbacks"),
         (_SYSTEMS, "systems"),
         (_SETS, "of"),
         (_WORDS.or_null(), "words"),
@@ -236,6 +240,11 @@ def check_options(cfg: DictConfig) -> None:
                 f"{group} names no class: the file that is chosen with {group}=NAME needs a line "
                 "`_target_: FILE.CLASS`, and the arguments of the class below it"
             )
+    if "features" in cfg and "templates" not in cfg.features:
+        raise InputError(
+            "features names no templates: the file that is chosen with features=NAME needs a list "
+            "`templates:` of classes, as conf/features/sparse.yaml has it"
+        )
     for name, rule in (dict(_rules_of_classes(cfg)) | RULES).items():
         group, _, key = name.rpartition(".")
         holder = OmegaConf.select(cfg, group) if group else cfg
@@ -243,6 +252,29 @@ def check_options(cfg: DictConfig) -> None:
             continue
         if not rule.accepts(holder[key]):
             raise InputError(f"{name} must be {rule.text}, not {holder[key]!r}")
+
+
+def refuse_removed(overrides: Iterable[str]) -> None:
+    """Raise InputError if ``~option`` removes an option that a command cannot do without.
+
+    What an argument of a class, or a file of the data, is by default may be had like that.
+
+    Parameters
+    ----------
+    overrides : iterable of str
+        The command line's.
+    """
+    for override in overrides:
+        if not override.startswith("~"):
+            continue
+        option = override_key(override).replace("/", ".")
+        group = option.rpartition(".")[0]
+        if group in ("data", "init.values") or (group in _OBJECTS and group != "tuner"):
+            continue
+        raise InputError(
+            f"{override}: {option} cannot be taken away; give it another value, as in "
+            f"{option}=VALUE (--help shows what there is)"
+        )
 
 
 def require_all(cfg: DictConfig, needless: Collection[str] = ()) -> None:

@@ -34,6 +34,9 @@ def refuse_misplaced(given: Sequence[str], flags: Sequence[str], *, resumes: boo
     }.items():
         if option in keys and value_of(given, option) not in (None, False):
             raise InputError(f"{keys[option]}: {why}; leave it out")
+    for option in ("hydra.run.dir", "hydra.sweep.dir"):
+        if option in keys and not keys[option].partition("=")[2].strip("'\""):
+            raise InputError(f"{keys[option]} names no folder; name one, or leave it out")
     for option, override in keys.items():
         if resumes and option in ("hydra.run.dir", "overwrite"):
             raise InputError(f"{override}: resume goes on in the run's own folder; leave it out")
