@@ -11,7 +11,7 @@ from commands import MODEL, SMALL, Outcome, run_command
 
 from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.runs.folder import empty
+from torchtune_smt.runs.folder import check_foreign, empty
 
 OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
 
@@ -264,3 +264,23 @@ def test_emptying_touches_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "moses.ini").write_text("")
     empty(tmp_path)
     assert set(content(tmp_path)) == {"weights.txt", "train.de", "moses.ini"}
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "moses.ini", "a.translations.txt"])
+def test_files_of_the_users_own_are_not_written_over(finished: Path, name: str) -> None:
+    folder = finished / f"foreign-{name}"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    for more in ([], ["overwrite=true"]):
+        outcome = run_command("train", *MODEL, f"hydra.run.dir={folder}", *more, folder=finished)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == (
+            f"error: {folder / name}: is of no run, and one in this folder would write over it; "
+            "move it away, or choose another hydra.run.dir\n"
+        )
+        assert content(folder) == {name: b"mine"}
+    # Of a run that has not come far, or that is left alone in any case, it may be.
+    check_foreign(folder, [folder / name])
+    (folder / ".hydra").mkdir()
+    (folder / ".hydra" / "overrides.yaml").write_text("[]")
+    check_foreign(folder)

@@ -35,7 +35,8 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.table import Cell, Table
-from torchtune_smt.runs.curves import METRICS, read_metrics
+from torchtune_smt.runs.curves import read_metrics
+from torchtune_smt.runs.folder import METRICS
 
 # Of a system's name, as the head of a column.
 LONGEST: Final = 20

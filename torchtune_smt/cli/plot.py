@@ -9,7 +9,8 @@ from typing import Final
 from torchtune_smt.cli.systems import systems_in
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
-from torchtune_smt.runs.curves import METRICS, Run, draw, has_curves, legend, read_metrics
+from torchtune_smt.runs.curves import Run, draw, has_curves, legend, read_metrics
+from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.timeline import draw_timeline, has_jobs
 
 # Mini-batches that a point of a curve is the mean of.

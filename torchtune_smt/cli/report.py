@@ -42,8 +42,8 @@ from torchtune_smt.report.content import (
     WeightRow,
 )
 from torchtune_smt.report.page import page
-from torchtune_smt.runs.curves import METRICS, draw, legend, read_metrics
-from torchtune_smt.runs.folder import GROUPS
+from torchtune_smt.runs.curves import draw, legend, read_metrics
+from torchtune_smt.runs.folder import GROUPS, METRICS
 
 # Sentences shown of each kind; sentences that are decoded to find examples of features, and the
 # translations of each that are looked at.

@@ -52,6 +52,7 @@ from torchtune_smt.runs.folder import (
     LOG,
     NAMES,
     WEIGHTS,
+    check_foreign,
     check_unused,
     claimed,
     empty,
@@ -97,6 +98,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     unused = unused_options(cfg, parts, HydraConfig.get().runtime.choices)
     refuse_unused(unused)
     require_all(cfg, needless=unused)
+    if cfg.resume is None:
+        check_foreign(folder, kept_files(cfg), folder_option())
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
     tuning = Tuning(cfg, parts)

@@ -13,8 +13,8 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.runs.folder import METRICS
 
-METRICS: Final = "metrics.jsonl"
 # What is drawn, and how the names of the numbers of active features begin.
 _BLEU, _LOSS, _GAIN = _DRAWN = ("bleu/dev", "train/loss", "train/gain")
 _ACTIVE: Final = "active/"

@@ -19,6 +19,7 @@ STEPS: Final = "checkpoint.steps"
 WEIGHTS: Final = "weights.txt.gz"
 LISTS: Final = "lists"
 LOG: Final = "train.log"
+METRICS: Final = "metrics.jsonl"
 COMPOUNDS: Final = "compounds.tsv.gz"
 GROUPS: Final = "groups.tsv.gz"
 REPORT: Final = "report.html"
@@ -78,6 +79,29 @@ def check_unused(folder: Path, option: str = "hydra.run.dir") -> None:
     else:
         return
     raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
+
+
+def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydra.run.dir") -> None:
+    """Raise InputError if a folder in which no run has begun has files that one would write over.
+
+    Parameters
+    ----------
+    folder : path
+    kept : collection of path
+        Files that the run leaves alone, wherever they are.
+    option : str
+        The one that chooses another folder.
+    """
+    if any((folder / one).exists() for one in (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")):
+        return
+    for pattern in _OTHERS:
+        for path in sorted(folder.glob(pattern)):
+            if not any(path.samefile(one) for one in kept):
+                raise InputError(
+                    f"is of no run, and one in this folder would write over it; move it away, or "
+                    f"choose another {option}",
+                    path=path,
+                )
 
 
 def empty(folder: Path, kept: Collection[Path] = ()) -> None:

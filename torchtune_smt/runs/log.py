@@ -19,10 +19,9 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.features.template import numbered_templates
+from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report
-
-_METRICS = "metrics.jsonl"
 
 
 class RunLog(Callback):
@@ -49,7 +48,7 @@ class RunLog(Callback):
         # It takes long to import.
         from torch.utils.tensorboard import SummaryWriter
 
-        path, events = folder / _METRICS, folder / "tensorboard"
+        path, events = folder / METRICS, folder / "tensorboard"
         purge = None
         self.records = 0
         if resumed is not None:
@@ -79,7 +78,7 @@ class RunLog(Callback):
         InputError
             There is none, or it is no record of numbers.
         """
-        path = folder / _METRICS
+        path = folder / METRICS
         try:
             with well_formed():
                 first: dict[str, float] = json.loads(_whole_lines(path)[0])
