@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from commands import MODEL, run_command
+from commands import MODEL, run_command, train_until_saved
+
+from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
-from runs import Run, complete, drop_kept, lengthen, read_log, sweep
+from runs import Run, complete, drop_kept, lengthen, read_log, retarget, sweep
 
 SMALL = ["data.test=null", "decoder.k=10", "decoder.pop_limit=5", "tuner.sentences=20", "threads=1"]
 WAYS = {
@@ -146,3 +148,29 @@ def test_what_has_begun_or_kept_nothing_is_left_alone(tmp_path: Path) -> None:
     }
     lengthen(runs.longer, runs.chosen)
     assert contents(tmp_path) == {"sweep"}
+
+
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_a_stopped_run_gets_another_number_of_iterations(place: Path, iterations: int) -> None:
+    base = ("data=example", *MODEL, *SMALL, "tuner.patience=null", *WAYS["grouping"])
+    before = Run(place / f"stopped-{iterations}", (*base, "tuner.iterations=3", "threads=1"))
+    arguments = [*before.overrides, f"hydra.run.dir={before.folder}"]
+    train_until_saved(place, *arguments)
+    assert before.stopped
+    record = {"overrides": list(before.overrides), "start": "", "parts": []}
+    (before.folder / "run.json").write_text(json.dumps(record))
+    after = Run(before.folder, (*base, f"tuner.iterations={iterations}", "threads=1"))
+    other = Run(before.folder, (*after.overrides, "seed=3"))
+    with pytest.raises(InputError, match="was run with .* and now it would be"):
+        complete(other, retarget(other), start=Train(place), tick=0.0)
+    resuming = retarget(after)
+    assert resuming == (f"tuner.iterations={iterations}",)
+    assert complete(after, resuming, start=Train(place), tick=0.0)
+    whole = Run(place / f"whole-{iterations}", after.overrides)
+    assert complete(whole, retarget(whole), start=Train(place), tick=0.0)
+    assert read_log(after.folder) == read_log(whole.folder)
+    weights = [(run.folder / "weights.txt.gz").read_bytes() for run in (after, whole)]
+    assert weights[0] == weights[1]
+    # A finished one is of its own number.
+    with pytest.raises(InputError, match="was run with"):
+        complete(before, retarget(before), start=Train(place), tick=0.0)

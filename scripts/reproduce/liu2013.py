@@ -40,7 +40,18 @@ from command_line import (
 from diagnosis import plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
 from published import merged_by, void
-from runs import LOG, REPOSITORY, SWEEP, Run, complete, drop_kept, lengthen, read_log, sweep
+from runs import (
+    LOG,
+    REPOSITORY,
+    SWEEP,
+    Run,
+    complete,
+    drop_kept,
+    lengthen,
+    read_log,
+    retarget,
+    sweep,
+)
 from tables import NOT_COMPARED, Published, Result, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
@@ -322,7 +333,9 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
     else:
         chosen = taken_over(key, name, seed, options)
         run = Run(folder, (*run.overrides, *chosen.split()))
-    if not complete(run, resuming):
+    # Where --iterations is another one now.
+    iterations = retarget(run)
+    if not complete(run, resuming or iterations):
         return None
     if before is not None and before.overrides == list(run.overrides) and before.points == points:
         return before

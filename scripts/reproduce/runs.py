@@ -36,6 +36,8 @@ SWEEP = "sweep"
 # Without it, the lists of a run go when it ends.
 KEPT = "tuner.keep_lists=true"
 TRANSLATIONS = ".translations.txt"
+# The override that says how many iterations a run has at most.
+ITERATIONS = "tuner.iterations="
 # The override that names the weights that a run starts from.
 START = "init.file="
 
@@ -282,8 +284,31 @@ def lengthen(run: Run, shorter: Run) -> tuple[str, ...]:
         record.parts = _Record.of(shorter).parts
         record.save()
         away.rename(run.folder / CHECKPOINT)
-    longest = [o for o in run.overrides if o.startswith("tuner.iterations=")]
+    longest = [o for o in run.overrides if o.startswith(ITERATIONS)]
     return (*longest[-1:], KEPT.replace("true", "false"))
+
+
+def retarget(run: Run) -> tuple[str, ...]:
+    """Let a run that was stopped go on to another number of iterations, if nothing else differs.
+
+    Returns
+    -------
+    resuming : tuple of str
+        What `complete` needs to be told of it, also later.
+    """
+    path = run.folder / RECORD
+    if not run.finished and path.is_file():
+        record = json.loads(path.read_text("utf-8"))
+        before = record["overrides"]
+        if _but_iterations(before) == _but_iterations(run.overrides):
+            record["overrides"] = list(run.overrides)
+            with atomic_writer(path) as file:
+                json.dump(record, file, indent=1)
+    return tuple(o for o in run.overrides if o.startswith(ITERATIONS))[-1:]
+
+
+def _but_iterations(overrides: Sequence[str]) -> list[str]:
+    return [override for override in overrides if not override.startswith(ITERATIONS)]
 
 
 def drop_kept(run: Run) -> None:
