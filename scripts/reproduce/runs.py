@@ -284,8 +284,7 @@ def lengthen(run: Run, shorter: Run) -> tuple[str, ...]:
         record.parts = _Record.of(shorter).parts
         record.save()
         away.rename(run.folder / CHECKPOINT)
-    longest = [o for o in run.overrides if o.startswith(ITERATIONS)]
-    return (*longest[-1:], KEPT.replace("true", "false"))
+    return (*_iterations(run), KEPT.replace("true", "false"))
 
 
 def retarget(run: Run) -> tuple[str, ...]:
@@ -299,11 +298,16 @@ def retarget(run: Run) -> tuple[str, ...]:
     path = run.folder / RECORD
     if not run.finished and path.is_file():
         record = json.loads(path.read_text("utf-8"))
-        before = record["overrides"]
-        if _but_iterations(before) == _but_iterations(run.overrides):
-            record["overrides"] = list(run.overrides)
+        before, now = record["overrides"], list(run.overrides)
+        if before != now and _but_iterations(before) == _but_iterations(now):
+            record["overrides"] = now
             with atomic_writer(path) as file:
                 json.dump(record, file, indent=1)
+    return _iterations(run)
+
+
+def _iterations(run: Run) -> tuple[str, ...]:
+    """Return the override that says how many iterations a run has; none if there is none."""
     return tuple(o for o in run.overrides if o.startswith(ITERATIONS))[-1:]
 
 
