@@ -1,14 +1,17 @@
-"""What the command line sets, and what of it has no effect; needs nothing of the parts."""
+"""What a user sets, and what of it has no effect; needs nothing of the parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from torchtune_smt.cli.command_line import leaves
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.resources import config_folder
 
 OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
 """What a decoder may be given by the name of an argument, and the options that say what it is."""
@@ -47,3 +50,16 @@ def reason_against(option: str, unused: Mapping[str, str]) -> str | None:
     parts = option.split(".")
     names = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
     return next((unused[name] for name in names if name in unused), None)
+
+
+def brings_options() -> bool:
+    """Return whether there may be options that are not of the package's own files."""
+    task = HydraConfig.get().overrides.task
+    return any(override.startswith("+") for override in task) or bool(own_folders())
+
+
+def own_folders() -> list[Path]:
+    """Return the folders of the user's own configurations."""
+    sources = HydraConfig.get().runtime.config_sources
+    folders = [Path(source.path) for source in sources if source.schema == "file"]
+    return [folder for folder in folders if folder.resolve() != config_folder().resolve()]

@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths, typed
+from torchtune_smt.cli.given import brings_options
 from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.options import check_options, refuse_removed
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
@@ -62,9 +63,9 @@ def hydra_main(
             # Hydra prints a stack trace for what leaves this function, but not for SystemExit.
             try:
                 make_classes_importable(cfg)
-                if any(o.startswith("+") for o in HydraConfig.get().overrides.task):
+                if brings_options():
                     # It imports what the parts are made of.
-                    from torchtune_smt.cli.added import refuse_unread
+                    from torchtune_smt.cli.unread import refuse_unread
 
                     refuse_unread(name, cfg)
                 refuse_removed(HydraConfig.get().overrides.task)

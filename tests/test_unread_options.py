@@ -141,3 +141,70 @@ def test_a_group_that_nothing_reads(tmp_path: Path) -> None:
     start = "error: train has no option other, and +other=one would change nothing; "
     assert outcome.err.startswith(start)
     assert not (tmp_path / "bad").exists()
+
+
+FILES = {
+    "experiment/mine": (
+        "# @package _global_\ndefaults:\n  - override /tuner: pro\n\ntuner:\n  itreations: 3\n",
+        "tuner (BatchTuner) has no option itreations, and tuner.itreations would change nothing; "
+        "did you mean tuner.iterations?",
+        6,
+    ),
+    "loss/mine": (
+        "_target_: torchtune_smt.losses.Hinge\n\nwidth: 2\n",
+        "loss (Hinge) has no option width, and loss.width would change nothing; take it out",
+        3,
+    ),
+    "tuner/mine": (
+        "defaults:\n  - pro\nsolver: {sigma: 2,\n  weight: 1}\n",
+        "tuner.solver (Pro) has no option weight, and tuner.solver.weight would change nothing; "
+        "take it out",
+        4,
+    ),
+    "preset/mine": (
+        "# @package _global_\nnothing: 1\n",
+        "train has no option nothing, and nothing would change nothing; take it out",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_users_files_add_is_read(tmp_path: Path, name: str) -> None:
+    text, message, line = FILES[name]
+    path = tmp_path / "settings" / f"{name}.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    group = name.partition("/")[0]
+    chosen = f"{'+' * (group == 'preset')}{group}=mine"
+    outcome = run_command(
+        "train", chosen, "--config-dir=settings", "hydra.run.dir=bad", folder=tmp_path
+    )
+    assert outcome.code == 1
+    assert outcome.err == f"error: {path}:{line}: {message}\n"
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_file_behind_a_chosen_one_adds_what_nothing_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "settings" / "loss"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("defaults:\n  - base\n")
+    (folder / "base.yaml").write_text("defaults:\n  - hinge\nwidth: 2\n")
+    outcome = run_command(
+        "train", "loss=mine", "--config-dir=settings", "hydra.run.dir=bad", folder=tmp_path
+    )
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: {folder.parent}: loss (Hinge) has no option width, and loss.width would change "
+        "nothing; take it out\n"
+    )
+
+
+def test_what_the_users_files_add_and_others_name(run: Run) -> None:
+    folder = run.place / "settings_named" / "experiment"
+    folder.mkdir(parents=True)
+    text = "# @package _global_\nplace: outputs\nmodel:\n  folder: ${place}/models/example\n"
+    (folder / "mine.yaml").write_text(text)
+    given = [*MODEL, *SMALL, "data.test=null", "tuner.sentences=5", "experiment=mine"]
+    given += ["--config-dir=settings_named", "hydra.run.dir=named"]
+    run_command("train", *given, folder=run.place).check()

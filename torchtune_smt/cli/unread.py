@@ -1,4 +1,4 @@
-"""Options that the command line adds (``+foo=1``) and that nothing reads."""
+"""Options that nothing reads: those of the command line (``+foo=1``), or of the user's files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -15,6 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import leaves
+from torchtune_smt.cli.given import own_folders
 from torchtune_smt.cli.help import option_names, read_sentences
 from torchtune_smt.cli.objects import argument_names, class_of
 from torchtune_smt.core.errors import InputError, did_you_mean
@@ -67,7 +69,7 @@ _OF_TUNER: Final = (
 
 
 def refuse_unread(command: str, cfg: DictConfig) -> None:
-    """Raise InputError if the command line adds an option that nothing reads.
+    """Raise InputError if the command line, or a file of the user's, adds an option nothing reads.
 
     An option that another one names in ``${...}`` is read.
 
@@ -86,6 +88,45 @@ def refuse_unread(command: str, cfg: DictConfig) -> None:
                     f"{reason}, and {parsed.input_line} would change nothing"
                     + (_others(cfg, option) or "; leave it out")
                 )
+    folders = own_folders()
+    if not folders:
+        return
+    # What the package's own files set may have no effect: they are of any combination of parts.
+    known = option_names()
+    for option, _ in leaves("", OmegaConf.to_container(cfg)):
+        if option in known:
+            continue
+        reason = _why_unread(command, cfg, option)
+        if reason is not None and not _is_named(cfg, option):
+            path, line = _place(folders, option)
+            raise InputError(
+                f"{reason}, and {option} would change nothing"
+                + (_others(cfg, option) or "; take it out"),
+                path=path,
+                line=line,
+            )
+
+
+def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:
+    """Return the user's file, and the line in it, that sets an option; or the folder at least."""
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        for folder in folders:
+            path = folder / group / f"{choice}.yaml"
+            if path.is_file():
+                lines = dict(_lines(yaml.compose(path.read_text("utf-8")), ""))
+                line = lines.get(option, lines.get(option.removeprefix(f"{group}.")))
+                if line is not None:
+                    return path, line
+    return folders[0], None
+
+
+def _lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the options that a YAML file sets, and their lines, counted from 1."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        yield f"{prefix}{key.value}", key.start_mark.line + 1
+        yield from _lines(value, f"{prefix}{key.value}.")
 
 
 def _additions() -> Iterator[Override]:
