@@ -18,7 +18,7 @@ _WIDTH: Final = 100
 _NEEDLESS: Final = {
     "translate": frozenset(
         "init sampler loss regularizer optimizer tuner parallel engine experiment seed device lm "
-        "callbacks report resume overwrite".split()
+        "callbacks report resume overwrite data.dev data.test".split()
     )
 }
 _KEY: Final = re.compile(r"( *)(\w+):")
@@ -124,8 +124,10 @@ def help_text(
         if path is None or not isinstance(plain.get(group), dict):
             continue
         said = read_sentences(path)
+        own_leaves = dict(_leaves("", plain[group]))
+        options = {n: v for n, v in own_leaves.items() if f"{group}.{n}" not in needless}
         lines += ["", f"{group}={choices[group]}", *(f"  {line}".rstrip() for line in said.file)]
-        lines += _listed(f"{group}.", dict(_leaves("", plain[group])), said.options)
+        lines += _listed(f"{group}.", options, said.options)
     lines += ["", "--cfg job prints the configuration, --hydra-help what Hydra takes besides."]
     return "\n".join(lines)
 
