@@ -537,6 +537,9 @@ def test_arguments_out_of_range():
     for name in ("passes", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
             Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), **{name: 0})
+        for value in (1.5, True):
+            with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, not"):
+                Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), **{name: value})
     with pytest.raises(ValueError, match="device must be"):
         Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), device="gpu")
 

@@ -56,7 +56,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     found = found or difflib.get_close_matches(name, names, 1)
     if not found:
         last = {other.rpartition(".")[2]: other for other in reversed(names)}
-        found = [last[near] for near in difflib.get_close_matches(name, last, 1)]
+        found = [last[near] for near in difflib.get_close_matches(name, last, 1, 0.8)]
     return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 

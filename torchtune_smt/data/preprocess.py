@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, Final
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.compounds import CompoundSplitter
 from torchtune_smt.data.marks import with_stand_ins
@@ -145,8 +146,7 @@ class LengthFilter:
     max_ratio: float = 9.0
 
     def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        check_whole("max_length", self.max_length, 1)
         if not self.max_ratio >= 1:
             raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
 

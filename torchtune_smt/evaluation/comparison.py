@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.evaluation import significance
 from torchtune_smt.evaluation.significance import PValue
@@ -292,10 +293,8 @@ class _Metric:
 
 
 def _check_sampling(samples: int, seed: int) -> None:
-    if samples < 1:
-        raise ValueError(f"samples must be 1 or more, not {samples}")
-    if seed < 0:
-        raise ValueError(f"seed must be 0 or more, not {seed}")
+    check_whole("samples", samples, 1)
+    check_whole("seed", seed, 0)
 
 
 def _describe(what: str, p: PValue) -> str:

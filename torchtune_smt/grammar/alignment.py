@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from thot import alignment as thot
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.grammar.alignment_files import ALIGNERS, Aligner, Alignment
 
@@ -52,8 +53,7 @@ def align(
     """
     if model not in ALIGNERS:
         raise ValueError(f"model must be one of {', '.join(ALIGNERS)}, not {model!r}")
-    if iterations < 1:
-        raise ValueError(f"iterations must be 1 or more, not {iterations}")
+    check_whole("iterations", iterations, 1)
     if len(sources) != len(targets):
         raise InputError(
             f"{len(sources)} source and {len(targets)} target sentences do not make a bitext; "

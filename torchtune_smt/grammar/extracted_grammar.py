@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather
@@ -76,8 +77,7 @@ class ExtractedGrammar(Grammar):
         table_limit: int = 30,
         rule_counts: bool = False,
     ) -> None:
-        if table_limit < 1:
-            raise ValueError(f"table_limit must be 1 or more, not {table_limit}")
+        check_whole("table_limit", table_limit, 1)
         self.source_words, self.target_words = source_words, target_words
         self.dense_names = [*DENSE_NAMES, *(COUNT_NAMES if rule_counts else [])]
         self.table_limit = table_limit

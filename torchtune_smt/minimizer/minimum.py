@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.minimizer.certificate import Certificate
 from torchtune_smt.minimizer.penalty import Penalty
@@ -38,8 +39,7 @@ class Accuracy:
         for name in ("residual", "gap", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+        check_whole("steps", self.steps, 1)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
@@ -84,8 +85,7 @@ class BuiltModel(ModelSource):
         if self.aligner not in ALIGNERS:
             raise ValueError(f"aligner must be one of {', '.join(ALIGNERS)}, not {self.aligner}")
         for name in ("iterations", "max_phrase_length", "table_limit"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
         if self.max_phrase_length > 100:
             raise ValueError(f"max_phrase_length must be at most 100, not {self.max_phrase_length}")
         if not 1 <= self.order <= 6:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import LOGISTIC
@@ -56,8 +57,7 @@ class ClusteredWeights(GroupLearner):
 
     def __post_init__(self) -> None:
         for name in ("count", "passes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
         self._optimizer(torch.zeros(1, dtype=torch.float64), 0)
 
     def find(

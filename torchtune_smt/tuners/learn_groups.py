@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
@@ -53,8 +54,7 @@ class StepLearning(GroupLearner):
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be finite and above 0, not {self.lr}")
         check_schedule(self.schedule)
-        if self.passes < 1:
-            raise ValueError(f"passes must be at least 1, not {self.passes}")
+        check_whole("passes", self.passes, 1)
 
 
 @dataclass(frozen=True)

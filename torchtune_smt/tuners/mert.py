@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
@@ -66,8 +67,7 @@ class Mert:
             raise ValueError(f"random_directions must be 0 or more, not {self.random_directions}")
         if not 0 < self.spread < math.inf:
             raise ValueError(f"spread must be finite and above 0, not {self.spread}")
-        if self.max_features < 1:
-            raise ValueError(f"max_features must be at least 1, not {self.max_features}")
+        check_whole("max_features", self.max_features, 1)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights of the best BLEU that was found; see `Solver.solve`.

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import (
@@ -87,8 +88,7 @@ class BatchLearning(GroupLearner):
             raise ValueError("without lambda1 and lambda2 nothing is grouped: give one above 0")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
-        if self.path < 1:
-            raise ValueError(f"path must have at least 1 value, not {self.path}")
+        check_whole("path", self.path, 1)
 
     @property
     def chance(self) -> Chance:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
@@ -57,8 +58,7 @@ class KBestMira:
     def __post_init__(self) -> None:
         if not 0 < self.C < math.inf:
             raise ValueError(f"C must be finite and above 0, not {self.C}")
-        if self.passes < 1:
-            raise ValueError(f"passes must be at least 1, not {self.passes}")
+        check_whole("passes", self.passes, 1)
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
         if self.scale not in get_args(GainScale):

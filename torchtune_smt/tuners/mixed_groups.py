@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
@@ -126,8 +127,7 @@ class MixedLearning(StepLearning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shards < 1:
-            raise ValueError(f"shards must be at least 1, not {self.shards}")
+        check_whole("shards", self.shards, 1)
 
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show

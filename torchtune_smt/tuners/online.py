@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
@@ -73,8 +74,7 @@ class OnlineTuner(Tuner):
     average: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+        check_whole("batch_size", self.batch_size, 1)
         self.learner = Learner(self.weights, self.optimizer)
         self.optimizer = self.learner.optimizer
         if self.average:

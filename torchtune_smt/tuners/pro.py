@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.csr_tensors import csr_matrices
 from torchtune_smt.core.devices import check_device
@@ -75,8 +76,7 @@ class Pro:
             raise ValueError(f"sigma must be between 1e-100 and 1e100, not {self.sigma}")
         if not self.tolerance > 0:
             raise ValueError(f"tolerance must be above 0, not {self.tolerance}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+        check_whole("steps", self.steps, 1)
         check_device(self.device)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
@@ -64,8 +65,7 @@ class Stochastic:
 
     def __post_init__(self) -> None:
         for name in ("passes", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
         check_device(self.device)
 
     @property
