@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -104,6 +105,13 @@ class Rows:
 
     def __len__(self) -> int:
         return self.begin.size - 1
+
+    @cached_property
+    def limits(self) -> tuple[int, int]:
+        """The smallest id and the largest; (0, -1) where there is none. O(non-zeros), once."""
+        if self.feature.size == 0:
+            return 0, -1
+        return int(self.feature.min()), int(self.feature.max())
 
     def row(self, i: int) -> tuple[Int32, Float64]:
         """Return the ids and values of row `i`."""

@@ -40,7 +40,7 @@ def behaves_as(part: object, kind: type, *methods: str) -> bool:
 
 def _place(part: object, name: str) -> float:
     """Return the place of the class that defines a name: 0 is the part's own; infinity: none."""
-    if name in getattr(part, "__dict__", ()):
+    if name in getattr(part, "__dict__", ()) and not _is_counted(part, name):
         return -1
     found = [
         (place, _unhooked(vars(parent)[name]))
@@ -53,6 +53,13 @@ def _place(part: object, name: str) -> float:
     if inspect.isfunction(definition):
         return max(place for place, other in found if other is definition)
     return place
+
+
+def _is_counted(part: Any, name: str) -> bool:
+    """Say whether a method is its class's, wrapped as torch's schedules do to count steps."""
+    own = vars(part)[name]
+    wrapped = getattr(own, "__wrapped__", None) if hasattr(own, "_wrapped_by_lr_sched") else None
+    return wrapped is not None and wrapped is getattr(type(part), name, None)
 
 
 def _unhooked(definition: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import CHUNK, Group, SparseOptimizer, State
@@ -21,6 +22,7 @@ from torchtune_smt.regularizers.base import (
 )
 
 EACH = ("step", "epoch")
+_CURE: Final = "lower the learning rate, and check the feature values of the k-best lists"
 
 
 class AdaGrad(SparseOptimizer):
@@ -180,6 +182,12 @@ class AdaGrad(SparseOptimizer):
             late = state["step"] - state["last"].index_select(0, indices)
             weight = _regularized(weight, self._divisor(accumulated), late, indices, settings)
         accumulated.addcmul_(gradient, gradient)
+        if not accumulated.isfinite().all():
+            bad = int(indices[accumulated.isfinite().logical_not()][0])
+            raise DivergenceError(
+                f"the sum of the squared gradients of feature id {bad} is above what "
+                f"{accumulated.dtype} has: {_CURE}"
+            )
         divisor = self._divisor(accumulated)
         # Where G = 0, g is 0 too (or its square is, in floating point).
         update = torch.where(divisor > 0, gradient / divisor, 0)
@@ -221,6 +229,13 @@ class AdaGrad(SparseOptimizer):
             group["unregularized"],
             first,
         )
+        if done < 0:
+            taken = -1 - int(done)
+            state["step"] += taken + 1 - first
+            raise DivergenceError(
+                "the sum of the squared gradients of a feature of pair "
+                f"{steps.order[taken]} is above what float64 has: {_CURE}"
+            )
         return int(done)
 
 

@@ -219,7 +219,9 @@ def learning_rate(optimizer: LazyOptimizer) -> float:
     lr = float(group.get("lr", "nan"))
     if not isinstance(optimizer, SparseOptimizer) or "schedule" not in group:
         return lr
-    return rate(lr, group["schedule"], max(optimizer.state[group["params"][0]].get("step", 0), 1))
+    # To look one up in a state without it would leave an empty one there.
+    step = optimizer.state.get(group["params"][0], {}).get("step", 0)
+    return rate(lr, group["schedule"], max(step, 1))
 
 
 def check_averages(optimizer: LazyOptimizer) -> None:

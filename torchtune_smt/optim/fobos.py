@@ -27,7 +27,7 @@ from torchtune_smt.regularizers.base import (
     is_separable,
 )
 
-# All weights are brought up to date when the scale of those put off has shrunk to this.
+# All weights are brought up to date when the scale of those put off has shrunk to this: in float64.
 SMALLEST_SCALE = 1e-100
 
 
@@ -271,7 +271,7 @@ class FOBOS(AveragingOptimizer):
 
     def _rescale(self, group: Group, parameter: Tensor, state: State) -> None:
         """Start anew with P = 1 before it underflows."""
-        if state.get("P", 1.0) < SMALLEST_SCALE:
+        if state.get("P", 1.0) < _smallest_scale(parameter.dtype):
             self._flush(group, parameter, state)
             for number, vector, start in (("S", "shrink", 0.0), ("P", "scale", 1.0)):
                 if number in state:
@@ -318,6 +318,7 @@ class FOBOS(AveragingOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
+        check_schedule(group["schedule"])
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none = weight[:0]
         average = StepAverage(none, np.empty(0, np.int64), none, np.empty((0, 4)), 0)
@@ -366,6 +367,11 @@ class FOBOS(AveragingOptimizer):
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         self._rescale(group, parameter, state)
+
+
+def _smallest_scale(dtype: torch.dtype) -> float:
+    """Return how small the scale P may become: S, which grows as 1/P, must have room, too."""
+    return SMALLEST_SCALE if dtype == torch.float64 else float(torch.finfo(dtype).tiny ** 0.25)
 
 
 def merged(active: Tensor, indices: Tensor) -> Tensor:

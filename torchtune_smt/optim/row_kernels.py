@@ -109,7 +109,7 @@ def adagrad(
     """`AdaGrad` row by row; `AROW` without the square root.
 
     `total` is G (float64 [D]), `last` (int32 [D]) and `step` count steps; `strengths` are (lr,
-    λ1, λ2).
+    λ1, λ2). Returns -1 - i where a G is not finite after step i.
     """
     row_begin, feature, value, order, kind, margins = steps
     lr, lambda1, lambda2 = strengths
@@ -132,10 +132,12 @@ def adagrad(
         factor = -slope(kind, z)
         if factor == 0.0:
             continue
+        finite = True
         for p in range(row_begin[row], row_begin[row + 1]):
             j = feature[p]
             g = factor * value[p]
             total[j] += g * g
+            finite &= total[j] < math.inf
             if total[j] > 0.0:
                 divisor = math.sqrt(total[j]) if square_root else total[j]
                 w = weight[j] - lr * (g / divisor)
@@ -143,6 +145,8 @@ def adagrad(
                     w = elastic_repeated(w, lr / divisor, 1, lambda1, lambda2)
                 weight[j] = w
             last[j] = step
+        if not finite:
+            return -1 - taken
     return margins.size
 
 

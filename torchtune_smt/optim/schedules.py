@@ -12,5 +12,9 @@ def check_schedule(schedule: str) -> None:
 
 
 def rate(lr: float, schedule: str, t: int) -> float:
-    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1."""
+    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1.
+
+    Raises ValueError where the schedule is another one.
+    """
+    check_schedule(schedule)
     return float(lr / t ** SCHEDULES[schedule])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, overload
 
@@ -122,8 +123,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
         Raises
         ------
-        TypeError, DivergenceError
-            A gradient is dense, or not finite; no parameter has been changed then.
+        TypeError, DivergenceError, ValueError
+            A gradient is dense, or not finite, or the learning rate has become negative or not
+            finite; no parameter has been changed then.
         """
         loss = None
         if closure is not None:
@@ -135,6 +137,8 @@ class SparseOptimizer(torch.optim.Optimizer):
             for parameter in group["params"]
             if parameter.grad is not None
         ]
+        for group, *_ in work:
+            _check_rate(group)
         for group, parameter, indices, gradient in work:
             state = self._prepared(group, parameter)
             self._update(group, parameter, state, indices, gradient)
@@ -203,11 +207,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         Raises
         ------
         ValueError
-            `order` names a row that there is not.
+            `order` names a row that there is not, or a row has a feature without a weight.
         DivergenceError
-            A margin is not finite; the steps before it have been taken.
+            A margin, or a number that the optimizer keeps, is not finite; the steps before have
+            been taken.
         """
         group, parameter = self._find(parameter)
+        _check_rate(group)
         state = self._prepared(group, parameter)
         weight = parameter.detach().numpy()
         if order is None:
@@ -216,6 +222,11 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise ValueError(
                 f"order goes from row {order.min()} to row {order.max()}, and there are "
                 f"{len(rows)} rows"
+            )
+        least, largest = rows.limits
+        if least < 0 or largest >= weight.size:
+            raise ValueError(
+                f"rows have features {least} to {largest}, and there are {weight.size} weights"
             )
         margins = np.zeros(order.size)
         done = 0
@@ -250,6 +261,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"]]
         state = {}
         for key, entry in result["state"].items():
+            if not entry:
+                # Somebody has looked it up, which leaves an empty one.
+                continue
             pending = self._pending[parameters[key]]
             state[key] = {
                 **{name: v.clone() if torch.is_tensor(v) else v for name, v in entry.items()},
@@ -273,6 +287,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             The state is of another optimizer or regulariser, longer than its parameter, or not
             whole.
         """
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         with well_formed():
             if state_dict.get("optimizer") != self._name:
                 raise ValueError(
@@ -296,10 +313,17 @@ class SparseOptimizer(torch.optim.Optimizer):
         for parameter, (pending, state) in restored.items():
             self._pending[parameter] = pending
             self.state[parameter] = state
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def _restored_groups(self, saved: list[Group]) -> list[Group]:
         """Return the parameter groups with the saved settings, but for the regulariser."""
-        own = super().state_dict()["param_groups"]
+        # As torch numbers them; to ask it would run the hooks of whoever saves a state.
+        numbers = itertools.count()
+        own = [
+            {**group, "params": [next(numbers) for _ in group["params"]]}
+            for group in self.param_groups
+        ]
         if len(saved) != len(own):
             raise ValueError(f"{DAMAGED}: it has other groups of parameters")
         # The last is what torch adds to a copy's.
@@ -374,6 +398,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _rows_are_steps(self) -> bool:
         """Say whether `_update_rows` does what `step` does, which a subclass may have changed."""
+        if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
+            # They are to be called at each step.
+            return False
         steps = ("step", "_update", "catch_up", "_catch_up")
         return declared(self, "_update_rows", *steps) is not None
 
@@ -393,6 +420,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             state.update(self._initial(group, parameter))
         settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
+            self._check_settings(group, resumed=True)
             self._lengthen(group, state, parameter.numel())
             self._settle(group, parameter, state)
             self._pending[parameter] = settings
@@ -452,6 +480,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         if len(entry) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
         check_entry(entry, expected, parameter.numel(), self.least)
+
+
+def _check_rate(group: Group) -> None:
+    """Raise ValueError if the learning rate, which schedules change, is none."""
+    if not 0 <= group["lr"] < float("inf"):
+        raise ValueError(f"lr must be finite, 0 or more, not {group['lr']}")
 
 
 def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:

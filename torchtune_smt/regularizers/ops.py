@@ -24,7 +24,8 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
     tensor like `weights`
     """
     moved = weights.sign() * (weights.abs() - step * lambda1).clamp_min(0)
-    return moved / (1 + step * lambda2) if lambda2 else moved
+    # Where weights have no dimension either, a step of more precision would make its own of them.
+    return (moved / (1 + step * lambda2) if lambda2 else moved).to(weights.dtype)
 
 
 @prox_elastic_net.register_fake

@@ -50,13 +50,15 @@ class Oscar:
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(w), a scalar tensor, of a vector, dense or sparse (COO)."""
         values = weights.coalesce().values() if weights.is_sparse else weights
-        magnitudes = values.abs().sort(descending=True).values
+        # Ranks and sums that half precision has not.
+        magnitudes = values.abs().double().sort(descending=True).values
         dimension = self._dimension(weights)
         active = int(magnitudes.count_nonzero())
         if dimension < active:
             raise dimension_error(dimension, active)
         below = dimension - 1 - torch.arange(magnitudes.numel()).to(magnitudes)
-        return ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
+        total = ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
+        return total.to(values.dtype)
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return argmin_v ½‖v - w‖² + step · Ω(v) of a vector, dense or sparse (COO).
@@ -64,7 +66,8 @@ class Oscar:
         Raises
         ------
         ValueError
-            A weight is NaN or infinite, or more than `dimension` of them are not 0.
+            A weight is NaN or infinite, or more than `dimension` of them are not 0; the step is
+            not 0 or more; or `weights` is no vector.
         """
         values, _ = self._prox(weights, step, False)
         if not weights.is_sparse:
@@ -96,6 +99,10 @@ class Oscar:
 
     def _prox(self, weights: Tensor, step: Tensor | float, blocks: bool) -> tuple[Tensor, Tensor]:
         values = weights.coalesce().values() if weights.is_sparse else weights
+        if weights.dim() != 1:
+            raise ValueError(f"OSCAR is of a vector, not of shape {tuple(weights.shape)}")
+        if not 0 <= float(step) < float("inf"):
+            raise ValueError(f"step must be finite, 0 or more, not {float(step)}")
         strengths = float(step) * self.lambda1, float(step) * self.lambda2
         result: tuple[Tensor, Tensor] = prox_oscar(
             values, *strengths, self._dimension(weights), blocks

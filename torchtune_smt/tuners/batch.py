@@ -12,7 +12,7 @@ import torch
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
@@ -103,6 +103,8 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
     InputError
         The lists are none that this solver can work on, or what it finds is not a weight for each
         feature.
+    DivergenceError
+        A weight that it finds is not finite.
     """
     lists.require(start.size)
     # A solver may work in the weights that it is given.
@@ -120,6 +122,8 @@ def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
     ------
     InputError
         It is not a weight for each feature.
+    DivergenceError
+        A weight is not finite.
     """
     found = solution.weights
     if not isinstance(found, np.ndarray) or found.shape != (dimension,):
@@ -128,6 +132,11 @@ def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
         raise InputError(
             f"the weights that {type(solver).__name__} finds must be an array of shape "
             f"({dimension},), a float64 for each feature, and are of type {given}"
+        )
+    if not np.isfinite(found).all():
+        raise DivergenceError(
+            f"{type(solver).__name__} has found weights that are not finite: lower the learning "
+            "rate if there is one, and check the feature values of the k-best lists"
         )
     return solution
 

@@ -165,6 +165,11 @@ class _Search:
             raise InputError("a feature value of the lists is not finite; check the lists")
         scale: Float64 = np.empty(active.size)
         kernels.standardize(lists.begin, matrix, scale)
+        if not np.isfinite(scale).all():
+            raise InputError(
+                "the square of a feature value of the lists is not finite: check the lists for "
+                "values above 1e150 or so"
+            )
         self._matrix = np.ascontiguousarray(matrix[scale > 0])
         self.feature = active[scale > 0]
         self.scale = scale[scale > 0]
