@@ -148,12 +148,20 @@ def test_numbers_are_read_exactly(tmp_path_factory, numbers):
     assert read_grammar(path).dense[:, 0].tolist() == [float(t) for t in texts]
 
 
+def test_gaps_of_cdec_without_numbers(tmp_path):
+    text = "[X] ||| [X] a [X] ||| [2] b [1] ||| F=1\n[X] ||| a [X] ||| [1] b ||| F=2\n"
+    found = rules(read_grammar(write(tmp_path, text)))
+    assert found == {("[1] a [2]", "[2] b [1]"): {"F": 1.0}, ("a [1]", "[1] b"): {"F": 2.0}}
+
+
 BAD = {
     "[X] ||| a ||| b\n": (2, "a field is missing: .X. ... source ... target ... features"),
     "\n": (2, "a field is missing"),
     "[X] ||| ||| b ||| F=1\n": (2, "source side is empty"),
     "[X] ||| [X,1] ||| b [1] ||| F=1\n": (2, "non-terminal alone"),
     "[X] ||| a [X,1] ||| b ||| F=1\n": (2, "different numbers of non-terminals"),
+    "[X] ||| [X] a ||| [X] b ||| F=1\n": (2, "different numbers of non-terminals"),
+    "[X] ||| [X] a [X,1] ||| [1] b [2] ||| F=1\n": (2, r"\[X,1\] occurs twice"),
     "[X] ||| a ||| b [1] ||| F=1\n": (2, r"\[1\] has no counterpart"),
     "[X] ||| a [X,1] ||| b [X,2] ||| F=1\n": (2, r"\[X,2\] has no counterpart"),
     "[X] ||| a [X,1] b [X,2] ||| [1] [1] ||| F=1\n": (2, r"\[1\] occurs twice"),

@@ -11,6 +11,7 @@ import torch
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import OnError
 from torchtune_smt.kbest.lists import Source
@@ -127,6 +128,18 @@ def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
     assert len(KBestFiles().read("dev", [path]).lists) == 2
     stored = KBestFiles(on_error="skip").read("dev", [path], for_tuning=True)
     assert stored.summary().endswith("1 lists of one hypothesis, of no use in tuning")
+
+
+@pytest.mark.parametrize("hole", [None, 2, 5])
+def test_lists_that_are_counted_from_1(tmp_path: Path, hole: int | None) -> None:
+    source = write(tmp_path / "source", "s\n" * 6)
+    lines = ["\n" if i == hole else f"ref {i}\n" for i in range(6)]
+    target = write(tmp_path / "target", "".join(lines))
+    lists = "".join(f"{i} ||| h{h} ||| x={h} ||| 0\n" for i in range(1, 7) for h in range(2))
+    decoder = KBestFiles(dev=[write(tmp_path / "list", lists)], on_error="skip")
+    corpus = read_corpus(source, [target], empty="skip")
+    with pytest.raises(InputError, match=r"a list of sentence 6 .*has 6 lines of references"):
+        decoder.sentences("dev", lambda: corpus)
 
 
 @pytest.mark.parametrize("on_error", ["error", "skip"])

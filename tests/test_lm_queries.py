@@ -128,6 +128,23 @@ def test_a_list_with_an_ngram_twice_is_an_error() -> None:
         build_tables(ngrams)
 
 
+def test_an_ngram_twice_behind_one_that_is_missing_is_an_error() -> None:
+    unigrams = {(w,): -1.0 for w in (BEGIN, END, "<unk>", "a", "b", "c")}
+    trigrams = {("a", "b", "c"): -0.1, ("b", "c", "a"): -0.2}
+    # There is no c a.
+    reference = DictModel(
+        unigrams | {("a", "b"): -0.4, ("b", "c"): -0.4} | trigrams | {("c", "a", "b"): -0.3}
+    )
+    ngrams = to_ngrams(reference)
+    assert build_tables(ngrams) is not None
+    first = [0, 1, 0, 2]
+    ngrams.rows[2] = ngrams.rows[2][first]
+    ngrams.prob[2] = ngrams.prob[2][first]
+    ngrams.backoff[2] = ngrams.backoff[2][first]
+    with pytest.raises(InputError, match="stands twice"):
+        build_tables(ngrams)
+
+
 @given(dict_models(), st.lists(sentences, max_size=5), st.booleans(), st.booleans())
 @settings(max_examples=30)
 def test_many_sentences_score_as_one_by_one(

@@ -120,6 +120,22 @@ def test_leave_one_out_is_extraction_without_the_sentence(bitext, unit, table_li
 TEXT = [["ein", "haus"]] * 3, [["a", "house"]] * 3, [[(0, 0), (1, 1)], [(0, 0)], [(0, 0)]]
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_long_pair_with_one_link(unit):
+    # Its phrases of any length are n^4.
+    n, middle = 400, 200
+    sides = [[f"{name}{i}" for i in range(n)] for name in "st"]
+    links = [np.array([[middle, middle]], np.int32)]
+    grammar = extract_phrases(
+        [sides[0]],
+        [sides[1]],
+        links,
+        max_phrase_length=1,
+        reordering=f"{unit}-mslr-bidirectional-fe",
+    )
+    assert [" ".join(side) for side in grammar.rule_text(0)] == ["s200", "t200"]
+
+
 def test_links_are_those_of_most_sentences():
     table = extract_phrases(*TEXT)
     texts = map(table.rule_text, range(len(table)))

@@ -101,14 +101,32 @@ def test_bad_utf8_is_located_with_every_line_end(tmp_path: Path, end: str) -> No
     check_utf8(read_text(path), path)
 
 
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"a\nb\n" + bytes(20), 3),
+        ("a b\nc\n".encode("utf-16-le"), 1),
+        (b"a\r\nb\0\r\n", 2),
+        (b"a\n" * (1 << 20) + b"\0", (1 << 20) + 1),
+    ],
+    ids=["tail", "utf-16", "inside", "late"],
+)
+def test_zero_bytes_are_no_text(tmp_path: Path, data: bytes, line: int) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(data)
+    for read in (read_lines, read_text):
+        with pytest.raises(InputError, match=f"text:{line}: has a zero byte: it is no text"):
+            read(path)
+
+
 def test_a_line_without_end_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textio, "MAX_LINE", 1 << 22)
     path = tmp_path / "zeros.gz"
-    path.write_bytes(gzip.compress(b"a\nb\n" + bytes((1 << 22) + 1) + b"\n"))
+    path.write_bytes(gzip.compress(b"a\nb\n" + b"x" * ((1 << 22) + 1) + b"\n"))
     for read in (read_lines, read_text):
         with pytest.raises(InputError, match="zeros.gz:3: has more than 4 MiB in this line"):
             read(path)
-    path.write_bytes(gzip.compress(b"a\nb\n" + bytes(1 << 22) + b"\n" + bytes(1 << 22)))
+    path.write_bytes(gzip.compress(b"a\nb\n" + b"x" * (1 << 22) + b"\n" + b"x" * (1 << 22)))
     assert [len(line) for line in iterate_lines(path)] == [1, 1, 1 << 22, 1 << 22]
 
 

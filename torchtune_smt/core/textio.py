@@ -259,6 +259,14 @@ def _plain(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[by
         if block.endswith(b"\r") and not last:
             # Only the next block tells what kind of line end this is.
             block, held = block[:-1], b"\r"
+        if b"\0" in block:
+            before = block[: block.index(b"\0")]
+            raise InputError(
+                "has a zero byte: it is no text, but packed with tar, in UTF-16, or damaged; unpack "
+                "it, convert it to UTF-8, or copy it again",
+                path=path,
+                line=line + before.count(b"\n"),
+            )
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         line_feed, lone = block.find(b"\n"), block.find(b"\r")

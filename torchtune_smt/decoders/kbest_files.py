@@ -261,12 +261,11 @@ class KBestFiles(Decoder):
         if corpus is None:
             raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
         place = {line - 1: i for i, line in enumerate(corpus.lines)}
-        last = corpus.lines[-1] + sum(corpus.dropped.values())
         numbers = lists.index.tolist()
-        if numbers[-1] >= last:
+        if numbers[-1] >= corpus.total:
             raise InputError(
                 f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and "
-                f"data.{name} has references of {len(corpus)} sentences; do they belong together?"
+                f"data.{name} has {corpus.total} lines of references; do they belong together?"
             )
         chosen = [source for source in sources if numbers[source.list] in place]
         lacking = set(place) - set(numbers)

@@ -88,8 +88,9 @@ def read_grammar(
 ) -> FileGrammar:
     """Read a rule table, plain or ``.gz``.
 
-    - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. Blanks
-      or ``;`` separate values; those without a name are called ``PhraseModel_i``.
+    - ``cdec`` (what `write_grammar` writes, too): ``[X] ||| [X,1] a ||| b [1] ||| F=1 G=2``. A gap
+      of the source side may be ``[X]``, which is the next one. Blanks or ``;`` separate values;
+      those without a name are called ``PhraseModel_i``.
     - ``joshua`` (Thrax): the same, but values without a name are negated, and called ``tm_pt_i``.
     - ``moses`` (hierarchical): ``[X][X] a [X] ||| b [X][X] [X] ||| 0.1 0.2 ||| 0-1 1-0``. Values,
       as many in each line, are probabilities, of which log10 is taken (0 becomes e^-100, as in

@@ -35,7 +35,8 @@ LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, IGNORED = range(6)
 ) = range(19)
 
 MAX_NAMES = 1000
-WORD = -10  # result of `_gap`: no non-terminal
+# Results of `_gap`: no non-terminal; the next one of a source side, which has no number.
+WORD, NEXT = -10, -11
 
 _SPACE, _TAB, _NEWLINE = 32, 9, 10
 _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
@@ -59,7 +60,8 @@ def digits(text: UInt8, begin: int, end: int) -> int:
 def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
 
-    `WORD` for anything else, -1 for an ``[A,n]`` with a category that is not X.
+    `NEXT` for ``[X]`` on a source side, as cdec has it; `WORD` for anything else, -1 for an
+    ``[A,n]`` with a category that is not X.
     """
     if end - begin < 3 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
         return WORD
@@ -68,8 +70,10 @@ def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
         if text[i] == _COMMA:
             comma = i
     if comma < 0:
+        if not on_target:
+            return NEXT if end - begin == 3 and text[begin + 1] == _X else WORD
         number = digits(text, begin + 1, end - 1)
-        return number if on_target and number >= 0 else WORD
+        return number if number >= 0 else WORD
     number = digits(text, comma + 1, end - 1)
     if number < 0 or comma == begin + 1:
         return WORD
@@ -293,6 +297,8 @@ def parse(
                     number = place
             else:
                 number = _gap(text, begin, end, role == TARGET)
+                if number == NEXT:
+                    number = gaps + 1
             if number == -1:
                 code = OTHER_CATEGORY
                 break

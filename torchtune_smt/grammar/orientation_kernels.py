@@ -83,6 +83,42 @@ def _orientation(
 
 
 @kernel
+def _mark_blocks(links: Int32, corner: NDArray[np.bool_]) -> None:
+    """Mark the corners of all phrases of any length, with unaligned edges; see `corner` below.
+
+    There are n^2 m^2 of them where few words are linked, so they are not written down.
+    """
+    _, n, m = corner.shape
+    source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
+    target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
+    for k in range(links.shape[0]):
+        s, t = links[k, 0], links[k, 1]
+        source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
+        target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
+    for s in range(n):
+        low, high = m, -1
+        for e in range(s, n):
+            low, high = min(low, target_low[e]), max(high, target_high[e])
+            consistent = high >= 0
+            for t in range(low, high + 1):
+                if source_high[t] >= 0 and (source_low[t] < s or source_high[t] > e):
+                    consistent = False
+                    break
+            if not consistent:
+                continue
+            t = high
+            while t == high or (t < m and source_high[t] < 0):
+                corner[0, e, t] = True
+                corner[1, s, t] = True
+                t += 1
+            t = low
+            while t == low or (t >= 0 and source_high[t] < 0):
+                corner[2, s, t] = True
+                corner[3, e, t] = True
+                t -= 1
+
+
+@kernel
 def find_orientations(
     source_begin: Int64,
     target_begin: Int64,
@@ -135,12 +171,11 @@ def find_orientations(
                 for s in range(n):
                     for t in range(m):
                         corner[c, s, t] = linked[s, t]
+        elif unit == BLOCKS:
+            _mark_blocks(own, corner)
         else:
-            units = phrases
-            if unit == BLOCKS:
-                units, _ = find_phrases(n, m, own, max(n, m), True)
-            for u in range(units.shape[0]):
-                s0, s1, t0, t1 = units[u, 0], units[u, 1] - 1, units[u, 2], units[u, 3] - 1
+            for u in range(phrases.shape[0]):
+                s0, s1, t0, t1 = phrases[u, 0], phrases[u, 1] - 1, phrases[u, 2], phrases[u, 3] - 1
                 corner[0, s1, t1] = True
                 corner[1, s0, t1] = True
                 corner[2, s0, t0] = True

@@ -80,12 +80,13 @@ def build_tables(ngrams: Ngrams) -> LmTables:
         An n-gram stands in the list twice, or there are more than 2^31 of them.
     """
     tables, backoff, failed = _link(ngrams)
-    if failed is not None:
-        order, row, code = failed
-        if code == kernels.DUPLICATE:
-            raise ngrams.error(f"the n-gram '{ngrams.text(order, row)}' stands twice", order, row)
+    if failed is not None and failed[2] == kernels.MISSING:
         ngrams = ngrams.completed()
-        tables, backoff, _ = _link(ngrams)
+        # Behind what was missing, an n-gram may stand twice.
+        tables, backoff, failed = _link(ngrams)
+    if failed is not None:
+        order, row, _ = failed
+        raise ngrams.error(f"the n-gram '{ngrams.text(order, row)}' stands twice", order, row)
     kernels.finish_nodes(*tables, backoff, ngrams.order)
     return tables
 
