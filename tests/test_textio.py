@@ -101,6 +101,24 @@ def test_bad_utf8_is_located_with_every_line_end(tmp_path: Path, end: str) -> No
     check_utf8(read_text(path), path)
 
 
+class Pieces(io.BytesIO):
+    """A pipe that gives a byte at a time."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(1)
+
+
+def test_a_pipe_that_gives_a_byte_at_a_time() -> None:
+    text = "ein haus\n\nß\r\nb"
+    for mark in (b"", codecs.BOM_UTF8):
+        arrived = list(textio.arriving_lines(Pieces(mark + text.encode()), "pipe"))
+        assert [line for lines in arrived for line in lines] == ["ein haus", "", "ß", "b"]
+    assert list(textio.arriving_lines(Pieces(b""), "pipe")) == []
+    for pack, how in ((gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")):
+        with pytest.raises(InputError, match=f"is packed with {how}"):
+            list(textio.arriving_lines(Pieces(pack(b"a\n")), "pipe"))
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [
@@ -115,7 +133,7 @@ def test_zero_bytes_are_no_text(tmp_path: Path, data: bytes, line: int) -> None:
     path = tmp_path / "text"
     path.write_bytes(data)
     for read in (read_lines, read_text):
-        with pytest.raises(InputError, match=f"text:{line}: has a zero byte: it is no text"):
+        with pytest.raises(InputError, match=f"text:{line}: has a zero byte, so it is no text"):
             read(path)
 
 
