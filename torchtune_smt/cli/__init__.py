@@ -1,6 +1,8 @@
 """The console command ``torchtune-smt``: one subcommand a module of this package."""
 
 import importlib
+import io
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from torchtune_smt.cli.stopping import (
     discard_output,
     run_stoppable,
 )
-from torchtune_smt.core.errors import InputError, did_you_mean
+from torchtune_smt.core.errors import InputError, did_you_mean, escaped
 
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
@@ -82,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
 
+    _complete_streams()
     before = sys.argv
     try:
         return run_stoppable(program, command)
@@ -91,6 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         print(f"{program}: {CLOSED}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        # Of the standard output, or of a name that no file can have.
+        place = "the standard output" if error.filename is None else error.filename
+        print(f"error: {escaped(f'{place}: {error.strerror}')}", file=sys.stderr)
+        if error.filename is None:
+            discard_output()
         return 1
     except ModuleNotFoundError as error:
         if (error.name or __name__).partition(".")[0] == __name__.partition(".")[0]:
@@ -103,6 +113,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         sys.argv = before
+
+
+def _complete_streams() -> None:
+    """Let all standard streams be there, and text be UTF-8 whatever the locale is, as in files."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Closed by whoever started the command.
+            handle = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8"))
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            # Names of files may be of other bytes, and are written as they are.
+            errors = "surrogateescape" if name == "stdout" else "backslashreplace"
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def _again(arguments: Sequence[str]) -> str:

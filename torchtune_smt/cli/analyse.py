@@ -23,6 +23,7 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.stopping import raise_if_stopped
+from torchtune_smt.cli.systems import files_read, reference_paths
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
@@ -66,7 +67,11 @@ def analyse(cfg: DictConfig) -> None:
     form = "" if cfg.plot is None else Path(cfg.plot).suffix[1:]
     if cfg.plot is not None and form not in FORMS:
         raise InputError(f"plot must end with .png, .svg or .pdf, not {Path(cfg.plot).name}")
-    check_written({"output": cfg.output, "plot": cfg.plot})
+    references = cfg.get("references")
+    given = [] if references is None else reference_paths(references)
+    check_written(
+        {"output": cfg.output, "plot": cfg.plot}, [*files_read(cfg.systems), *map(Path, given)]
+    )
     found = analysis.function(cfg)
     table: str = getattr(found.table, cfg.table)()
     if cfg.output is None:

@@ -45,7 +45,8 @@ def check_named(cfg: DictConfig, settings: Settings) -> Origin | None:
     if decoder_class(cfg).stored or (of_lists and not settings.gives("decoder")):
         raise InputError(
             "these weights are of a run with decoder=kbest_files, which translates "
-            "nothing: apply them to a list with scripts/rerank.py, or translate with decoder=hiero"
+            "nothing: apply them to a list with scripts/rerank.py, or translate with decoder=hiero",
+            path=cfg.weights,
         )
     if settings.names_model:
         return origin

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hydra._internal.utils import get_args_parser
@@ -106,7 +106,7 @@ def typed(option: str, value: str) -> str:
 
 def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Tell arguments that name something that is there, or are no options at all, from options."""
-    paths = [o for o in overrides if "=" not in o.lstrip("+~") or Path(o).exists()]
+    paths = [o for o in overrides if "=" not in o.lstrip("+~") or os.path.exists(o)]
     return paths, [override for override in overrides if override not in paths]
 
 

@@ -16,7 +16,13 @@ from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.cli.systems import Output, find_systems, reference_paths, unused_grouping
+from torchtune_smt.cli.systems import (
+    Output,
+    files_read,
+    find_systems,
+    reference_paths,
+    unused_grouping,
+)
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
@@ -44,7 +50,7 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
     refuse_given(_unused(cfg, systems), HydraConfig.get().overrides.task)
     baseline = _baseline(cfg.baseline, systems)
-    paths = [output.path for outputs in systems.values() for output in outputs]
+    paths = files_read(cfg.systems)
     given = [] if cfg.references is None else reference_paths(cfg.references)
     check_written({"output": cfg.output, "html": cfg.html}, [*paths, *given])
     # A report shows the source, too.
@@ -148,7 +154,7 @@ def main() -> int:
 
 def compare_runs(
     folder: Path, runs: Sequence[Path], *, table: bool, report: bool, flags: Sequence[str] = ()
-) -> None:
+) -> int:
     """Say how finished runs compare: BLEU of what all of them have translated.
 
     Parameters
@@ -170,20 +176,23 @@ def compare_runs(
         if all((run / f"{split}.translations.txt").is_file() for run in runs)
     ]
     if not runs or not splits:
-        return
+        return 0
 
     def run(cfg: DictConfig) -> None:
         try:
             compare(cfg, show=table)
         except InputError as error:
-            print(f"there is no {'table' if table else 'report'} of {folder}: {error}")
+            if report:
+                # It was asked for.
+                raise InputError(f"there is no report of {folder}: {error}") from None
+            print(f"there is no table of {folder}: {error}")
 
     options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
     if table:
         print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
-    hydra_main("compare")(run)(arguments=[*options, *flags])
+    return hydra_main("compare")(run)(arguments=[*options, *flags])
 
 
 def _baseline(given: str | None, systems: Mapping[str, Sequence[Output]]) -> str:

@@ -74,7 +74,9 @@ def hydra_main(
                     return function(cfg)
             except BrokenPipeError:
                 discard_output()
-                raise SystemExit(f"error: {CLOSED}") from None
+                print(f"error: {CLOSED}", file=sys.stderr)
+                # A number: it ends a sweep, too.
+                raise SystemExit(1) from None
             except KeyboardInterrupt:
                 _forget_run()
                 raise
@@ -100,6 +102,12 @@ def hydra_main(
             given = split_arguments(before[1:] if arguments is None else arguments)
             if "--help" in given.flags:
                 return _print_help(name, given)
+            many = "--multirun" in given.flags or any(
+                o.partition("=")[0] == "hydra.mode" for o in given.overrides
+            )
+            if sweep is None and many:
+                print(f"error: {name} has no sweeps; leave -m out", file=sys.stderr)
+                return 1
             sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
             # Hydra then raises instead of printing a trace: the message says enough.
             os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -114,6 +122,11 @@ def hydra_main(
             except yaml.MarkedYAMLError as error:
                 print(f"error: {_damaged_file(error)}", file=sys.stderr)
                 return 1
+            except UnicodeDecodeError as error:
+                if not _in_hydra(error):
+                    raise
+                print(f"error: {_undecodable(config_folders(given.flags))}", file=sys.stderr)
+                return 1
             except ValueError as error:
                 # Hydra's, of flags that do not go together or a group that is null; what bad input
                 # of ours is has become another error.
@@ -121,6 +134,9 @@ def hydra_main(
                     raise
                 print(f"error: {error}{_cure(given.overrides)}", file=sys.stderr)
                 return 1
+            except BrokenPipeError:
+                # Of a line that a sweep prints between its runs.
+                raise
             except OSError as error:
                 cure = "choose a folder that you may write to (hydra.run.dir)"
                 print(f"{error_line(error)}; {cure}", file=sys.stderr)
@@ -140,6 +156,10 @@ def hydra_main(
 def _print_help(name: str, given: Arguments) -> int:
     """Print what a command takes, with the choices that are given; return its exit code."""
     folders = config_folders(given.flags)
+    for folder in folders:
+        if not folder.is_dir():
+            print(f"error: {folder}: no such folder of configurations", file=sys.stderr)
+            return 1
     program = sys.argv[0] if " " in sys.argv[0] else f"python {sys.argv[0]}"
     try:
         # Files and folders, which some commands take without a name, change nothing.
@@ -147,7 +167,28 @@ def _print_help(name: str, given: Arguments) -> int:
     except (HydraException, OmegaConfBaseException) as error:
         print(error_line(error), file=sys.stderr)
         return 1
+    except yaml.MarkedYAMLError as error:
+        print(f"error: {_damaged_file(error)}", file=sys.stderr)
+        return 1
+    except UnicodeDecodeError:
+        print(f"error: {_undecodable(folders)}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        if not _is_hydras(error):
+            raise
+        print(f"error: {error}{_cure(given.overrides)}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _undecodable(folders: Iterable[Path]) -> str:
+    """Return which configuration file of the user's is no text in UTF-8."""
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
+        try:
+            path.read_text("utf-8")
+        except UnicodeDecodeError:
+            return f"{path}: is not valid UTF-8; convert it: iconv -f latin1 -t utf-8"
+    return "a configuration file is not valid UTF-8"
 
 
 @contextmanager
@@ -208,6 +249,12 @@ def _is_hydras(error: Exception) -> bool:
     """Return whether an error was raised in Hydra itself."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(hydra.__file__).parent)
+
+
+def _in_hydra(error: Exception) -> bool:
+    """Return whether an error was raised where Hydra reads configurations."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(f.filename).name == "file_config_source.py" for f in frames)
 
 
 def _cure(overrides: Sequence[str]) -> str:

@@ -239,9 +239,12 @@ def recorded_tuning(folder: Path) -> Tuning | None:
     path = folder / "config.yaml"
     tuner, seed = found.get("tuner"), found.get("seed")
     tuner = tuner if isinstance(tuner, dict) else {}
-    tune_on, size = str(tuner.get("tune_on")), tuner.get("sentences")
-    sound = tune_on in ("dev", "train") and (size is None or (type(size) is int and size > 0))
-    if not sound or type(seed) is not int or seed < 0:
+    tune_on, size = tuner.get("tune_on"), tuner.get("sentences")
+    sized = size is None or (type(size) is int and size > 0)
+    # What is there instead of a word may be huge when it is written out.
+    if not isinstance(tune_on, str) or tune_on not in ("dev", "train") or not sized:
+        tune_on = None
+    if tune_on is None or type(seed) is not int or seed < 0:
         raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
     return Tuning(_data(found, path), tune_on, size, seed)
 

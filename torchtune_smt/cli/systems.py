@@ -15,13 +15,19 @@ from omegaconf import DictConfig, ListConfig
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import warn
 from torchtune_smt.cli.run_folder import recorded_overrides
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, escaped
 from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import iterate_lines
-from torchtune_smt.runs.folder import RECORDS, WEIGHTS
+from torchtune_smt.runs.folder import METRICS, RECORDS, WEIGHTS
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
 """Options that change nothing in what comes out of a run."""
+
+# What commands read in the folder of a run.
+_READ: Final = (
+    *(WEIGHTS, METRICS, "config.yaml"),
+    *(f"{split}.translations.txt" for split in ("train", "dev", "test")),
+)
 
 Kind = Literal["run", "weights", "lists", "translations"]
 
@@ -99,6 +105,16 @@ def find_systems(
     }
     _refuse_copies([output for outputs in found.values() for output in outputs])
     return found if isinstance(given, DictConfig) else _named(found[""], group_seeds)
+
+
+def files_read(given: str | ListConfig | DictConfig) -> Iterator[Path]:
+    """Yield the files that `find_systems` may find, and those of runs that commands read."""
+    for paths in given.values() if isinstance(given, DictConfig) else [given]:
+        for path in map(Path, _paths("systems", paths)):
+            yield path
+            if path.is_dir():
+                for name in _READ:
+                    yield from _below(path, name)
 
 
 def unused_grouping(
@@ -198,7 +214,7 @@ def _outputs(path: Path, marker: str) -> Iterator[Output]:
         yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
         return
     folders = _runs_in(path, marker)
-    started = {found.parent for found in path.rglob(RECORDS)} - {o.path for o in folders}
+    started = {found.parent for found in _below(path, RECORDS)} - {o.path for o in folders}
     warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
     yield from folders
 
@@ -207,7 +223,7 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
     """Return the run in a folder, or else those in the folders below it."""
     if (path / marker).is_file():
         return [_of_folder(path, path, "run")]
-    folders = sorted((found.parent for found in path.rglob(marker)), key=_natural)
+    folders = sorted((found.parent for found in _below(path, marker)), key=_natural)
     if not folders:
         raise InputError(
             f"holds no run with {marker}; give the folder of a run or of a sweep, or a file",
@@ -216,8 +232,22 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
     return [_of_folder(folder, folder, "run") for folder in folders]
 
 
+def _below(path: Path, name: str) -> Iterator[Path]:
+    """Yield what has a name below a folder; links to folders are followed, each folder once."""
+    seen = set()
+    for where, folders, files in os.walk(path, followlinks=True):
+        place = os.path.realpath(where)
+        if place in seen:
+            folders.clear()
+            continue
+        seen.add(place)
+        if name in folders or name in files:
+            yield Path(where, name)
+
+
 def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
-    recorded = [o for o in recorded_overrides(folder) if not o.startswith("hydra.")]
+    # Shown in tables: a run's folder may come from anybody.
+    recorded = [escaped(o) for o in recorded_overrides(folder) if not o.startswith("hydra.")]
     seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]
     # The last one counts.
     last = {override_key(o): o for o in recorded}

@@ -110,13 +110,13 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     files = read_files(cfg, parts, task.read)
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
+    run = tuning.open(task, folder, resumed=cfg.resume is not None)
     if cfg.resume is None:
         # Now that nothing can be wrong with the options of this one.
         if cfg.overwrite:
             empty(folder, kept_files(cfg))
         record(folder, cfg)
     printed.open(folder / LOG, append=cfg.resume is not None)
-    run = tuning.open(task, folder, resumed=cfg.resume is not None)
     tuner, unit = run.tuner, run.tuner.unit
     fingerprint = _fingerprint(cfg)
     _, *steps = origin.text.split() if origin and origin.is_model else [""]
@@ -236,9 +236,12 @@ def main() -> int:
         task = partial(_train, settings=settings, reported=reported)
         code = hydra_main("train", sweep)(task)(more)
         if sweep.folder is not None:
-            compare_runs(sweep.folder, sweep.done, table=True, report=bool(reported), flags=own)
+            failed = compare_runs(
+                sweep.folder, sweep.done, table=True, report=bool(reported), flags=own
+            )
+            code = code or (failed if reported else 0)
         elif reported:
-            compare_runs(reported[0], reported, table=False, report=True, flags=own)
+            code = code or compare_runs(reported[0], reported, table=False, report=True, flags=own)
         return code
     except (InputError, HydraException) as error:
         raise_if_stopped()
@@ -289,7 +292,7 @@ def _finished(cfg: DictConfig, folder: Path, done: int | None = None) -> InputEr
 def _how_to_go_on(folder: Path) -> str:
     """Return what is said when the run was stopped."""
     if (folder / WEIGHTS).is_file():
-        return "the run is finished"
+        return "the run in its folder is finished"
     if (folder / CHECKPOINT).is_file():
         inside = folder.is_relative_to(Path.cwd())
         path = folder.relative_to(Path.cwd()) if inside else folder

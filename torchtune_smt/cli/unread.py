@@ -92,7 +92,7 @@ def refuse_unread(command: str, cfg: DictConfig) -> None:
     if not folders:
         return
     # What the package's own files set may have no effect: they are of any combination of parts.
-    known = option_names()
+    known = _of_package(command)
     for option, _ in leaves("", OmegaConf.to_container(cfg)):
         if option in known:
             continue
@@ -105,6 +105,17 @@ def refuse_unread(command: str, cfg: DictConfig) -> None:
                 path=path,
                 line=line,
             )
+
+
+def _of_package(command: str) -> set[str]:
+    """Return the options that the package's own files set, those that are chosen."""
+    names = set()
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        path = config_folder() / str(group) / f"{choice}.yaml"
+        if path.is_file():
+            prefix = "" if group == "experiment" else f"{group}."
+            names |= {f"{prefix}{name}" for name in read_sentences(path).options}
+    return names
 
 
 def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:

@@ -67,8 +67,6 @@ class ListStore:
         self._checksums: list[str] = []
         self._open: list[Segment] = []
         self._open_hashes: dict[int, list[UInt64]] = {}
-        if folder is not None:
-            self._forget(0)
 
     @classmethod
     def open(cls, folder: Path, *, n_dense: int, unique: Unique = "derivation") -> Self:
@@ -177,6 +175,9 @@ class ListStore:
             raise ValueError("statistics must be given for all lists, or for none")
         self._drop_open()
         if self.folder is not None:
+            if not self._segments:
+                # Those of an earlier run, now that this one has some of its own.
+                self._forget(0)
             number = self.n_iterations + 1
             path = _segment_path(self.folder, number)
             segment.save(path, number)

@@ -53,7 +53,11 @@ def read_metrics(path: Path) -> dict[str, Series]:
     """
     path = path / METRICS if path.is_dir() else path
     series: dict[str, Series] = {}
-    for number, line in enumerate(read_lines(path), start=1):
+    lines = list(read_lines(path))
+    for number, line in enumerate(lines, start=1):
+        if number == len(lines) > 1 and not line.endswith("}"):
+            # It is being written, or the disk was full.
+            break
         try:
             entry = {name: float(value) for name, value in json.loads(line).items()}
             step = int(entry.pop("step"))

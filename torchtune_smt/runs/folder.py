@@ -30,6 +30,12 @@ _OTHERS: Final = (
     *("moses.ini", "moses.sparse.txt"),
 )
 
+# What a run has written, or removed, before that.
+_FIRST: Final = (
+    *(LOG, METRICS, NAMES, "tensorboard"),
+    *(f"{LISTS}/iteration-*", f"{LISTS}/*/iteration-*"),
+)
+
 
 @contextmanager
 def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
@@ -94,7 +100,7 @@ def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydr
     """
     if any((folder / one).exists() for one in (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")):
         return
-    for pattern in _OTHERS:
+    for pattern in (*_OTHERS, *_FIRST):
         for path in sorted(folder.glob(pattern)):
             if not any(path.samefile(one) for one in kept):
                 raise InputError(

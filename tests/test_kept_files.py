@@ -1,0 +1,190 @@
+"""What commands must leave as it is: earlier runs, the user's files, and what they read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Run, run_command, train
+
+from torchtune_smt.cli.systems import find_systems
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        # Hydra records what was typed before anything can be looked at.
+        if path.is_file() and ".hydra" not in path.parts
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["parallel=itermix", "parallel.shards=50"],
+        ["parallel=itermix", "parallel.labels=nothere.txt", "parallel.shards=null"],
+        ["tuner=mira", "tuner.sparse=scale", "tuner.epochs=null"],
+    ],
+    ids=lambda options: options[-1],
+)
+def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[str]) -> None:
+    place = run.place
+    small = [*MODEL, "tuner.sentences=10", "features=dense", "data.test=null", "threads=1"]
+    if not (place / "kept").exists():
+        lists = ["tuner=mira", "tuner.iterations=1", "tuner.keep_lists=true", "decoder.k=5"]
+        run_command("train", *small, *lists, "hydra.run.dir=kept", folder=place).check()
+    before = contents(place / "kept")
+    assert any(name.startswith("lists/") for name in before)
+    options = [option for option in options if option != "tuner.epochs=null"]
+    again = [*small, *options, "hydra.run.dir=kept", "overwrite=true"]
+    outcome = run_command("train", *again, folder=place)
+    assert outcome.code == 1 and outcome.err.startswith("error: ")
+    assert contents(place / "kept") == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train.log",
+        "metrics.jsonl",
+        "checkpoint.names",
+        "tensorboard/mine",
+        "lists/iteration-1",
+        "lists/mine/iteration-7",
+    ],
+)
+def test_files_of_the_users_are_not_written_over(run: Run, name: str) -> None:
+    folder = run.place / "own" / name.replace("/", "_")
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("mine\n")
+    options = [*MODEL, *SMALL, f"hydra.run.dir={folder}", "data.test=null"]
+    for more in ([], ["overwrite=true"]):
+        outcome = run_command("train", *options, *more, folder=run.place)
+        assert outcome.code == 1
+        assert "is of no run, and one in this folder would write over it" in outcome.err
+        assert contents(folder) == {name: b"mine\n"}
+
+
+@pytest.fixture(scope="module")
+def two(run: Run) -> Path:
+    """A folder with two runs, and files beside them."""
+    folder = run.place / "two"
+    for name in ("a", "b"):
+        shutil.copytree(run.folder, folder / name)
+    shutil.copy(run.folder / "test.translations.txt", folder / "a.txt")
+    lines = (run.folder / "test.translations.txt").read_text("utf-8").splitlines()
+    (folder / "ref.txt").write_text("".join(f"{line}\n" for line in reversed(lines)), "utf-8")
+    (folder / "lists").write_text("0 ||| a b ||| x=1 ||| 0\n0 ||| b a ||| y=1 ||| 0\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (["analyse", "reordering", "a.txt", "a/test.translations.txt"], "a.txt"),
+        (["analyse", "reordering", "a.txt", "b", "references=[ref.txt]"], "ref.txt"),
+        (["analyse", "reordering", "a", "b"], "b/test.translations.txt"),
+        (["analyse", "adaptation", "a", "b"], "b/weights.txt.gz"),
+        (["analyse", "progress", "a", "b"], "a/metrics.jsonl"),
+        (["compare", "a", "b"], "a/test.translations.txt"),
+        (["compare", "a", "b"], "b/weights.txt.gz"),
+        (["compare", "a", "a.txt"], "a.txt"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_what_is_read_is_not_written(two: Path, arguments: list[str], file: str) -> None:
+    before = contents(two)
+    outcome = run_command(*arguments, f"output={file}", folder=two)
+    assert outcome.code == 1
+    assert f"error: {file}: output is a file that is read" in outcome.err
+    assert contents(two) == before
+
+
+def test_a_table_may_lie_in_a_run_s_folder(two: Path) -> None:
+    run_command("compare", "a", "b", "output=a/table.md", folder=two).check()
+    assert (two / "a" / "table.md").read_text("utf-8").startswith("| system ")
+
+
+def test_runs_behind_links_are_found_once(two: Path) -> None:
+    links = two / "links"
+    links.mkdir()
+    for name in ("a", "b"):
+        (links / name).symlink_to(two / name)
+    # Into itself.
+    (links / "loop").symlink_to(links)
+    found = find_systems(str(links), group_seeds=True)
+    assert [output.path for outputs in found.values() for output in outputs] == [
+        links / "a",
+        links / "b",
+    ]
+
+
+def test_a_report_that_fails_makes_a_sweep_fail(place: Path, run: Run) -> None:
+    folder = place / "sweep_reported"
+    (folder / "report.html").mkdir(parents=True)
+    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "seed=1,2", "report=true"]
+    arguments = ["-m", *options, f"hydra.sweep.dir={folder.name}"]
+    outcome = run_command("train", *arguments, folder=place)
+    assert outcome.code == 1
+    assert f"error: there is no report of {folder.name}: " in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate", "weights=first/weights.txt.gz", "input=in.txt", "n_best=1,2", "output=m"],
+        ["compare", "first", "baseline=a,b"],
+        ["build_model", "model.order=2,3"],
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("many", ["-m", "hydra.mode=MULTIRUN"])
+def test_commands_without_sweeps(tmp_path: Path, command: list[str], many: str) -> None:
+    name, *arguments = command
+    outcome = run_command(name, many, *arguments, folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err == f"error: {name} has no sweeps; leave -m out\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_last_line_that_is_cut_is_left_out(two: Path) -> None:
+    path = two / "a" / "metrics.jsonl"
+    whole = run_command("analyse", "progress", "a", folder=two).check().out
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines) + lines[-1][: len(lines[-1]) // 2], "utf-8")
+    assert run_command("analyse", "progress", "a", folder=two).check().out == whole
+    path.write_text("".join([lines[0][:5] + "\n", *lines]), "utf-8")
+    outcome = run_command("analyse", "progress", "a", folder=two)
+    assert outcome.code == 1 and "metrics.jsonl:1: is no line of a metrics file" in outcome.err
+    path.write_text("".join(lines), "utf-8")
+
+
+def test_what_a_stranger_recorded_is_shown_as_text(two: Path) -> None:
+    folder = two / "strange"
+    shutil.copytree(two / "a", folder)
+    overrides = folder / ".hydra" / "overrides.yaml"
+    overrides.write_text('- "seed=1"\n- "features=\\e[31mred\\nline"\n', "utf-8")
+    outcome = run_command("compare", "strange", "b", folder=two)
+    assert "\x1b" not in outcome.out + outcome.err
+    assert "| features=\\x1b[31mred\\nline | " in outcome.out
+
+
+def test_a_configuration_that_grows_without_end(two: Path) -> None:
+    folder = two / "bomb"
+    shutil.copytree(two / "a", folder)
+    text = ["x0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n"]
+    text += [f"x{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)]
+    (folder / "config.yaml").write_text("".join(text) + "tuner: {tune_on: *a11}\nseed: 1\n")
+    outcome = run_command("analyse", "spellings", "bomb", "words=[hotel]", folder=two)
+    assert outcome.code == 1
+    assert "does not say what was tuned on; the run folder is damaged" in outcome.err
+
+
+def test_a_finished_run_is_still_overwritten(place: Path, run: Run) -> None:
+    options = ["features=dense", "data.test=null", "tuner.epochs=1"]
+    train(place, "twice", *options)
+    (place / "twice" / "weights.txt.gz").write_bytes(b"")
+    train(place, "twice", *options, "overwrite=true")
+    assert (place / "twice" / "weights.txt.gz").read_bytes()
