@@ -179,3 +179,34 @@ def test_a_closed_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert main(["train"]) == 1
     message = "torchtune-smt train: nobody reads the output any more (broken pipe)\n"
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"tuner: {\n", "is no YAML"),
+        ("# \u00fc\ntuner: {}\n".encode("latin-1"), "is not valid UTF-8; convert it: iconv"),
+    ],
+    ids=["yaml", "utf-8"],
+)
+@pytest.mark.parametrize("more", [["--help"], []], ids=["help", "run"])
+def test_a_damaged_file_of_ones_own(
+    tmp_path: Path, text: bytes, message: str, more: list[str]
+) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    path = tmp_path / "mine" / "experiment" / "bad.yaml"
+    path.write_bytes(text)
+    arguments = [*more, "--config-dir=mine", "experiment=bad"]
+    outcome = run_command("train", *arguments, folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert "bad.yaml" in outcome.err and message in outcome.err
+
+
+def test_help_that_cannot_be_given(tmp_path: Path) -> None:
+    outcome = run_command("train", "--config-dir=nothere", "--help", folder=tmp_path)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "error: nothere: no such folder of configurations\n"
+    outcome = run_command("train", "--help", "loss=null", folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import MODEL, SMALL, Run, run_command
 
+from torchtune_smt.core.resources import config_folder
+
 PRO = "tuner=pro "
 GROUPING = "tuner=grouping "
 OF_TRAIN = {
@@ -208,3 +210,37 @@ def test_what_the_users_files_add_and_others_name(run: Run) -> None:
     given = [*MODEL, *SMALL, "data.test=null", "tuner.sentences=5", "experiment=mine"]
     given += ["--config-dir=settings_named", "hydra.run.dir=named"]
     run_command("train", *given, folder=run.place).check()
+
+
+def test_what_only_other_choices_have(tmp_path: Path) -> None:
+    path = tmp_path / "settings" / "experiment" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("# @package _global_\ntuner:\n  iterations: 3\n")
+    arguments = ["experiment=mine", "--config-dir=settings", "hydra.run.dir=bad"]
+    outcome = run_command("train", *arguments, folder=tmp_path)
+    assert outcome.code == 1
+    start = f"error: {path}:3: tuner (OnlineTuner) has no option iterations, and tuner.iterations "
+    assert outcome.err.startswith(start)
+    assert not (tmp_path / "bad").exists()
+
+
+CHOICES = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(config_folder().glob("*/*.yaml"))
+    if path.parent.name != "experiment"
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_what_the_package_sets_is_read_of_a_users_copy(tmp_path: Path, choice: str) -> None:
+    """A file of the user's that is one of the package's under another name is taken."""
+    group, name = choice.split("=")
+    (tmp_path / "settings" / group).mkdir(parents=True)
+    text = (config_folder() / group / f"{name}.yaml").read_text("utf-8")
+    (tmp_path / "settings" / group / "mine.yaml").write_text(text, "utf-8")
+    # What is looked at next is out of range.
+    arguments = [f"{group}=mine", "--config-dir=settings", "hydra.run.dir=bad", "seed=-1"]
+    arguments += ["data.name=x", "data.source_language=a", "data.target_language=b"]
+    outcome = run_command("train", *arguments, folder=tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: seed ")

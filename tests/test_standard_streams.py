@@ -1,0 +1,105 @@
+"""Standard streams that are closed, full, or of another encoding; arguments of any size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Run, run_command
+
+LONG = "x" * 300
+
+
+def command(
+    repository: Path, folder: Path, text: str, given: bytes = b"", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of a shell in which `$PYTHON SCRIPT` is a command of the repository."""
+    return subprocess.run(
+        ["/bin/sh", "-c", text],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHON": sys.executable,
+            "SCRIPTS": str(repository / "scripts"),
+            "TRAIN": f"{sys.executable} {repository / 'train.py'}",
+            **environment,
+        },
+        input=given,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["$PYTHON $SCRIPTS/get_data.py >/dev/full", "$TRAIN --help >/dev/full"],
+    ids=["get_data", "help"],
+)
+def test_a_full_standard_output(repository: Path, tmp_path: Path, line: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    found = command(repository, tmp_path, line)
+    assert found.returncode == 1
+    assert found.stderr == b"error: the standard output: No space left on device\n"
+
+
+def test_streams_that_are_closed(repository: Path, run: Run) -> None:
+    # The weights are those of the run, whether anybody reads or not.
+    options = " ".join([*MODEL, *SMALL, "data.test=null", "threads=1", "tuner.epochs=1"])
+    found = command(repository, run.place, f"$TRAIN {options} hydra.run.dir=closed >&-")
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert "epoch 1: dev BLEU" in (run.place / "closed" / "train.log").read_text("utf-8")
+    line = f"$PYTHON $SCRIPTS/translate.py weights={run.weights} input=- <&-"
+    found = command(repository, run.place, line)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
+
+
+def test_text_is_utf_8_in_any_locale(repository: Path, run: Run) -> None:
+    line = f"$PYTHON $SCRIPTS/translate.py weights={run.weights} input=-"
+    given = "xgrün 日 .\n".encode()
+    found = command(repository, run.place, line, given, PYTHONIOENCODING="latin-1")
+    assert found.returncode == 0
+    assert {"xgrün", "日"} <= set(found.stdout.decode("utf-8").split())
+
+
+@pytest.mark.parametrize("reader", ["head -3", "true"])
+def test_a_sweep_that_nobody_reads_ends(repository: Path, run: Run, reader: str) -> None:
+    name = f"unread_{reader.partition(' ')[0]}"
+    options = " ".join([*MODEL, *SMALL, "data.test=null", "threads=1", "tuner.epochs=1"])
+    line = f"$TRAIN -m {options} seed=1,2,3 hydra.sweep.dir={name} 2>errors | {reader}"
+    command(repository, run.place, line)
+    said = (run.place / "errors").read_text("utf-8")
+    assert "nobody reads the output any more" in said
+    assert "hydra.run.dir" not in said and "Traceback" not in said
+    # It does not go on with the others.
+    assert not list((run.place / name).glob("*/weights.txt.gz"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate.py", "first", f"references=[{LONG}]"],
+        ["analyse.py", "spellings", "first", f"words=[{','.join(['hotel'] * 101)}]"],
+        ["compare.py", "first", f"output={LONG}"],
+        ["plot.py", LONG],
+        ["translate.py", f"weights={LONG}", "input=a"],
+        ["../train.py", f"resume={LONG}"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_arguments_longer_than_names_of_files(
+    repository: Path, run: Run, arguments: list[str]
+) -> None:
+    line = f"$PYTHON $SCRIPTS/{' '.join(arguments)}"
+    found = command(repository, run.place, line)
+    assert found.returncode == 1
+    assert found.stderr.startswith(b"error: ") and found.stderr.count(b"\n") == 1
+
+
+def test_words_longer_than_names_of_files(run: Run) -> None:
+    words = ",".join(f"word{number}" for number in range(101))
+    run_command("analyse", "spellings", "first", f"words=[{words}]", folder=run.place).check()
