@@ -128,6 +128,7 @@ def test_tables(sweep: Path) -> None:
     assert r"$\pm$" in tex
     assert r"s\_sel" in tex
     assert tex.count(r"\\") == 3
+    assert f"% median run of loss=hinge: {sweep / by_score[1][1]}\n" in tex
     assert {line.count("&") for line in tex.splitlines() if line.endswith(r"\\")} == {12}
 
 

@@ -54,6 +54,16 @@ def test_references_in_the_lists_are_found() -> None:
     assert found.score == pytest.approx(100)
 
 
+@pytest.mark.parametrize("row", [[""], ["", ""], ["", "W1 W2"]])
+def test_references_that_are_empty(row: list[str]) -> None:
+    lists, references = make_lists(4, 5, 3)
+    references = [[*other, *other][: len(row)] for other in references]
+    references[2] = row
+    found = oracle_bleu(lists, references)
+    chosen = [entries[h] for entries, h in zip(lists, found.chosen.tolist(), strict=True)]
+    assert found.score == pytest.approx(corpus_bleu(chosen, references).score)
+
+
 def test_text_is_prepared_as_for_the_score() -> None:
     lists, references = make_lists(2, 10, 3)
     lower = [[line.lower() for line in entries] for entries in lists]

@@ -56,6 +56,15 @@ def test_counts(first: dict[str, float], second: dict[str, float]) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("count", range(3, 12))
+def test_weights_of_a_group_have_no_correlation(count: int) -> None:
+    equal = {f"r:{i}": 0.1 for i in range(count)}
+    others = {name: float(i) for i, name in enumerate(equal)}
+    for first, second in ((equal, others), (others, equal), (equal, equal)):
+        sets = [FeatureSet("a", first, (), True), FeatureSet("b", second, (), True)]
+        assert all(one.correlation is None for one in overlap(*sets))
+
+
 def test_sets_that_are_no_weights() -> None:
     sets = [FeatureSet("a", {"r:a": 2.0}, ()), FeatureSet("b", {"r:a": 1.0}, (), True)]
     assert [tuple(one) for one in overlap(*sets)] == [

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from commands import MODEL, Run, run_command
 
+from torchtune_smt.cli.report import _groups
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.decoders.derivation import Derivation
@@ -236,3 +238,17 @@ def open_in_browser(path: Path, folder: Path) -> tuple[list[str], set[str]]:
         and not event.get("url", "").startswith(("data:", "file:"))
     }
     return [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_groups_with_factors(tmp_path: Path, factor: bool) -> None:
+    path = tmp_path / "groups.tsv"
+    middle = "\t0.5" if factor else ""
+    head = f"group\tweight\tsize{chr(9) + 'factor' if factor else ''}\tfeature\n"
+    rows = [f"7\t-0.5\t2{middle}\ta\tb\n", f"7\t-0.5\t2{middle}\tc\n"]
+    path.write_text(head + "".join(rows))
+    (found,) = _groups(path)
+    assert found == GroupRow("7", "-0.5", "2", ["a\tb", "c"])
+    path.write_text(head + "7\t-0.5\n")
+    with pytest.raises(InputError, match="is no file of groups"):
+        _groups(path)

@@ -17,6 +17,7 @@ from scipy import stats
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation import Evaluation
+from torchtune_smt.evaluation.comparison import said_p
 from torchtune_smt.evaluation.significance import (
     bootstrap_scores,
     bootstrap_test,
@@ -479,3 +480,10 @@ def test_a_planted_difference_is_found(
     pair = lambda g: population.sentences(SENTENCES, g)[:, [0, 4]]  # noqa: E731
     p = simulation.p_values(own, pair, 200, SAMPLES)
     assert simulation.rejections(p, 0.05) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("p", "said"), [(1.0, "1.0000"), (0.04996, "0.0500"), (1e-4, "0.0001"), (1.9e-5, "2e-05")]
+)
+def test_no_p_is_said_to_be_0(p: float, said: str) -> None:
+    assert said_p(p) == said

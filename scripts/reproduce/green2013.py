@@ -36,7 +36,7 @@ from command_line import (
 )
 from domains import chosen, dataset_of, read_set, write_set
 from measured import measured
-from published import merged_with_p
+from published import merged_with_p, void
 from runs import LOG, REPOSITORY, Run, complete, said_path
 from tables import Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
@@ -332,6 +332,12 @@ def compare_rows(corpus: Corpus, name: str, options: Options) -> None:
             continue
         scores = [baseline.devtest, baseline.test]
         if result.compared == scores:
+            continue
+        files = [at / one for at in (beside, folder) for one in (DEVTEST, TEST)]
+        if not all(file.is_file() for file in files):
+            if result.p_test is not None:
+                void(result)
+                result.save(folder)
             continue
         result.p_devtest = corpus.p_value("devtest", beside / DEVTEST, folder / DEVTEST)
         result.p_test = corpus.p_value("test", beside / TEST, folder / TEST)
@@ -643,7 +649,13 @@ def do_all(given: argparse.Namespace) -> list[str]:
     if "moses" in given.tables:
         failed += green2013_moses.do_runs(moses_keys, seeds, moses)
         if publish is not None:
-            green2013_moses.write(green2013_moses.results(moses), publish, moses)
+            found = green2013_moses.results(moses)
+            if lost := green2013_moses.lost(found, publish):
+                print(
+                    f"{publish / 'table.md'} stays, as these rows are not here: {'; '.join(lost)}"
+                )
+            else:
+                green2013_moses.write(found, publish, moses)
     return failed
 
 

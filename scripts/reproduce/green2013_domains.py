@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import domains
 import green2013
 import numpy as np
-from command_line import add_corpora, chosen_corpora, ended, said, stand_ins
+from command_line import add_corpora, check_seeds, chosen_corpora, ended, said, stand_ins
 from domains import chosen, dataset_of, read_set, read_split, write_set
 from runs import LOG, REPOSITORY, Run, complete
 from tuned import SIGNIFICANCE, Corpus
@@ -214,6 +214,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="SEED")
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "green2013")
     given = parser.parse_args()
+    check_seeds(parser, given.seeds)
     options = green2013.Options(
         folder=given.folder.resolve(),
         command=" ".join(

@@ -16,7 +16,7 @@ from typing import Final
 
 import forecast
 from runs import LOG, REPOSITORY, WEIGHTS, Run, classes, complete, read_log
-from tables import Stored
+from tables import Stored, said_p
 from tuned import SIGNIFICANCE
 
 from torchtune_smt.core.textio import atomic_writer, read_lines
@@ -297,7 +297,7 @@ def against_moses(found: Mapping[str, Sequence[Result]], options: Options) -> li
         systems = {"moses": [read_lines(its)], "ours": ours}
         (c,) = Evaluation(systems, references(options)).compare(test=SIGNIFICANCE)
         cells = [ROWS[key].method, ROWS[key].moses, f"{c.baseline_score:.2f}", f"{c.score:.2f}"]
-        lines.append(f"| {' | '.join([*cells, str(len(done)), f'{c.p_value:.3f}'])} |")
+        lines.append(f"| {' | '.join([*cells, str(len(done)), said_p(c.p_value)])} |")
     if not lines:
         return []
     head = "| tuner | Moses | its weights | these | seeds | p |"
@@ -317,7 +317,7 @@ def markdown(found: Mapping[str, Sequence[Result]], options: Options) -> str:
     for key, done in found.items():
         row = ROWS[key]
         for r in done:
-            p = "baseline" if key == BASELINE else "" if r.p is None else f"{r.p:.3f}"
+            p = "baseline" if key == BASELINE else "" if r.p is None else said_p(r.p)
             cells = [row.method, row.features, str(r.seed), f"{r.active:,}", f"{r.dev:.2f}"]
             cells += [f"{r.test:.2f}", p, f"{r.best} of {r.iterations}", f"{r.cpu_minutes:.1f}"]
             lines.append(f"| {' | '.join([*cells, row.moses])} |")
@@ -343,6 +343,17 @@ def write(found: Mapping[str, Sequence[Result]], folder: Path, options: Options)
             for result in done:
                 values = asdict(result)
                 writer.writerow(["" if values[c] is None else values[c] for c in columns])
+
+
+def lost(found: Mapping[str, Sequence[Result]], folder: Path) -> list[str]:
+    """Return the rows of a published table that would be gone if it were written anew."""
+    path = folder / "table.csv"
+    if not path.is_file():
+        return []
+    here = {(result.row, str(result.seed)) for done in found.values() for result in done}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [(line["row"], line["seed"]) for line in csv.DictReader(file)]
+    return [f"{row}, seed {seed}" for row, seed in rows if (row, seed) not in here]
 
 
 def forecasts(

@@ -362,6 +362,10 @@ def _follow(
             if code is None:
                 process.terminate()
                 process.wait()
+                if current is not None:
+                    # With that of its workers, which is known when they have ended.
+                    total = max(used, _children_seconds() - before)
+                    records[current.folder].add(time.monotonic() - last, total - used)
     for run in runs:
         if run.finished and not records[run.folder].parts:
             # It took less than a tick.

@@ -295,7 +295,7 @@ def over_seeds(groups: Sequence[Group], baseline: str) -> list[str]:
                 continue
             theirs = [getattr(result, one) for result in group.baseline]
             p = runs_test(np.array(theirs), np.array(own), SAMPLES, SEED).value
-            cells.append(f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}")
+            cells.append(bold_p(p))
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
 
@@ -317,7 +317,22 @@ def p_cell(p: float | None, result: Result, baseline: str) -> str:
     """Return a p-value as a cell of a table: bold where it is significant."""
     if p is None:
         return "baseline" if result.row == baseline else result.significance
-    return f"**{p:.3f}**" if p < SIGNIFICANT else f"{p:.3f}"
+    return bold_p(p)
+
+
+def bold_p(p: float) -> str:
+    """Return a p-value as `said_p` does, bold where it is significant."""
+    return f"**{said_p(p)}**" if p < SIGNIFICANT else said_p(p)
+
+
+def said_p(p: float) -> str:
+    """Return a p-value in three digits, more where it would look like 0, or like `SIGNIFICANT`."""
+    said = f"{p:.3f}"
+    if float(said) == 0.0 and p > 0.0:
+        said = "< 0.001"
+    elif (float(said) < SIGNIFICANT) != (p < SIGNIFICANT):
+        said = f"{p:.5f}"
+    return said
 
 
 def _points(results: Sequence[Result]) -> list[str]:

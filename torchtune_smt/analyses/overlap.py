@@ -119,6 +119,7 @@ def _of(template: str, members: Collection[str], first: FeatureSet, second: Feat
     # The product of tiny weights may be 0.
     same = int((np.sign(pairs[:, 0]) == np.sign(pairs[:, 1])).sum())
     # Two points always lie on a line.
-    varies = len(both) > 2 and pairs.std(axis=0).all()
+    # A standard deviation of equal weights, such as those of a group, may be more than 0.
+    varies = len(both) > 2 and (pairs != pairs[0]).any(axis=0).all()
     correlation = float(np.corrcoef(pairs.T)[0, 1]) if varies else None
     return Overlap(template, mine, yours, len(both), same, correlation)

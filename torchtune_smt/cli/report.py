@@ -252,18 +252,22 @@ def _example(
     comparable: bool,
 ) -> Example:
     """Return a sentence with the translations of one system or two."""
+    # The decoder of the run must write what was scored: settings may have been lost.
+    same = {
+        name: decoded[name]
+        for name in names
+        if name in decoded and split_words(decoded[name].texts[i]) == split_words(lines[name][i])
+    }
     sides = []
     for name in names:
-        mine = decoded.get(name)
-        # The decoder of the run must write what was scored: settings may have been lost.
-        is_mine = mine is not None and split_words(mine.texts[i]) == split_words(lines[name][i])
+        mine = same.get(name)
         decided: list[Contribution] = []
         margin = None
-        other = decoded.get(next((n for n in names if n != name), ""))
-        if mine is not None and other is not None and is_mine and comparable:
+        other = same.get(next((n for n in names if n != name), ""))
+        if mine is not None and other is not None and comparable:
             decided = _contributions(mine, other, i) if mine.texts[i] != other.texts[i] else []
             margin = sum(one.value for one in decided)
-        derivation = mine.derivations.get(i) if mine is not None and is_mine else None
+        derivation = mine.derivations.get(i) if mine is not None else None
         gain = float(scores.gains(name)[i])
         sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
     source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
@@ -321,13 +325,15 @@ def _groups(path: Path) -> list[GroupRow]:
     if not path.is_file():
         return []
     lines = iterate_lines(path)
-    next(lines, None)
+    # With tuner.scaling or tuner.merge_identical there is one more, of factors.
+    columns = next(lines, "").split("\t")
+    last = len(columns) - 1
     found: list[GroupRow] = []
-    for _, rows in groupby((line.split("\t") for line in lines), key=lambda row: row[0]):
+    for _, rows in groupby((line.split("\t", last) for line in lines), key=lambda row: row[0]):
         members = list(rows)
-        if any(len(row) != 4 for row in members):
+        if columns[-1] != "feature" or any(len(row) != len(columns) for row in members):
             raise InputError("is no file of groups", path=path)
         if len(members) > 1 and len(found) < FEATURES:
-            number, weight, size, _ = members[0]
-            found.append(GroupRow(number, weight, size, [row[3] for row in members[:FEATURES]]))
+            number, weight, size = members[0][:3]
+            found.append(GroupRow(number, weight, size, [row[-1] for row in members[:FEATURES]]))
     return found

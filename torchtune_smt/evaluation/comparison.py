@@ -26,6 +26,12 @@ _TRIALS: Final = {"bootstrap": "samples", "randomization": "trials"}
 _INTERVAL: Final = (2.5, 97.5)
 
 
+def said_p(p: float) -> str:
+    """Return a p-value with four digits behind the point, or with what it takes not to be 0."""
+    said = f"{p:.4f}"
+    return said if float(said) else f"{p:.1g}"
+
+
 @dataclass(frozen=True)
 class SystemScore:
     """The score of a system by one metric.
@@ -97,11 +103,12 @@ class Comparison:
     def __str__(self) -> str:
         text = (
             f"{self.system} against {self.baseline}: {self.metric} {self.score:.2f} against "
-            f"{self.baseline_score:.2f}, p = {self.p_value:.4f} ({self.test})"
+            f"{self.baseline_score:.2f}, p = {said_p(self.p_value)} ({self.test})"
         )
         if self.p_runs is not None:
             text += (
-                f"; over runs p = {self.p_runs.value:.4f} ({_describe('divisions', self.p_runs)})"
+                f"; over runs p = {said_p(self.p_runs.value)} "
+                f"({_describe('divisions', self.p_runs)})"
             )
         return text
 

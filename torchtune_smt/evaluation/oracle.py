@@ -11,6 +11,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
+from torchtune_smt.kbest.sentences import ELSEWHERE
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.metrics.corpus import bleu_scores, bleu_words
 from torchtune_smt.metrics.variants import BleuPlusOne
@@ -60,7 +61,9 @@ def oracle_bleu(
     prepared, words = bleu_words(tokenize, lowercase), Vocabulary()
     hypotheses = [[" ".join(prepared(line)) for line in entries] for entries in lists]
     given = KBestLists.of_strings(hypotheses, words=words)
-    bound = BleuReferences([[prepared(line) for line in row] for row in references], words)
+    rows_of_words = [[prepared(line) for line in row] for row in references]
+    # sacrebleu takes references that are empty, and so does the score that this stands beside.
+    bound = BleuReferences([row if any(row) else ELSEWHERE for row in rows_of_words], words)
     counts = np.concatenate([bound.statistics(kbest) for kbest in given])
     gains = BleuPlusOne().score(counts)
     # As `bleu_scores` takes them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from torchtune_smt.evaluation.comparison import Comparison, SystemScore
+from torchtune_smt.evaluation.comparison import Comparison, SystemScore, said_p
 from torchtune_smt.evaluation.table import Cell, Table
 
 
@@ -69,7 +69,9 @@ def markdown(results: Results) -> str:
 
 def latex(results: Results) -> str:
     """Return a ``tabular`` a metric, with rules of the package booktabs."""
-    return "\n".join(metric_table(results, m).latex() for m in range(results.metrics))
+    blocks = [metric_table(results, m).latex() for m in range(results.metrics)]
+    medians = [f"% median run of {name}: {run}\n" for name, run in results.median.items()]
+    return "\n".join([*blocks, *(["".join(medians)] if medians else [])])
 
 
 CSV_COLUMNS: Final = (
@@ -141,10 +143,10 @@ def metric_table(results: Results, metric: int) -> Table:
             row[1:1] = [str(number)]
             row += [f"{found.s_sel:.2f}", spread]
         if tested:
-            row += ["" if comparison is None else f"{comparison.p_value:.4f}"]
+            row += ["" if comparison is None else said_p(comparison.p_value)]
             if several:
                 over = None if comparison is None else comparison.p_runs
-                row += ["" if over is None else f"{over.value:.4f}"]
+                row += ["" if over is None else said_p(over.value)]
         if first.precisions:
             row += [f"{found.score.brevity_penalty:.3f}"]
             row += [f"{precision:.1f}" for precision in found.score.precisions]
