@@ -14,6 +14,7 @@ import pytest
 from toy_workers import OpenToy
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.parallel import local
 from torchtune_smt.parallel.engine import InProcess
 from torchtune_smt.parallel.local import LocalEngine
 
@@ -108,6 +109,35 @@ def test_a_worker_that_hangs_is_replaced(folder: Path, capsys: pytest.CaptureFix
     engine.close()
 
 
+@pytest.mark.parametrize("task", [(0, "", b"x" * (4 << 20)), (0, "long")])
+def test_a_worker_that_stops_within_a_message_is_replaced(
+    folder: Path,
+    task: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a long message a pipe takes a part, and the rest when somebody reads."""
+    engine = LocalEngine(workers=1, deadline=3)
+    engine.serve(OpenToy(folder))
+    ((_, pid),) = engine.map(5, [(1, "")])
+    receive = local._Process.receive
+
+    def stopped(process: local._Process) -> bytes:
+        if process.process.pid == pid:
+            # What is on its way by then is not all.
+            time.sleep(0.3)
+            os.kill(pid, signal.SIGSTOP)
+        return receive(process)
+
+    if task[1] == "long":
+        monkeypatch.setattr(local._Process, "receive", stopped)
+    else:
+        os.kill(pid, signal.SIGSTOP)
+    assert [value for value, *_ in engine.map(5, [task])] == [0]
+    assert "a worker took more than 3 s (engine.deadline)" in capsys.readouterr().err
+    engine.close()
+
+
 def test_an_opening_that_hangs(folder: Path) -> None:
     engine = LocalEngine(workers=1, deadline=2, attempts=2)
     engine.serve(OpenToy(folder, seconds=1000))
@@ -130,6 +160,14 @@ def test_errors_come_here(engine: LocalEngine) -> None:
         list(engine.map(1, [(0, "bad")]))
     with pytest.raises(RuntimeError, match="KeyError: 'a bug'"):
         list(engine.map(1, [(0, "bug")]))
+    # It is none of the pipe to the driver.
+    with pytest.raises(RuntimeError, match="EOFError: no more"):
+        list(engine.map(1, [(0, "end")]))
+
+
+def test_the_exit_code_is_the_workers_own(engine: LocalEngine) -> None:
+    with pytest.raises(InputError, match=r"died \(exit code 7\)"):
+        list(engine.map(1, [(0, "exit")]))
 
 
 def test_nobody_computes_what_nobody_asks_for(engine: LocalEngine, tmp_path: Path) -> None:

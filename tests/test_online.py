@@ -507,3 +507,22 @@ def test_no_pair_in_the_first_epoch() -> None:
     rounds = Rounds(tuner, lambda: 0.0, rounds=1)
     rounds.progress = Progress(done=1, sentences=3)
     assert rounds.run().round == 2
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_no_pair_in_a_first_epoch_that_is_taken_up_again(learns: bool) -> None:
+    lists = random_lists(3)
+    bad = [[(w, f, 0.5) for w, f, _ in row] for row in lists]
+    some = [*lists[:3], *bad[3:]] if learns else bad
+    first, _ = make_tuner(some, batch_size=3, shuffle=False)
+    next(iter(first.round(1)))
+    tuner, _ = make_tuner(some, batch_size=3, shuffle=False)
+    tuner.weights.take(first.weights.features)
+    tuner.load_state_dict(first.state_dict())
+    rounds = Rounds(tuner, lambda: 0.0, rounds=1)
+    rounds.progress = Progress(done=1, sentences=3)
+    if learns:
+        assert rounds.run().round == 2
+    else:
+        with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
+            rounds.run()

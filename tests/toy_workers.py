@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ class OpenToy:
                 return False
             return True
 
-        def work(common: int, task: tuple[int, str]) -> tuple[int, int]:
-            number, what = task
+        def work(common: int, task: tuple[Any, ...]) -> tuple[Any, ...]:
+            number, what, *_ = task
             if what == "kill" or (what == "kill once" and once(f"killed{number}")):
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "fork and die once" and once(f"forked{number}"):
@@ -60,6 +61,12 @@ class OpenToy:
                 raise InputError("is bad; make it good", path="file", line=3)
             if what == "bug":
                 raise KeyError("a bug")
+            if what == "end":
+                raise EOFError("no more")
+            if what == "exit":
+                sys.exit(7)
+            if what == "long":
+                return common * number, os.getpid(), bytes(8 << 20)
             return common * number, os.getpid()
 
         return work

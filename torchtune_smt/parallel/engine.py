@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import traceback
@@ -150,7 +151,12 @@ def check_numbers(workers: int | None, deadline: float | None, attempts: int) ->
 
 
 def error_to_send(error: Exception) -> Exception:
-    """Return an error as the driver is to raise it: a bug with the trace of its worker."""
-    if isinstance(error, InputError | DivergenceError | MemoryError):
-        return error
+    """Return an error as the driver is to raise it: a bug with the trace of its worker.
+
+    So is what cannot be sent, as an error of a user's own class with arguments of its own.
+    """
+    if isinstance(error, InputError | DivergenceError | MemoryError | BrokenPipeError):
+        with contextlib.suppress(Exception):
+            pickle.loads(pickle.dumps(error))
+            return error
     return RuntimeError(traceback.format_exc())

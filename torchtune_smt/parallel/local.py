@@ -100,7 +100,7 @@ class LocalEngine(Engine):
                 process.give(task, run, self._common)
         opening = sum(not p.ready for p in self._processes)
         for _ in range(min(self.workers - len(self._processes), len(run.queue) - opening)):
-            self._processes.append(_Process())
+            self._processes.append(_Process(self.deadline))
 
     def _wait(self, run: Tasks) -> None:
         """Wait until a worker has something to say, or has died, or for too long."""
@@ -113,9 +113,9 @@ class LocalEngine(Engine):
         for process in active:
             if process.pipe in ready:
                 try:
-                    number, error, answer = pickle.loads(process.pipe.recv_bytes())
+                    number, error, answer = pickle.loads(process.receive())
                 except (EOFError, OSError):
-                    self._replace(process, run, "died")
+                    self._replace(process, run, self._late() if process.late else "died")
                     continue
                 if error is not None:
                     raise error
@@ -130,10 +130,16 @@ class LocalEngine(Engine):
             elif not process.process.is_alive():
                 self._replace(process, run, "died")
             elif self.deadline is not None and time.monotonic() - process.begin >= self.deadline:
-                self._replace(process, run, f"took more than {self.deadline:g} s (engine.deadline)")
+                self._replace(process, run, self._late())
+
+    def _late(self) -> str:
+        return f"took more than {self.deadline:g} s (engine.deadline)"
 
     def _replace(self, process: _Process, run: Tasks, what: str) -> None:
         """Remove a worker, and have its task given to another; `_give` opens one."""
+        if what == "died":
+            # It closes its pipe before it ends: killed now, it would have the exit code of that.
+            process.process.join(_LOOK)
         self._remove(process)
         if what == "died":
             what = f"died (exit code {process.process.exitcode})"
@@ -157,9 +163,18 @@ class _Process:
         What it computes.
     known : set of int
         The tasks that it has been given, in all calls of `Engine.map`.
+    late : bool
+        Whether it was killed since it took, or gave, a message too slowly.
+
+    Parameters
+    ----------
+    deadline : float, optional
+        Seconds that a message to it, or from it, may be under way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float | None = None) -> None:
+        self._deadline = deadline
+        self.late = False
         context = get_context("spawn")
         self.pipe, there = context.Pipe()
         # What it opens is sent when it asks: arguments, where they are long, are waited for until
@@ -192,8 +207,34 @@ class _Process:
     def send(self, message: bytes) -> None:
         """Send it something."""
         # Where it is dead, waiting for its answer shows it.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._watched():
             self.pipe.send_bytes(message)
+
+    def receive(self) -> bytes:
+        """Return what it has to say; raise EOFError or OSError if it is dead."""
+        with self._watched():
+            return self.pipe.recv_bytes()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Kill it where a message, of which a pipe holds little, takes longer than the deadline.
+
+        To write to a process that hangs, or to read the rest of its answer, would wait for ever.
+        """
+        if self._deadline is None:
+            yield
+            return
+        timer = threading.Timer(self._deadline, self._kill_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _kill_late(self) -> None:
+        self.late = True
+        self.process.kill()
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -205,27 +246,36 @@ class _Process:
 def _serve(pipe: Connection) -> None:
     """Be a worker, as long as the driver lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Of the pipe, whose other end is gone; what a task raises is sent.
+    with contextlib.suppress(EOFError, ConnectionError):
+        for answer in _answers(pipe):
+            pipe.send_bytes(pickle.dumps(answer))
+
+
+def _answers(pipe: Connection) -> Iterator[tuple[int, Exception | None, bytes]]:
+    """Yield what the driver is told: the number of a task, an error, and a result."""
+    yield _STARTED, None, b""
+    message = pipe.recv_bytes()
     number, common = _COMMON, None
     try:
-        _answer(pipe, _STARTED)
-        worker = pickle.loads(pipe.recv_bytes())()
-        _answer(pipe, number)
-        while True:
-            number, content = pickle.loads(pipe.recv_bytes())
+        worker = pickle.loads(message)()
+    except Exception as error:
+        yield number, error_to_send(error), b""
+        return
+    yield number, None, b""
+    while True:
+        message, answer = pipe.recv_bytes(), b""
+        try:
+            number, content = pickle.loads(message)
             if number == _COMMON:
                 common = content
             else:
-                _answer(pipe, number, answer=pickle.dumps(worker(common, content)))
-    except (EOFError, BrokenPipeError):
-        return
-    except Exception as error:
-        _answer(pipe, number, error_to_send(error))
-
-
-def _answer(
-    pipe: Connection, number: int, error: Exception | None = None, answer: bytes = b""
-) -> None:
-    pipe.send_bytes(pickle.dumps((number, error, answer)))
+                answer = pickle.dumps(worker(common, content))
+        except Exception as error:
+            yield number, error_to_send(error), b""
+            return
+        if number != _COMMON:
+            yield number, None, answer
 
 
 def _end_with_parent() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.arrays import Int64
-from torchtune_smt.core.checks import DAMAGED, well_formed
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import checksum
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.weights import Weights
@@ -65,8 +65,10 @@ class ShardTuner(Tuner):
         self.mixing = mixing
         self.engine = engine
         self._labels = labels
-        # Of the epoch under way; and what the shards go on from, where they do.
+        # Of the epoch under way, with how many pairs it has found; and what the shards go on from,
+        # where they do.
         self._columns: Columns | None = None
+        self._found = 1
         self._states: list[State] = []
         # Workers, numbered as their first results come; what they did in this epoch, as seen here.
         self._workers: dict[str, int] = {}
@@ -86,17 +88,18 @@ class ShardTuner(Tuner):
             columns = self._columns = Columns(weights.features, weights.n_dense, len(self.shards))
         self._jobs.clear()
         left = range(done, len(self.shards))
-        found = 0
+        if not done:
+            self._found = 0
         results = self.engine.map(active(weights), (self._task(number, z) for z in left))
         for z, result in zip(left, results, strict=True):
             columns.add(result.weights)
             weights.grow()
             if result.state is not None:
                 self._states[z:] = [unpacked(*result.state), *self._states[z + 1 :]]
-            found += result.pairs
+            self._found += result.pairs
             yield self._report(z, result)
-        if number == 1 and not done:
-            check_pairs(found)
+        if number == 1:
+            check_pairs(self._found)
         mixed = self.mixing.combine(columns)
         with torch.no_grad():
             weights.parameter.copy_(torch.from_numpy(mixed))
@@ -111,13 +114,20 @@ class ShardTuner(Tuner):
     def state_dict(self) -> dict[str, Any]:
         """Return what the shards of the epoch under way have added up to."""
         columns = None if self._columns is None else self._columns.state_dict()
-        return {"shards": self._digest(), "columns": columns, "states": self._states}
+        return {
+            "shards": self._digest(),
+            "columns": columns,
+            "states": self._states,
+            "found": self._found,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         with well_formed():
             saved, states = state_dict["columns"], list(state_dict["states"])
             shards = state_dict["shards"]
+            # In a checkpoint of an earlier version it is not said: there may have been some.
+            found = whole(state_dict.get("found", 1), 0)
         if shards != self._digest():
             raise ValueError("its shards had other sentences")
         if len(states) > (0 if self.mixing.resends else len(self.shards)):
@@ -128,7 +138,7 @@ class ShardTuner(Tuner):
         if saved is not None:
             columns = Columns(self.weights.features, self.weights.n_dense, len(self.shards))
             columns.load_state_dict(saved)
-        self._columns, self._states = columns, states
+        self._columns, self._states, self._found = columns, states, found
 
     def _digest(self) -> str:
         """Return what differs where shards do: labels are in a file that may have changed."""

@@ -219,17 +219,16 @@ class StaleTuner(Tuner):
         online = self.online
         if not done:
             self._staleness.clear()
+            online.found = 0
         batches = online.batches(number)
         known = {*self._done, *(arrived.batch for arrived in self._waiting)}
         left = [b for b in range(len(batches)) if b not in known]
         arrivals = self._threads if self.strategy.simulate is None else self._simulated
         self._jobs.clear()
-        found = 0
         begin = time.perf_counter()
         for arrived in arrivals(left, number, batches):
             grad, size = arrived.gradient, int(batches[arrived.batch].size)
             staleness = self._apply(arrived)
-            found += grad.count
             now = time.perf_counter()
             numbers = {
                 **online.numbers(grad.loss, arrived.gain, grad.count),
@@ -241,8 +240,8 @@ class StaleTuner(Tuner):
                 numbers |= arrived.job.numbers()
             begin = now
             yield Report("step", numbers, f"gain {arrived.gain:.4f}", size)
-        if number == 1 and not done:
-            check_pairs(found)
+        if number == 1:
+            check_pairs(online.found)
         self._done = []
         online.optimizer.flush()
         online.optimizer.end_epoch()
@@ -252,6 +251,7 @@ class StaleTuner(Tuner):
         staleness = self.weights.version - arrived.gradient.version
         self.online.learner.apply(arrived.gradient, max_age=self.strategy.max_staleness)
         self._done.append(arrived.batch)
+        self.online.found += arrived.gradient.count
         self._staleness[staleness] += 1
         self._last = _saved(arrived, staleness)
         return staleness
@@ -309,6 +309,7 @@ class StaleTuner(Tuner):
             arrived = self._arrived(step_dict)
         if not self._done:
             self._staleness.clear()
+            self.online.found = 0
         self._apply(arrived)
 
     def _arrived(self, saved: dict[str, Any]) -> Arrived:

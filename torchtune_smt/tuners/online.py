@@ -12,6 +12,7 @@ import torch
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBestLists, Source
@@ -79,6 +80,9 @@ class OnlineTuner(Tuner):
         self.optimizer = self.learner.optimizer
         if self.average:
             check_averages(self.optimizer)
+        # Pairs, or lists, that the epoch has found so far. There may have been some where it is
+        # taken up again, unless a state says that there were none.
+        self.found = 1
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
@@ -88,7 +92,8 @@ class OnlineTuner(Tuner):
         InputError
             The first epoch has found no pair to learn from.
         """
-        found = 0
+        if not done:
+            self.found = 0
         for chosen in self.batches(number)[done:]:
             start = time.perf_counter()
             lists = self.decoder.decode(self.sources(chosen), self.learner.snapshot())
@@ -97,16 +102,15 @@ class OnlineTuner(Tuner):
             loss, pairs = self.step(lists, number)
             gain = mean_gain(lists)
             end = time.perf_counter()
-            found += pairs
+            self.found += pairs
             numbers = {
                 **self.numbers(loss, gain, pairs),
                 "speed/sentences_per_second": chosen.size / (end - start),
                 OUTSIDE_DECODING: 1e3 * (end - decoded) / chosen.size,
             }
             yield Report("step", numbers, f"gain {gain:.4f}", chosen.size)
-        # What there was of an epoch before it was taken up again is not known.
-        if number == 1 and not done:
-            check_pairs(found)
+        if number == 1:
+            check_pairs(self.found)
         self.optimizer.flush()
         self.optimizer.end_epoch()
 
@@ -140,12 +144,17 @@ class OnlineTuner(Tuner):
         return self.optimizer.averaged() if self.average else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's."""
-        return self.learner.optimizer.state_dict()
+        """Return the optimizer's, and how many pairs the epoch has found."""
+        return {**self.learner.optimizer.state_dict(), "found": self.found}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        self.optimizer.load_state_dict(state_dict)
+        with well_formed():
+            optimizer = dict(state_dict)
+            # In a checkpoint of an earlier version it is not said: there may have been some.
+            found = whole(optimizer.pop("found", 1), 0)
+        self.optimizer.load_state_dict(optimizer)
+        self.found = found
 
     def step(self, lists: KBestLists, epoch: int) -> tuple[float, int]:
         """Take one step on lists with gains; return the mean loss and the number of pairs.
