@@ -18,7 +18,12 @@ def sparse_vector(
 ) -> Tensor:
     """Return a sparse vector; `ascending` says that its indices are, each once."""
     return torch.sparse_coo_tensor(
-        indices.unsqueeze(0), values, (length,), is_coalesced=ascending, check_invariants=False
+        indices.unsqueeze(0),
+        values,
+        (length,),
+        device=values.device,
+        is_coalesced=ascending,
+        check_invariants=False,
     )
 
 
@@ -46,7 +51,7 @@ def score_rows(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tenso
 
 def score_numbered(rows: Rows, weight: Tensor, *, drop_noise: bool = False) -> Tensor:
     """Return W·H of rows from `Rows.numbered`, with the weights of their features alone."""
-    return _scores(torch.arange(weight.numel()), rows, weight, drop_noise)
+    return _scores(torch.arange(weight.numel(), device=weight.device), rows, weight, drop_noise)
 
 
 def _scores(feature: Tensor, rows: Rows, weight: Tensor, drop_noise: bool) -> Tensor:

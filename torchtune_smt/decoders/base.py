@@ -83,7 +83,8 @@ class Decoder(ABC):
             As for `decode`; weights stay as they are until all lists have come.
         """
         for begin in range(0, len(sources), size):
-            yield self.decode(sources[begin : begin + size], snapshot)
+            some = sources[begin : begin + size]
+            yield checked_lists(self, some, self.decode(some, snapshot))
 
     def meet(self, sources: Sequence[Source]) -> None:
         """Give ids to those features and words that have none, as decoding these sentences does.
@@ -229,3 +230,37 @@ class Decoder(ABC):
         decoder that does not say how is forked.
         """
         return self.fork()
+
+
+def checked_lists(decoder: Any, sources: Sequence[Source], lists: Any) -> KBestLists:
+    """Return what a decoder, perhaps of a user's class, has given for some sentences.
+
+    Raises
+    ------
+    InputError
+        It is not a list for each sentence, in their order, in the words of the decoder.
+    """
+    name = type(decoder).__name__
+    if not isinstance(lists, KBestLists):
+        raise InputError(
+            f"the decoder {name} must return KBestLists, and returned one of type "
+            f"{type(lists).__name__}"
+        )
+    wanted = [source.index for source in sources]
+    if lists.index.tolist() != wanted:
+        raise InputError(
+            f"the decoder {name} must return a list for each sentence in the order given, with its "
+            f"index: asked for {len(wanted)} ({_some(wanted)}), it returned {len(lists)} "
+            f"({_some(lists.index.tolist())})"
+        )
+    if lists.words is not None and lists.words is not decoder.words:
+        raise InputError(
+            f"the lists of the decoder {name} have a vocabulary of words of their own, and "
+            "references are looked up in its `words`: make the lists with words=self.words"
+        )
+    return lists
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Return the first numbers."""
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")

@@ -6,6 +6,7 @@ import inspect
 from typing import Literal, Protocol, TypeGuard
 
 from torch import Tensor
+from torch.nn import Module
 
 from torchtune_smt.core.errors import InputError
 
@@ -102,6 +103,15 @@ def check_loss(loss: Loss) -> None:
             f"the loss {type(loss).__name__} has no reduction, which says how the "
             f'{"lists" if listwise else "pairs"} of a mini-batch act: "sum", "mean" or "each"'
         )
+    try:
+        check_reduction(loss.reduction)
+    except ValueError as error:
+        raise ValueError(f"the loss {type(loss).__name__}: {error}") from None
+    if isinstance(loss, Module) and any(p.requires_grad for p in loss.parameters()):
+        raise TypeError(
+            f"the loss {type(loss).__name__} has parameters, which nobody would tune: the "
+            "optimizer has the weights of features alone; make them buffers or numbers"
+        )
 
 
 def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
@@ -110,9 +120,15 @@ def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
     Raises
     ------
     InputError
-        It is not one number for each.
+        It is not one number for each, or autograd does not know how it depends on them.
     """
-    if isinstance(losses, Tensor) and losses.shape == (count,):
+    if isinstance(losses, Tensor) and losses.shape == (count,) and not losses.is_sparse:
+        if count and not losses.requires_grad:
+            raise InputError(
+                f"the loss {type(loss).__name__} returned numbers that autograd knows no gradient "
+                "of: compute them from what it is given, with functions of torch alone, without "
+                "detach, no_grad, item or numpy, and not as integers"
+            )
         return losses
     of = "list" if is_listwise(loss) else "pair"
     given = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -77,9 +77,28 @@ def bind_metric(
 
 
 def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
-    """Return lists with the gains that a metric gives them."""
-    gains = [np.empty(0), *(metric.gains(kbest) for kbest in lists)]
+    """Return lists with the gains that a metric gives them.
+
+    Raises
+    ------
+    InputError
+        They are not one number for each hypothesis of a list.
+    """
+    gains = [np.empty(0), *(_checked_gains(metric, kbest) for kbest in lists)]
     return lists.with_gains(np.concatenate(gains))
+
+
+def _checked_gains(metric: BoundMetric, kbest: KBest) -> Float64:
+    """Return what a metric, perhaps of a user's class, gives the hypotheses of a list."""
+    given: Any = metric.gains(kbest)
+    found = given if isinstance(given, np.ndarray) else np.array(given)
+    if found.shape == (len(kbest),) and found.dtype.kind in "biuf":
+        return found.astype(np.float64, copy=False)
+    raise InputError(
+        f"the metric {type(metric).__name__} must return an array of shape ({len(kbest)},), one "
+        f"number for each hypothesis of sentence {kbest.index}, and returned {found.dtype} "
+        f"{found.shape}"
+    )
 
 
 class _ByNumber:

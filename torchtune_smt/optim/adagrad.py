@@ -19,6 +19,7 @@ from torchtune_smt.regularizers.base import (
     elastic_strengths,
     is_lazy,
     is_separable,
+    proximal,
 )
 
 EACH = ("step", "epoch")
@@ -257,9 +258,9 @@ def _regularized(
     if times is not None:
         free |= times == 0
     if times is None:
-        result = regularizer.prox(weight, step)
+        result = proximal(regularizer, weight, step)
     elif is_lazy(regularizer):
-        result = regularizer.prox(weight, step * times)
+        result = proximal(regularizer, weight, step * times)
     else:
         result = _elastic_repeated(weight, step, times, regularizer)
     # A step of size 0 could still move weights into a permitted region.
@@ -275,7 +276,7 @@ def _elastic_repeated(
     """
     lambda1, lambda2 = elastic_strengths(regularizer) or (0.0, 0.0)
     if lambda2 == 0:
-        return regularizer.prox(weight, step * times)
+        return proximal(regularizer, weight, step * times)
     power = (step * lambda2).log1p() * times
     magnitude = weight.abs()
     if lambda1:

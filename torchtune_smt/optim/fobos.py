@@ -25,6 +25,7 @@ from torchtune_smt.regularizers.base import (
     elastic_strengths,
     is_lazy,
     is_separable,
+    proximal,
 )
 
 # All weights are brought up to date when the scale of those put off has shrunk to this: in float64.
@@ -204,7 +205,7 @@ class FOBOS(AveragingOptimizer):
         if "C" in state:
             missed = state["C"] - state["since"].index_select(0, indices)
             # A step of size 0 could still move weights into a permitted region.
-            moved = settings["regularizer"].prox(weight, missed)
+            moved = proximal(settings["regularizer"], weight, missed)
             weight = torch.where(missed > 0, moved, weight)
             state["since"].index_fill_(0, indices, state["C"])
         else:
@@ -285,7 +286,7 @@ class FOBOS(AveragingOptimizer):
         regularizer, first = group["regularizer"], group["unregularized"]
         if regularizer.separable and not is_separable(regularizer):
             # Its parent's prox takes single weights, and whether its own may is not said.
-            parameter[first:] = regularizer.prox(parameter[first:].detach(), step)
+            parameter[first:] = proximal(regularizer, parameter[first:].detach(), step)
             if "last" in state:
                 state["total"][first:] += parameter[first:]
             return
@@ -297,12 +298,12 @@ class FOBOS(AveragingOptimizer):
             active = merged(active, indices[indices >= first])
         weight = parameter.index_select(0, active)
         if is_separable(regularizer):
-            weight = regularizer.prox(weight, step)
+            weight = proximal(regularizer, weight, step)
         else:
             # What is not given is 0, and stays so.
             length = max(parameter.numel() - first, 0)
             sparse = sparse_vector(active - first, weight, length)
-            weight = regularizer.prox(sparse, step).values()
+            weight = proximal(regularizer, sparse, step)
         parameter.index_copy_(0, active, weight)
         if "last" in state:
             state["total"].index_add_(0, active, weight)

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.optim.fobos import merged
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
-from torchtune_smt.regularizers.base import Regularizer, is_separable
+from torchtune_smt.regularizers.base import Regularizer, is_separable, proximal
 
 
 class RDA(SparseOptimizer):
@@ -93,7 +93,7 @@ class RDA(SparseOptimizer):
             self._catch_up(group, parameter, state, indices)
         elif regularizer.separable:
             # Its parent's prox takes single weights, and whether its own may is not said.
-            parameter[first:] = regularizer.prox(-size / t * total[first:], size)
+            parameter[first:] = proximal(regularizer, -size / t * total[first:], size)
         else:
             indices = indices[indices >= first]
             # The regularised coordinates touched so far, ascending.
@@ -107,10 +107,11 @@ class RDA(SparseOptimizer):
                 (touched - first).unsqueeze(0),
                 -size / t * total.index_select(0, touched),
                 (parameter.numel() - min(first, parameter.numel()),),
+                device=total.device,
                 is_coalesced=True,
                 check_invariants=False,
             )
-            parameter.index_copy_(0, touched, regularizer.prox(point, size).values())
+            parameter.index_copy_(0, touched, proximal(regularizer, point, size))
 
     def _moving(self, parameter: Tensor, state: State) -> Tensor:
         # A weight may be 0 because lr was, and not the sum of its gradients.
@@ -124,5 +125,5 @@ class RDA(SparseOptimizer):
         size = state["size"]
         weight = -size / state["step"] * state["total"].index_select(0, indices)
         if settings["regularizer"] is not None:
-            weight = settings["regularizer"].prox(weight, size)
+            weight = proximal(settings["regularizer"], weight, size)
         parameter.index_copy_(0, indices, weight)

@@ -11,6 +11,7 @@ import torch
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import checksum
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
@@ -101,6 +102,15 @@ class ShardTuner(Tuner):
         if number == 1:
             check_pairs(self._found)
         mixed = self.mixing.combine(columns)
+        wanted = (weights.parameter.numel(),)
+        sound = isinstance(mixed, np.ndarray) and mixed.shape == wanted
+        if not (sound and mixed.dtype.kind in "iuf"):
+            shape = getattr(mixed, "shape", None)
+            given = type(mixed).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+            raise InputError(
+                f"combine of {type(self.mixing).__name__} must return an array of shape {wanted}, "
+                f"a float64 for each feature, and returned one of type {given}"
+            )
         with torch.no_grad():
             weights.parameter.copy_(torch.from_numpy(mixed))
         weights.version += 1

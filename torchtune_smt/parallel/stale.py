@@ -21,6 +21,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.base import checked_lists
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
@@ -332,7 +333,8 @@ class StaleTuner(Tuner):
         """Return the gradient of a mini-batch, the mean gain of its lists, and what it took."""
         online = self.online
         begin, start = time.time(), time.perf_counter()
-        lists = self._decoders[worker].decode(online.sources(chosen), weights)
+        sources, decoder = online.sources(chosen), self._decoders[worker]
+        lists = checked_lists(decoder, sources, decoder.decode(sources, weights))
         decoded = time.perf_counter()
         lists = with_gains(online.metric, lists)
         with lock:

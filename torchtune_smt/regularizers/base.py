@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import declared
 
 
@@ -87,6 +88,41 @@ def elastic_strengths(regularizer: Regularizer | None) -> tuple[float, float] | 
         return 0.0, 0.0
     strengths: tuple[float, float] | None = _fact(regularizer, "elastic")
     return strengths
+
+
+def proximal(regularizer: Regularizer, weights: Tensor, step: Tensor | float) -> Tensor:
+    """Return `Regularizer.prox`, perhaps of a user's class, of a vector of weights.
+
+    Of a sparse one (COO, coalesced), the values of the result.
+
+    Raises
+    ------
+    InputError
+        It is not one number for each weight.
+    """
+    found: Any = regularizer.prox(weights, step)
+    name = type(regularizer).__name__
+    if not isinstance(found, Tensor) or found.shape != weights.shape:
+        shape = getattr(found, "shape", None)
+        given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        raise InputError(
+            f"the prox of {name} must return a tensor of the shape of the weights, "
+            f"{tuple(weights.shape)}, and returned one of type {given}"
+        )
+    if weights.is_sparse:
+        size = weights._nnz()
+        if not (found.is_sparse and found._nnz() == size):
+            given = f"with {found._nnz()}" if found.is_sparse else "which is dense"
+            raise InputError(
+                f"{name} is not separable, and its prox is given a sparse vector (COO) of the "
+                f"{size} weights that are not 0: it must return one with the same indices, and "
+                f"returned one {given}"
+            )
+        # Nobody need say that it is coalesced: indices are those of the weights.
+        values: Tensor = found._values()
+        return values
+    result: Tensor = found
+    return result
 
 
 def _fact(regularizer: Regularizer, name: str) -> Any:

@@ -56,7 +56,11 @@ class Oscar:
         active = int(magnitudes.count_nonzero())
         if dimension < active:
             raise dimension_error(dimension, active)
-        below = dimension - 1 - torch.arange(magnitudes.numel()).to(magnitudes)
+        below = (
+            dimension
+            - 1
+            - torch.arange(magnitudes.numel(), device=magnitudes.device).to(magnitudes)
+        )
         total = ((self.lambda1 + self.lambda2 * below.clamp_min(0)) * magnitudes).sum()
         return total.to(values.dtype)
 

@@ -113,6 +113,10 @@ class RunLog(Callback):
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Record numbers at a step; a tag's part before ``/`` groups it in TensorBoard."""
+        # Those of users' classes may be numpy's or torch's.
+        values = {
+            tag: value if type(value) is int else float(value) for tag, value in values.items()
+        }
         with writing(self._events):
             for tag, value in values.items():
                 self._writer.add_scalar(tag, value, step)

@@ -23,7 +23,8 @@ def gained_nothing(run: Rounds) -> str:
         what = (
             f"dev BLEU is no better than before; tuner.result=best keeps the start if no {unit} is"
         )
-    return f"tuning has gained nothing: {what}; try {run.tuner.advice} (docs/errors.md)"
+    advice = f"; try {run.tuner.advice}" if run.tuner.advice else ""
+    return f"tuning has gained nothing: {what}{advice} (docs/errors.md)"
 
 
 def summary(

@@ -125,8 +125,17 @@ def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
     DivergenceError
         A weight is not finite.
     """
+    if not isinstance(solution, Solution):
+        raise InputError(
+            f"{type(solver).__name__} must return a torchtune_smt.tuners.batch.Solution, and "
+            f"returned one of type {type(solution).__name__}"
+        )
     found = solution.weights
-    if not isinstance(found, np.ndarray) or found.shape != (dimension,):
+    if (
+        not isinstance(found, np.ndarray)
+        or found.shape != (dimension,)
+        or found.dtype.kind not in "iuf"
+    ):
         shape = getattr(found, "shape", None)
         given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
         raise InputError(

@@ -6,6 +6,7 @@ to the last bit; whoever owns the weights applies it (`torchtune_smt.tuners.lear
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import score_numbered
 from torchtune_smt.core.snapshot import Snapshot
@@ -155,9 +156,11 @@ def pair_gradient(
     """
     feature, numbered = rows.numbered()
     weight = _read(snapshot, features, feature, device)
-    margins = score_numbered(numbered, weight)
-    losses = check_losses(loss(margins), loss, margins.numel())
-    return _backward(weight, losses, loss, (feature, features, snapshot.version))
+    # A caller may be somebody who needs no gradients.
+    with torch.inference_mode(False), torch.enable_grad():
+        margins = score_numbered(numbered, weight)
+        losses = check_losses(loss(margins), loss, margins.numel())
+        return _backward(weight, losses, loss, (feature, features, snapshot.version))
 
 
 def _list_gradient(
@@ -174,11 +177,12 @@ def _list_gradient(
         lists, sizes = lists.some(by_size), sizes[by_size]
     feature, numbered = lists.rows.numbered()
     weight = _read(snapshot, lists.features, feature, device)
-    scores = score_numbered(numbered, weight, drop_noise=True)
-    parts = _by_length(scores, _finite_gains(lists), sizes)
-    losses = [check_losses(loss(*part), loss, len(part[0])) for part in parts]
-    together = torch.cat(losses) if losses else scores
-    return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
+    with torch.inference_mode(False), torch.enable_grad():
+        scores = score_numbered(numbered, weight, drop_noise=True)
+        parts = _by_length(scores, _finite_gains(lists), sizes)
+        losses = [check_losses(loss(*part), loss, len(part[0])) for part in parts]
+        together = torch.cat(losses) if losses else scores
+        return _backward(weight, together, loss, (feature, lists.features, snapshot.version))
 
 
 def _finite_gains(lists: KBestLists) -> Float64:
@@ -200,7 +204,8 @@ def _by_length(scores: Tensor, gains: Float64, sizes: Int64) -> Iterator[tuple[T
         # its own score is lost in rounding; now it is minus the sum of the others.
         best = some_scores.detach().argmax(1, keepdim=True)
         some_gains = torch.from_numpy(gains[begin:end]).view(count, length)
-        yield some_scores - some_scores.gather(1, best), some_gains.to(scores)
+        # A copy: a loss may work in it, and others go on to read the gains of the lists.
+        yield some_scores - some_scores.gather(1, best), some_gains.to(scores, copy=True)
         begin = end
 
 
@@ -211,8 +216,9 @@ def _read(
     device: torch.device | str,
 ) -> Tensor:
     """Return the weights of some features, as a tensor that takes a gradient."""
-    values = torch.from_numpy(snapshot.read(features, feature)).to(device)
-    return values.requires_grad_()
+    values = snapshot.read(features, feature)
+    with torch.inference_mode(False):
+        return torch.from_numpy(values).to(device).requires_grad_()
 
 
 def _backward(
@@ -226,8 +232,16 @@ def _backward(
     if losses.numel() == 0:
         return Gradient(feature[:0], np.empty(0), features, version, 0.0, 0)
     torch.autograd.backward(reduce(losses, loss.reduction))
-    assert weight.grad is not None
+    if weight.grad is None:
+        of = "scores" if is_listwise(loss) else "margins"
+        raise InputError(f"the loss {type(loss).__name__} does not depend on the {of} it is given")
     places = weight.grad._indices()[0].cpu().numpy()
     value: Float64 = weight.grad._values().cpu().numpy()
     mean = float(losses.detach().mean())
+    # Of a gradient that is not finite the optimizer says so.
+    if not math.isfinite(mean) and np.isfinite(value).all() and not losses.isfinite().all():
+        raise DivergenceError(
+            f"a value of the loss {type(loss).__name__} is not finite: lower the learning rate, "
+            "and check the feature values and gains of the k-best lists"
+        )
     return Gradient(feature[places], value, features, version, mean, losses.numel())

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, checked_lists
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
@@ -21,7 +21,8 @@ def translate(
     lines = []
     for begin in range(0, len(sources), batch_size):
         batch = sources[begin : begin + batch_size]
-        lines += [kbest.text(0) for kbest in decoder.decode(batch, snapshot, k=1)]
+        lists = checked_lists(decoder, batch, decoder.decode(batch, snapshot, k=1))
+        lines += [kbest.text(0) for kbest in lists]
     return lines
 
 

@@ -17,7 +17,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.losses.base import Loss, PairwiseLoss, is_listwise
+from torchtune_smt.losses.base import Loss, PairwiseLoss, check_loss, is_listwise
 from torchtune_smt.optim.adapter import check_averages
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution
@@ -66,6 +66,7 @@ class Stochastic:
     def __post_init__(self) -> None:
         for name in ("passes", "batch_size"):
             check_whole(name, getattr(self, name), 1)
+        check_loss(self.loss)
         check_device(self.device)
 
     @property

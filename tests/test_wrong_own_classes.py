@@ -1,0 +1,285 @@
+"""Classes of a user's that do not keep to what is documented: one sentence, and no wrong result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import MODEL, SMALL, Run, run_command
+from torch import Tensor
+
+from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.scoring import sparse_vector
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.decoders.base import checked_lists
+from torchtune_smt.kbest.lists import KBestLists, Source
+from torchtune_smt.losses import Hinge, Logistic, Softmax
+from torchtune_smt.metrics.base import with_gains
+from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
+from torchtune_smt.parallel.mixing import Mixing
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.samplers import AllPairs
+from torchtune_smt.tuners.batch import Solution, tune
+from torchtune_smt.tuners.stochastic import Stochastic
+
+LISTS = KBestLists.of_strings(
+    [["a b", "a"], ["c", "c d", "d"]],
+    [[{"x": 1.0, "y": 2.0}, {"x": 2.0}], [{"y": 1.0}, {"x": -1.0}, {"z": 1.0}]],
+    gains=[[0.5, 0.1], [0.2, 0.9, 0.4]],
+)
+
+
+def tuned(loss: Any, optimizer: Any = None) -> np.ndarray:
+    given = partial(SGD, lr=0.1) if optimizer is None else optimizer
+    return tune(LISTS, Stochastic(AllPairs(), loss, given, passes=3)).values
+
+
+SOURCES = [Source(3, ["s"]), Source(7, ["t"])]
+
+
+def of_strings(index: Sequence[int], words: Vocabulary | None) -> KBestLists:
+    return KBestLists.of_strings([["a"]] * len(index), index=index, words=words)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda words: None, "must return KBestLists, and returned one of type NoneType"),
+        (lambda words: of_strings([7, 3], words), r"asked for 2 \(3, 7\), it returned 2 \(7, 3\)"),
+        (lambda words: of_strings([0, 1], words), r"it returned 2 \(0, 1\)"),
+        (lambda words: of_strings([3], words), r"it returned 1 \(3\)"),
+        (lambda words: of_strings([3, 7], None), "make the lists with words=self.words"),
+    ],
+    ids=["none", "order", "index", "missing", "words"],
+)
+def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> None:
+    decoder = SimpleNamespace(words=Vocabulary())
+    with pytest.raises(InputError, match=message) as found:
+        checked_lists(decoder, SOURCES, make(decoder.words))
+    assert "decoder SimpleNamespace" in str(found.value)
+    right = of_strings([3, 7], decoder.words)
+    assert checked_lists(decoder, SOURCES, right) is right
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda k: np.zeros(k + 1),
+        lambda k: np.zeros((k, 1)),
+        lambda k: np.float64(0.5),
+        lambda k: None,
+        lambda k: np.zeros(k, complex),
+    ],
+    ids=["longer", "column", "scalar", "none", "complex"],
+)
+def test_gains_of_a_metric(wrong: Callable[[int], Any]) -> None:
+    metric = SimpleNamespace(gains=lambda kbest: wrong(len(kbest)))
+    with pytest.raises(InputError, match=r"SimpleNamespace must return an array of shape \(2,\)"):
+        with_gains(metric, LISTS)
+    listed = SimpleNamespace(gains=lambda kbest: [1] * len(kbest))
+    assert with_gains(listed, LISTS).gain.tolist() == [1.0] * 5
+
+
+@dataclass(frozen=True)
+class Own:
+    """A regulariser whose prox answers what it is told to."""
+
+    answer: Callable[[Tensor], Any]
+    separable: bool = True
+    lazy: bool = True
+
+    def value(self, weights: Tensor) -> Tensor:
+        return weights.abs().sum()
+
+    def prox(self, weights: Tensor, step: Tensor | float) -> Any:
+        return self.answer(weights)
+
+
+@pytest.mark.parametrize("kind", [FOBOS, AdaGrad, RDA])
+@pytest.mark.parametrize(
+    "answer",
+    [lambda w: w[:1], lambda w: w.sum(), lambda w: None, lambda w: w.numpy()],
+    ids=["short", "sum", "none", "numpy"],
+)
+def test_the_prox_of_a_regularizer(kind: Any, answer: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(InputError, match="the prox of Own must return a tensor of the shape"):
+        tuned(Hinge(), partial(kind, lr=0.1, regularizer=Own(answer)))
+
+
+@pytest.mark.parametrize("kind", [FOBOS, RDA])
+def test_the_prox_of_a_regularizer_that_is_not_separable(kind: Any) -> None:
+    made = partial(kind, lr=0.1)
+    dense = Own(lambda w: w.to_dense(), separable=False)
+    with pytest.raises(InputError, match="Own is not separable, .* returned one which is dense"):
+        tuned(Hinge(), partial(made, regularizer=dense))
+
+    def fewer(w: Tensor) -> Tensor:
+        return sparse_vector(w.indices()[0][:1], w.values()[:1], w.numel())
+
+    with pytest.raises(InputError, match="it must return one with the same indices"):
+        tuned(Hinge(), partial(made, regularizer=Own(fewer, separable=False)))
+
+    def same(w: Tensor) -> Tensor:
+        # Nobody has said that it is coalesced.
+        return torch.sparse_coo_tensor(w.indices(), w.values(), w.shape, check_invariants=True)
+
+    found = tuned(Hinge(), partial(made, regularizer=Own(same, separable=False)))
+    np.testing.assert_array_equal(found, tuned(Hinge(), partial(made, regularizer=Oscar(0, 0))))
+
+
+class WithParameter(torch.nn.Module):
+    reduction = "sum"
+
+    def __init__(self, trained: bool) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()), requires_grad=trained)
+
+    def forward(self, margins: Tensor) -> Tensor:
+        return (1 - self.scale * margins).clamp_min(0)
+
+
+def test_parameters_of_a_loss() -> None:
+    with pytest.raises(TypeError, match="WithParameter has parameters, which nobody would tune"):
+        tuned(WithParameter(True))
+    np.testing.assert_allclose(tuned(WithParameter(False)), tuned(Hinge("sum")), rtol=1e-12)
+
+
+class OwnLoss:
+    """A loss that is what it is told."""
+
+    def __init__(self, function: Callable[[Tensor], Any], reduction: str = "sum") -> None:
+        self.function, self.reduction = function, reduction
+
+    def __call__(self, margins: Tensor) -> Any:
+        return self.function(margins)
+
+
+def nan_above_0(margins: Tensor) -> Tensor:
+    return (1 - margins).clamp_min(0) + torch.where(margins > -9, torch.nan, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (nan_above_0, DivergenceError, "a value of the loss OwnLoss is not finite"),
+        (lambda m: m.detach() ** 2, InputError, "returned numbers that autograd knows no gradient"),
+        (lambda m: torch.zeros_like(m), InputError, "autograd knows no gradient"),
+        (lambda m: (m < 1).long(), InputError, "autograd knows no gradient"),
+        (
+            lambda m: torch.ones_like(m, requires_grad=True) * 2,
+            InputError,
+            "OwnLoss does not depend on the margins it is given",
+        ),
+    ],
+    ids=["nan", "detached", "constant", "whole", "unrelated"],
+)
+def test_values_of_a_loss(
+    function: Callable[[Tensor], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        tuned(OwnLoss(function))
+
+
+@pytest.mark.parametrize("reduction", ["none", None, 3])
+def test_the_reduction_of_a_loss(reduction: Any) -> None:
+    with pytest.raises(ValueError, match="the loss OwnLoss: reduction must be"):
+        Stochastic(AllPairs(), OwnLoss(torch.exp, reduction), partial(SGD, lr=0.1))
+
+
+def test_a_loss_that_works_in_the_gains() -> None:
+    class InPlace(Softmax):
+        def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
+            losses = super().__call__(scores, gains.clone())
+            gains.fill_(-1)
+            return losses
+
+    before = LISTS.gain.copy()
+    np.testing.assert_array_equal(tuned(InPlace("sum")), tuned(Softmax("sum")))
+    np.testing.assert_array_equal(LISTS.gain, before)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")]
+)
+@pytest.mark.parametrize("loss", [Logistic("sum"), Logistic("each"), Softmax("sum")])
+@pytest.mark.parametrize(
+    "optimizer", [partial(SGD, lr=0.1), partial(RDA, lr=0.1, regularizer=Oscar(1e-3, 1e-3))]
+)
+def test_modes_of_the_caller_change_nothing(
+    mode: Callable[[], contextlib.AbstractContextManager[Any]], loss: Any, optimizer: Any
+) -> None:
+    expected = tuned(loss, optimizer)
+    with mode():
+        np.testing.assert_array_equal(tuned(loss, optimizer), expected)
+
+
+def test_the_value_of_oscar_on_another_default_device() -> None:
+    weights = torch.tensor([1.0, -2.0])
+    expected = Oscar(0.1, 0.2).value(weights)
+    with torch.device("meta"):
+        assert Oscar(0.1, 0.2).value(weights).equal(expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (np.zeros(3), "must return a torchtune_smt.tuners.batch.Solution, and returned one of typ"),
+        (Solution(np.zeros(3, complex), {}), "a float64 for each feature"),
+        (Solution(np.zeros(3, object), {}), "a float64 for each feature"),
+    ],
+    ids=["array", "complex", "object"],
+)
+def test_what_a_solver_returns(found: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tune(LISTS, SimpleNamespace(solve=lambda lists, start, seed: found))
+
+
+CLASSES = """\
+import numpy as np
+import torch
+
+from torchtune_smt.tuners.batch import Solution
+
+
+class Numbers:
+    def solve(self, lists, start, seed):
+        report = {"a": np.int64(3), "b": np.float32(0.5), "c": torch.tensor(2.0), "d": 1}
+        return Solution(start, report)
+"""
+
+
+def test_numbers_of_a_solver(run: Run) -> None:
+    (run.place / "own_numbers.py").write_text(CLASSES)
+    options = [*MODEL, "tuner.sentences=10", "features=dense", "data.test=null", "decoder.k=5"]
+    options += ["tuner=batch", "tuner.solver={_target_:own_numbers.Numbers}", "tuner.iterations=1"]
+    outcome = run_command("train", *options, "hydra.run.dir=numbers", folder=run.place).check()
+    assert "tuning has gained nothing" in outcome.out
+    fit = Run(run.place, "numbers", outcome)
+    assert [fit.mean(f"fit/{name}") for name in "abcd"] == [3.0, 0.5, 2.0, 1.0]
+
+
+class Short(Mixing):
+    """A strategy that forgets most of the weights."""
+
+    def combine(self, columns: Any) -> np.ndarray:
+        return np.zeros(1)
+
+
+def test_what_a_parallel_strategy_combines(run: Run) -> None:
+    options = [*MODEL, *SMALL, "features=dense", "data.test=null", "parallel.shards=2"]
+    options += [
+        "parallel=itermix",
+        "parallel._target_=test_wrong_own_classes.Short",
+        "engine.workers=1",
+    ]
+    outcome = run_command("train", *options, "hydra.run.dir=combined", folder=run.place)
+    assert outcome.code == 1
+    assert "combine of Short must return an array of shape (" in outcome.err
+    assert outcome.err.endswith("returned one of type ndarray of shape (1,)\n")
