@@ -32,16 +32,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[str]) -> None:
     place = run.place
     small = [*MODEL, "tuner.sentences=10", "features=dense", "data.test=null", "threads=1"]
-    if not (place / "kept").exists():
+    if not (place / "kept_run").exists():
         lists = ["tuner=mira", "tuner.iterations=1", "tuner.keep_lists=true", "decoder.k=5"]
-        run_command("train", *small, *lists, "hydra.run.dir=kept", folder=place).check()
-    before = contents(place / "kept")
+        run_command("train", *small, *lists, "hydra.run.dir=kept_run", folder=place).check()
+    before = contents(place / "kept_run")
     assert any(name.startswith("lists/") for name in before)
     options = [option for option in options if option != "tuner.epochs=null"]
-    again = [*small, *options, "hydra.run.dir=kept", "overwrite=true"]
+    again = [*small, *options, "hydra.run.dir=kept_run", "overwrite=true"]
     outcome = run_command("train", *again, folder=place)
     assert outcome.code == 1 and outcome.err.startswith("error: ")
-    assert contents(place / "kept") == before
+    assert contents(place / "kept_run") == before
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_run_that_cannot_begin_leaves_the_one_before(run: Run, options: list[s
     ],
 )
 def test_files_of_the_users_are_not_written_over(run: Run, name: str) -> None:
-    folder = run.place / "own" / name.replace("/", "_")
+    folder = run.place / "users" / name.replace("/", "_")
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text("mine\n")
     options = [*MODEL, *SMALL, f"hydra.run.dir={folder}", "data.test=null"]
@@ -70,7 +70,7 @@ def test_files_of_the_users_are_not_written_over(run: Run, name: str) -> None:
 @pytest.fixture(scope="module")
 def two(run: Run) -> Path:
     """A folder with two runs, and files beside them."""
-    folder = run.place / "two"
+    folder = run.place / "two_runs"
     for name in ("a", "b"):
         shutil.copytree(run.folder, folder / name)
     shutil.copy(run.folder / "test.translations.txt", folder / "a.txt")
@@ -184,7 +184,7 @@ def test_a_configuration_that_grows_without_end(two: Path) -> None:
 
 def test_a_finished_run_is_still_overwritten(place: Path, run: Run) -> None:
     options = ["features=dense", "data.test=null", "tuner.epochs=1"]
-    train(place, "twice", *options)
-    (place / "twice" / "weights.txt.gz").write_bytes(b"")
-    train(place, "twice", *options, "overwrite=true")
-    assert (place / "twice" / "weights.txt.gz").read_bytes()
+    train(place, "run_twice", *options)
+    (place / "run_twice" / "weights.txt.gz").write_bytes(b"")
+    train(place, "run_twice", *options, "overwrite=true")
+    assert (place / "run_twice" / "weights.txt.gz").read_bytes()

@@ -60,7 +60,7 @@ def test_what_is_written_is_read(origin: Origin, tmp_path_factory) -> None:
     assert found.difference(origin) is None
     assert found.dense == origin.dense
     for kind, (name, _) in origin.parts.items():
-        assert found.parts[kind].name == (" ".join(name.split()) or "-")
+        assert found.parts[kind].name == (" ".join(name.replace("\0", " ").split()) or "-")
     # Whoever reads weights sees these alone.
     names, values = read_weights(path)
     assert (names.names(range(2)), values.tolist()) == (["LM", "x"], [0.5, -1.0])

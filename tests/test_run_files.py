@@ -186,6 +186,8 @@ def test_what_a_run_left_before_its_first_checkpoint_does_not_mix(
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 1.0}\n')
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events.out.old").write_text("")
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("[]")
     train(finished, f"hydra.run.dir={tmp_path}").check()
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert len(lines) == len(read_lines(finished / "done" / "metrics.jsonl"))

@@ -15,7 +15,7 @@ name = st.text(
     st.one_of(st.sampled_from("ab=# \t|é:"), st.characters(exclude_categories=["Cs"])),
     min_size=1,
     max_size=8,
-).filter(lambda n: n.strip(" \t") == n and not n.startswith("#") and not {"\n", "\r"} & {*n})
+).filter(lambda n: n.strip(" \t") == n and not n.startswith("#") and not {*"\n\r\0"} & {*n})
 name = name.filter(lambda n: not n.endswith((" =", "\t=")))
 value = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -123,7 +123,7 @@ def test_missing_file(tmp_path):
         read_weights(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("bad", ["#a", " a", "a\t", "a\nb", "a =", ""])
+@pytest.mark.parametrize("bad", ["#a", " a", "a\t", "a\nb", "a\0b", "a =", ""])
 def test_names_that_cannot_be_written(tmp_path, bad):
     weights = Weights()
     weights.set([bad], [1.0])

@@ -29,6 +29,7 @@ def lines(data: bytes) -> list[str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise Refused("UTF-8") from None
+    check("\0" not in text, "zero byte")
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     check(not ("\r" in text and "\n" in text), "mixed line ends")
     found = re.split("[\r\n]", text)
@@ -375,6 +376,9 @@ def cdec_sides(source: list[str], target: list[str]) -> tuple[Side, Side]:
     def side(tokens: list[str], short: bool) -> Iterator[str | int]:
         seen = []
         for token in tokens:
+            if token == "[X]" and not short:
+                # cdec's, without a number: the next one.
+                token = f"[X,{len(gaps) + 1}]"
             match = re.fullmatch(r"\[(?:(.+),)?([0-9]{1,9})\]", token)
             if match is None or (match[1] is None and not short):
                 yield token

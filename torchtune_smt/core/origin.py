@@ -157,7 +157,7 @@ class Origin:
         """Return the comments for a weights file."""
         # A name in one line: that of a folder may have anything in it.
         named = {
-            kind: part._replace(name=" ".join(part.name.split()) or "-")
+            kind: part._replace(name=" ".join(part.name.replace("\0", " ").split()) or "-")
             for kind, part in self.parts.items()
         }
         lines = [_TITLE, *(f"{kind}: {part}" for kind, part in named.items())]

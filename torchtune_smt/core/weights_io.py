@@ -32,7 +32,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 CHUNK = 1 << 20
 
 _BYTE_ORDER_MARK = "\ufeff"
-_WRITABLE = re.compile(r"(?![#\ \t])[^\n\r]*[^\n\r\ \t](?<![\ \t]=)")
+_WRITABLE = re.compile(r"(?![#\ \t])[^\n\r\0]*[^\n\r\ \t\0](?<![\ \t]=)")
 
 _PROBLEMS = {
     kernels.NO_VALUE: "has no value; write `name value`",
@@ -66,7 +66,8 @@ def save_weights(
     ------
     ValueError
         A weight is NaN or infinite, or a name cannot be written: it is empty, begins with
-        ``#``, or has a line break, or a blank at its begin or end or before a ``=`` there.
+        ``#``, or has a line break or a zero byte, or a blank at its begin or end or before a ``=``
+        there.
     InputError
         The folder cannot be written to.
     """

@@ -102,7 +102,9 @@ def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydr
         return
     for pattern in (*_OTHERS, *_FIRST):
         for path in sorted(folder.glob(pattern)):
-            if not any(path.samefile(one) for one in kept):
+            # An empty one may be what the shell has just made for the output of this command.
+            empty_file = path.is_file() and path.stat().st_size == 0
+            if not empty_file and not any(path.samefile(one) for one in kept):
                 raise InputError(
                     f"is of no run, and one in this folder would write over it; move it away, or "
                     f"choose another {option}",
