@@ -47,6 +47,8 @@ origins = st.one_of(
 @example(origin=Origin.of_lists([" "]))
 @example(origin=Origin.of_lists(["a"], []))
 @example(origin=Origin.of_lists(["a"], ["-"]))
+@example(origin=Origin.of_lists(["\0"], ["\0", "a\0b"]))
+@example(origin=Origin.of_model(Part("\0"), Part("a\0"), Part("b"), "c"))
 @example(origin=Origin.of_lists(["a"], ["%20", "\u2028 \x1c", "[0123456789abcdef]"]))
 def test_what_is_written_is_read(origin: Origin, tmp_path_factory) -> None:
     path = tmp_path_factory.mktemp("origin") / "w.gz"

@@ -199,7 +199,7 @@ def _quoted(name: str) -> str:
     """Return the name of a feature as one word."""
     if name == _NO_NAME:
         return "%2D"
-    return "".join(quote(c) if c == "%" or c.isspace() else c for c in name)
+    return "".join(quote(c) if c in "%\0" or c.isspace() else c for c in name)
 
 
 def _list(parts: Mapping[str, Part], kinds: Sequence[str] | Mapping[str, Part]) -> str:
