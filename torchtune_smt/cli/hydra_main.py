@@ -43,6 +43,10 @@ class Command(Protocol):
         ...
 
 
+# What Hydra raises where it reads configurations and command lines.
+_OF_HYDRA: Final = (HydraException, OmegaConfBaseException, yaml.MarkedYAMLError, ValueError)
+
+
 def hydra_main(
     name: str, sweep: Sweep | None = None
 ) -> Callable[[Callable[[DictConfig], Any]], Command]:
@@ -115,24 +119,12 @@ def hydra_main(
                 hydra.main(config_path=str(config_folder()), config_name=name, version_base="1.3")(
                     task
                 )()
-            except (HydraException, OmegaConfBaseException) as error:
+            except _OF_HYDRA as error:
+                line = _hydras_line(error, given)
+                if line is None:
+                    raise
                 raise_if_stopped()
-                print(error_line(error), file=sys.stderr)
-                return 1
-            except yaml.MarkedYAMLError as error:
-                print(f"error: {_damaged_file(error)}", file=sys.stderr)
-                return 1
-            except UnicodeDecodeError as error:
-                if not _in_hydra(error):
-                    raise
-                print(f"error: {_undecodable(config_folders(given.flags))}", file=sys.stderr)
-                return 1
-            except ValueError as error:
-                # Hydra's, of flags that do not go together or a group that is null; what bad input
-                # of ours is has become another error.
-                if not _is_hydras(error):
-                    raise
-                print(f"error: {error}{_cure(given.overrides)}", file=sys.stderr)
+                print(line, file=sys.stderr)
                 return 1
             except BrokenPipeError:
                 # Of a line that a sweep prints between its runs.
@@ -164,21 +156,26 @@ def _print_help(name: str, given: Arguments) -> int:
     try:
         # Files and folders, which some commands take without a name, change nothing.
         print(help_text(name, program, split_paths(given.overrides)[1], folders))
-    except (HydraException, OmegaConfBaseException) as error:
-        print(error_line(error), file=sys.stderr)
-        return 1
-    except yaml.MarkedYAMLError as error:
-        print(f"error: {_damaged_file(error)}", file=sys.stderr)
-        return 1
-    except UnicodeDecodeError:
-        print(f"error: {_undecodable(folders)}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        if not _is_hydras(error):
+    except _OF_HYDRA as error:
+        line = _hydras_line(error, given)
+        if line is None:
             raise
-        print(f"error: {error}{_cure(given.overrides)}", file=sys.stderr)
+        print(line, file=sys.stderr)
         return 1
     return 0
+
+
+def _hydras_line(error: Exception, given: Arguments) -> str | None:
+    """Return what is said of an error that Hydra has raised; None if it is another's."""
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return error_line(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        return f"error: {_damaged_file(error)}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"error: {_undecodable(config_folders(given.flags))}" if _in_hydra(error) else None
+    # Of flags that do not go together or a group that is null; what bad input of ours is has
+    # become another error.
+    return f"error: {error}{_cure(given.overrides)}" if _is_hydras(error) else None
 
 
 def _undecodable(folders: Iterable[Path]) -> str:
