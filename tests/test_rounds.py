@@ -238,6 +238,21 @@ def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "epoch 2, step 2" in err.getvalue() and "30/30" in err.getvalue()
 
 
+def test_an_interrupt_leaves_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was written before it has its end: the message that follows has its own line."""
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            super().write(text)
+            raise KeyboardInterrupt
+
+    out = Interrupted()
+    monkeypatch.setattr("sys.stdout", out)
+    with pytest.raises(KeyboardInterrupt):
+        run_of([1, 2, 1.5], Console()).run()
+    assert out.getvalue() == "step 1\n"
+
+
 def test_what_is_recorded(tmp_path: Path) -> None:
     with RunLog(tmp_path) as log:
         run = run_of([1, 2, 1.5], log)

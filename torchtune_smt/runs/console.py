@@ -48,7 +48,8 @@ class Console(Callback):
                 where = f"{run.tuner.unit} {report.round}, {report.text}"
                 self._bar.set_postfix_str(where, refresh=False)
         if report.kind != "step" and report.text:
-            tqdm.write(report.text, file=sys.stdout)
+            # In one piece: a signal between a line and its end would join the next one to it.
+            tqdm.write(f"{report.text}\n", file=sys.stdout, end="")
             sys.stdout.flush()
 
     def on_work(self, what: str, done: int, total: int, unit: str) -> None:
