@@ -62,6 +62,9 @@ def test_what_a_command_uses() -> None:
     assert "  mbr_scale=1.0\n" in text
     assert "data." not in text
     assert max(map(len, text.splitlines())) <= 100
+    text = help_text("build_model", "build-model")
+    assert "unless you say otherwise:\n\ndata=example\n" in text
+    assert "data.train=" in text and not re.search(r"data\.(dev|test)=", text)
 
 
 def test_choices_of_a_folder_of_ones_own(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_a_stopped_run_is_not_written_over(finished: Path, tmp_path: Path) -> No
     assert outcome.code == 1
     assert f"go on with resume={tmp_path}, or empty it with overwrite=true" in outcome.err
     assert content(tmp_path) == {"checkpoint.pt": b"some"}
+    other = finished / "a, b"
+    other.mkdir()
+    (other / "checkpoint.pt").write_bytes(b"some")
+    outcome = train(finished, "hydra.run.dir='a, b'")
+    # What a shell gives to Hydra as one value.
+    assert "go on with resume=\"'a, b'\", or empty it with overwrite=true" in outcome.err
 
 
 def test_overwrite_leaves_one_run(finished: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,17 @@ SOURCES = [Source(3, ["s"]), Source(7, ["t"])]
 
 def of_strings(index: Sequence[int], words: Vocabulary | None) -> KBestLists:
     return KBestLists.of_strings([["a"]] * len(index), index=index, words=words)
+
+
+def test_the_name_of_a_decoder(tmp_path: Path) -> None:
+    """What is said of what it does not take names the class, and not that of the file."""
+    (tmp_path / "mine.py").write_text(
+        "from torchtune_smt.decoders.base import Decoder\n\n\nclass Own(Decoder):\n"
+        "    def decode(self, sources, snapshot, *, k=None):\n        raise NotImplementedError\n"
+    )
+    outcome = run_command("train", "decoder._target_=mine.Own", "threads=1", folder=tmp_path)
+    assert outcome.code == 1
+    assert "decoder._target_=mine.Own takes no threads, and threads=1 would" in outcome.err
 
 
 @pytest.mark.parametrize(

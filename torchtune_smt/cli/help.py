@@ -14,12 +14,13 @@ from omegaconf import OmegaConf
 from torchtune_smt.core.resources import config_folder
 
 _WIDTH: Final = 100
-# What `translate` can be given, as all of `train`, and makes no use of.
+# What a command can be given, as it shares files with others, and makes no use of.
 _NEEDLESS: Final = {
+    "build_model": frozenset(("data.dev", "data.test")),
     "translate": frozenset(
         "init sampler loss regularizer optimizer tuner parallel engine experiment seed device lm "
         "callbacks report resume overwrite data.dev data.test".split()
-    )
+    ),
 }
 _KEY: Final = re.compile(r"( *)(\w+):")
 _ANOTHER: Final = re.compile(r"  - (\w+)$")
@@ -115,9 +116,10 @@ def help_text(
         ]
     plain = OmegaConf.to_container(cfg)
     assert isinstance(plain, dict)
-    lines += ["", "Options, with what they are unless you say otherwise:", ""]
     hidden = {*groups, *needless, "hydra"}
-    lines += _listed("", {n: v for n, v in plain.items() if n not in hidden}, own.options)
+    lines += ["", "Options, with what they are unless you say otherwise:"]
+    if outside := {name: value for name, value in plain.items() if name not in hidden}:
+        lines += ["", *_listed("", outside, own.options)]
     for group in groups:
         paths = [folder / group / f"{choices[group]}.yaml" for folder in folders]
         path = next((path for path in paths if path.is_file()), None)

@@ -177,6 +177,12 @@ _SWITCHES_OF: Final = ("metric", "sampler")
 _LEAST: Final = {"model.folds": 0, "decoder.distortion_limit": -1}
 
 
+def chosen_name(cfg: DictConfig, group: str, choice: str) -> str:
+    """Return how a message names what is taken of a group: by its class, if that is of others."""
+    one = cfg[group]
+    return f"{group}={choice}" if is_ours(one) else f"{group}._target_={one.get('_target_')}"
+
+
 def is_ours(group: Any) -> bool:
     """Return whether a group of the configuration names a class of this package."""
     return str(group.get("_target_", "")).startswith(f"{PACKAGE.name}.")

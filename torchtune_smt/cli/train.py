@@ -80,7 +80,7 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
         if cfg.resume is not None:
             _check_more(cfg, settings, folder)
         elif not cfg.overwrite:
-            check_unused(folder, folder_option())
+            check_unused(folder, _how_to_go_on(folder), folder_option())
         with transcript() as printed:
             score = _tune(cfg, settings, folder, printed)
     if cfg.report:

@@ -22,6 +22,7 @@ from torchtune_smt.cli.given import OFFERED, refuse_given
 from torchtune_smt.cli.hydra_main import config_folders, error_line, hydra_main
 from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.objects import argument_names, class_of, decoder_class
+from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
@@ -128,13 +129,14 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
         # It does not translate at all, which is said then.
         return unused
     names = argument_names(decoder)
+    named = chosen_name(cfg, "decoder", choices["decoder"])
     for argument, options in OFFERED.items():
         if argument not in names:
             reason = decoder.takes_not.get(argument, f"takes no {argument}")
-            unused |= dict.fromkeys(options, f"decoder={choices['decoder']} {reason}")
+            unused |= dict.fromkeys(options, f"{named} {reason}")
     builds = "model" in names and getattr(class_of(cfg, "model"), "from_bitext", False)
     if not builds:
-        what = f"model={choices['model']}" if "model" in names else f"decoder={choices['decoder']}"
+        what = f"model={choices['model']}" if "model" in names else named
         reason = f"{what} is not built from a bitext"
         unused |= dict.fromkeys(("data.max_length", "data.max_ratio"), reason)
         if cfg.data.get("split_compounds") is None:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.given import OFFERED, given_options, refuse_given
 from torchtune_smt.cli.group_learners import unused_by_learning
 from torchtune_smt.cli.objects import class_of
+from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
 from torchtune_smt.core.errors import InputError
@@ -73,10 +74,11 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
 def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return what decoder, model and start weights do not use."""
     unused: dict[str, str] = {}
+    decoder = chosen_name(cfg, "decoder", choices["decoder"])
     for argument, groups in OFFERED.items():
         if argument not in parts.decoder_takes:
             reason = parts.decoder.takes_not.get(argument, f"takes no {argument}")
-            unused |= dict.fromkeys(groups, f"decoder={choices['decoder']} {reason}")
+            unused |= dict.fromkeys(groups, f"{decoder} {reason}")
     if parts.model is not None and cfg.tuner.tune_on != "train":
         unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
     if parts.model is not None:
@@ -93,9 +95,8 @@ def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[
     if parts.model is not None and not parts.model.from_bitext:
         unused["data.train"] = f"model={choices['model']} is not built from a bitext"
     elif parts.model is None and not on_train:
-        unused.setdefault(
-            "data.train", f"decoder={choices['decoder']} takes no model to build from a bitext"
-        )
+        decoder = chosen_name(cfg, "decoder", choices["decoder"])
+        unused.setdefault("data.train", f"{decoder} takes no model to build from a bitext")
     takes_pairs = "data.train" not in unused and not parts.decoder.stored
     if parts.decoder.stored:
         unused["data.split_compounds"] = "stored lists are of a source that is as it is"

@@ -69,19 +69,21 @@ def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
         os.close(handle)
 
 
-def check_unused(folder: Path, option: str = "hydra.run.dir") -> None:
+def check_unused(folder: Path, how_to_go_on: str, option: str = "hydra.run.dir") -> None:
     """Raise InputError if a folder holds a run: its files would mix with those of a new one.
 
     Parameters
     ----------
     folder : path
+    how_to_go_on : str
+        What is said of a run that was stopped.
     option : str
         The one that chooses another folder.
     """
     if (folder / WEIGHTS).exists():
         found, cure = "a finished run", f"choose another {option}"
     elif (folder / CHECKPOINT).exists():
-        found, cure = "a run that was stopped", f"go on with resume={folder}"
+        found, cure = "a run that was stopped", how_to_go_on
     else:
         return
     raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
