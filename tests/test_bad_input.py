@@ -505,7 +505,6 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
         (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 1 or more"),
         (["build_model", "data=nonsense"], "there is no data=nonsense; choose of example"),
-        (["build_model", "data.dev=x"], "built from data.train, and data.dev=x would change nothi"),
         (["build_model", "model.counts=some"], "model.counts must be shared or occurrences"),
     ],
 )

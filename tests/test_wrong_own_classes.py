@@ -19,7 +19,8 @@ from torch import Tensor
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import checked_lists
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.losses import Hinge, Logistic, Softmax
 from torchtune_smt.metrics.base import with_gains
@@ -72,12 +73,20 @@ def test_the_name_of_a_decoder(tmp_path: Path) -> None:
     ids=["none", "order", "index", "missing", "words"],
 )
 def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> None:
-    decoder = SimpleNamespace(words=Vocabulary())
+    @dataclass
+    class Own(Decoder):
+        lists: Any
+        words: Vocabulary
+
+        def decode(self, sources: Any, snapshot: Any, *, k: int | None = None) -> Any:
+            return self.lists
+
+    words, weights = Vocabulary(), Weights([]).frozen()
     with pytest.raises(InputError, match=message) as found:
-        checked_lists(decoder, SOURCES, make(decoder.words))
-    assert "decoder SimpleNamespace" in str(found.value)
-    right = of_strings([3, 7], decoder.words)
-    assert checked_lists(decoder, SOURCES, right) is right
+        lists_of(Own(make(words), words), SOURCES, weights)
+    assert "decoder Own" in str(found.value)
+    right = of_strings([3, 7], words)
+    assert lists_of(Own(right, words), SOURCES, weights) is right
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from torchtune_smt.cli.systems import Output, find_systems, unused_grouping
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.table import Cell, Table
 from torchtune_smt.runs.curves import read_metrics
@@ -248,7 +249,7 @@ def explain(cfg: DictConfig) -> Found:
     lacking = templates_of_others(paths) if comparable else [[], []]
     for name, path, more in zip((a, b), paths, lacking, strict=True):
         decoder, own, sources = open_run(path, cfg.split, corpus, more)
-        (best,) = decoder.decode([sources[i]], own, k=1)
+        (best,) = lists_of(decoder, [sources[i]], own, 1)
         ids, values = best.row(0)
         rows.append(dict(zip(decoder.features.names(ids), values.tolist(), strict=True)))
         weights.append(

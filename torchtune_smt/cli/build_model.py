@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.model_size import model_size
 from torchtune_smt.cli.objects import make, make_dataset
 from torchtune_smt.core.errors import InputError
 
-_UNUSED: Final = dict.fromkeys(("data.dev", "data.test"), "a model is built from data.train")
-
 
 @hydra_main("build_model")
 def main(cfg: DictConfig) -> None:
     """Build the configured model, unless it is there already."""
-    refuse_given(_UNUSED, HydraConfig.get().overrides.task)
     model = make(cfg, "model", "from_bitext")
     if not model.from_bitext:
         chosen = HydraConfig.get().runtime.choices["model"]

@@ -15,6 +15,7 @@ from torchtune_smt.cli.systems import Output, find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
@@ -137,7 +138,8 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str) -> FeatureSe
     decoder, weights, sources = open_run(output.weights, what, corpus)
     counts: Counter[str] = Counter()
     for begin in range(0, len(sources), BATCH):
-        counts.update(_fired(decoder.decode(sources[begin : begin + BATCH], weights, k=cfg.n_best)))
+        some = sources[begin : begin + BATCH]
+        counts.update(_fired(lists_of(decoder, some, weights, cfg.n_best)))
     return FeatureSet(name, counts, frozenset(decoder.dense_names))
 
 

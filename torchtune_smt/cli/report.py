@@ -18,6 +18,7 @@ from torchtune_smt.cli.systems import Output
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
+from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.evaluation.analysis import (
     References,
@@ -208,7 +209,7 @@ def _decode(
     ids = decoder.features.intern(sought)
     texts, rows, derivations = {}, {}, {}
     fires: dict[str, tuple[int, int, str]] = {}
-    for kbest in decoder.decode([sources[i] for i in chosen], weights, k=LIST):
+    for kbest in lists_of(decoder, [sources[i] for i in chosen], weights, LIST):
         mine, values = kbest.row(0)
         texts[kbest.index] = kbest.text(0)
         rows[kbest.index] = dict(zip(decoder.features.names(mine), values.tolist(), strict=True))

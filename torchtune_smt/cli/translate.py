@@ -33,6 +33,7 @@ from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lin
 from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
+from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 
@@ -80,9 +81,9 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         for batch in batches:
             k = cfg.n_best or 1
             if by_risk is None:
-                lists = decoder.decode(batch, weights, k=k)
+                lists = lists_of(decoder, batch, weights, k)
             else:
-                lists = by_risk(decoder.decode(batch, weights), k)
+                lists = by_risk(lists_of(decoder, batch, weights), k)
             uncovered.add(batch)
             for kbest in lists:
                 if cfg.n_best is None:

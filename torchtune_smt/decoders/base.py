@@ -84,7 +84,7 @@ class Decoder(ABC):
         """
         for begin in range(0, len(sources), size):
             some = sources[begin : begin + size]
-            yield checked_lists(self, some, self.decode(some, snapshot))
+            yield lists_of(self, some, snapshot)
 
     def meet(self, sources: Sequence[Source]) -> None:
         """Give ids to those features and words that have none, as decoding these sentences does.
@@ -232,14 +232,18 @@ class Decoder(ABC):
         return self.fork()
 
 
-def checked_lists(decoder: Any, sources: Sequence[Source], lists: Any) -> KBestLists:
-    """Return what a decoder, perhaps of a user's class, has given for some sentences.
+def lists_of(
+    decoder: Decoder, sources: Sequence[Source], snapshot: Snapshot, k: int | None = None
+) -> KBestLists:
+    """Return what `Decoder.decode` does; a decoder of a user's class may do something else.
 
     Raises
     ------
     InputError
-        It is not a list for each sentence, in their order, in the words of the decoder.
+        It does not give a list for each sentence, in their order, in its words.
     """
+    length = {} if k is None else {"k": k}
+    lists = decoder.decode(sources, snapshot, **length)
     name = type(decoder).__name__
     if not isinstance(lists, KBestLists):
         raise InputError(

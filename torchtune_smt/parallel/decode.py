@@ -15,7 +15,7 @@ from torchtune_smt.core.rows import numbered
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.engine import Engine
@@ -85,8 +85,7 @@ class DecodeWorker:
         if isinstance(task, ShardSteps):
             return task.take()
         assert common is not None
-        length = {} if task.k is None else {"k": task.k}
-        lists = self._decoder.decode(task.sources, common, **length)
+        lists = lists_of(self._decoder, task.sources, common, task.k)
         assert lists.features is not None and lists.words is not None
         features, rows = lists.rows.numbered()
         words, tokens = numbered(lists.strings()[1])

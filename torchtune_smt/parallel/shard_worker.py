@@ -19,7 +19,7 @@ from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.tuners.base import Tuner
@@ -110,7 +110,7 @@ class OwnFeatures(Decoder):
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
         """Return the k-best list of each sentence (see `Decoder.decode`)."""
-        lists = self.decoder.decode(sources, snapshot, k=k)
+        lists = lists_of(self.decoder, sources, snapshot, k)
         weights, rows = self._weights, lists.rows
         assert lists.features is not None
         met = rows.numbered()[0]

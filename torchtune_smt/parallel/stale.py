@@ -21,7 +21,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.decoders.base import checked_lists
+from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
@@ -334,7 +334,7 @@ class StaleTuner(Tuner):
         online = self.online
         begin, start = time.time(), time.perf_counter()
         sources, decoder = online.sources(chosen), self._decoders[worker]
-        lists = checked_lists(decoder, sources, decoder.decode(sources, weights))
+        lists = lists_of(decoder, sources, weights)
         decoded = time.perf_counter()
         lists = with_gains(online.metric, lists)
         with lock:

@@ -14,7 +14,7 @@ from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder, checked_lists
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
@@ -97,8 +97,7 @@ class OnlineTuner(Tuner):
         for chosen in self.batches(number)[done:]:
             start = time.perf_counter()
             sources = self.sources(chosen)
-            lists = self.decoder.decode(sources, self.learner.snapshot())
-            checked_lists(self.decoder, sources, lists)
+            lists = lists_of(self.decoder, sources, self.learner.snapshot())
             decoded = time.perf_counter()
             lists = with_gains(self.metric, lists)
             loss, pairs = self.step(lists, number)

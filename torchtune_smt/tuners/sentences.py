@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.decoders.base import Decoder, checked_lists
+from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
@@ -21,8 +21,7 @@ def translate(
     lines = []
     for begin in range(0, len(sources), batch_size):
         batch = sources[begin : begin + batch_size]
-        lists = checked_lists(decoder, batch, decoder.decode(batch, snapshot, k=1))
-        lines += [kbest.text(0) for kbest in lists]
+        lines += [kbest.text(0) for kbest in lists_of(decoder, batch, snapshot, 1)]
     return lines
 
 
@@ -37,7 +36,7 @@ def evaluate(
     if sentences.has_references:
         lines = translate(decoder, snapshot, sentences.sources)
         return score_corpus(lines, sentences), lines
-    best = decoder.decode(sentences.sources, snapshot, k=1)
+    best = lists_of(decoder, sentences.sources, snapshot, 1)
     assert best.statistics is not None and best.entry is not None
     score = bleu_of_statistics(best.statistics.sum(axis=0, dtype=np.int64))
     signature = f"statistics:scores.dat|smooth:exp|version:{version('sacrebleu')}"
