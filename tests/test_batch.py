@@ -321,15 +321,15 @@ def test_a_solver_may_work_in_the_weights_that_it_is_given():
 @pytest.mark.parametrize(
     ("weights", "given"),
     [
-        (np.zeros(1), r"ndarray of shape \(1,\)"),
-        (torch.zeros(5), r"Tensor of shape \(5,\)"),
+        (np.zeros(1), r"ndarray of float64 and shape \(1,\)"),
+        (torch.zeros(5), r"Tensor of torch.float32 and shape \(5,\)"),
         ([0.0] * 5, "list"),
     ],
 )
 def test_what_a_solver_finds_is_a_weight_for_each_feature(weights, given):
     tuner = BatchTuner(collector_of(Pool(), fresh()), Wrong(weights))
     with pytest.raises(
-        InputError, match=f"Wrong finds must be an array .*, and are of type {given}"
+        InputError, match=f"Wrong must find a weight for each feature, .* returned {given}"
     ):
         list(tuner.round(1))
 

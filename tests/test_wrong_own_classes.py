@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +24,14 @@ from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.losses import Hinge, Logistic, Softmax
 from torchtune_smt.metrics.base import with_gains
+from torchtune_smt.metrics.minimum_risk import minimum_risk
 from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.mixing import Mixing
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.batch import Solution, tune
+from torchtune_smt.tuners.feature_groups import FeatureGroups
+from torchtune_smt.tuners.grouped_solver import GroupedSolver
 from torchtune_smt.tuners.stochastic import Stochastic
 
 LISTS = KBestLists.of_strings(
@@ -61,16 +64,26 @@ def test_the_name_of_a_decoder(tmp_path: Path) -> None:
     assert "decoder._target_=mine.Own takes no threads, and threads=1 would" in outcome.err
 
 
+def of_nothing(index: Sequence[int], words: Vocabulary) -> KBestLists:
+    lists = of_strings(index, words)
+    return replace(lists.some(np.empty(0, np.int64)), index=lists.index, begin=lists.begin * 0)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda words: None, "must return KBestLists, and returned one of type NoneType"),
+        (lambda words: None, "must return KBestLists, and returned NoneType"),
         (lambda words: of_strings([7, 3], words), r"asked for 2 \(3, 7\), it returned 2 \(7, 3\)"),
         (lambda words: of_strings([0, 1], words), r"it returned 2 \(0, 1\)"),
         (lambda words: of_strings([3], words), r"it returned 1 \(3\)"),
         (lambda words: of_strings([3, 7], None), "make the lists with words=self.words"),
+        (lambda words: replace(of_strings([3, 7], words), features=None), "features=self.features"),
+        (
+            lambda words: of_nothing([3, 7], words),
+            r"one without words .* the list of 3, 7 is empty",
+        ),
     ],
-    ids=["none", "order", "index", "missing", "words"],
+    ids=["none", "order", "index", "missing", "words", "features", "empty"],
 )
 def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> None:
     @dataclass
@@ -102,8 +115,11 @@ def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> 
 )
 def test_gains_of_a_metric(wrong: Callable[[int], Any]) -> None:
     metric = SimpleNamespace(gains=lambda kbest: wrong(len(kbest)))
-    with pytest.raises(InputError, match=r"SimpleNamespace must return an array of shape \(2,\)"):
+    with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* shape \(2,\)"):
         with_gains(metric, LISTS)
+    bound = SimpleNamespace(bind=lambda references, words: metric)
+    with pytest.raises(InputError, match=r"SimpleNamespace must return a number .* shape \(2,\)"):
+        minimum_risk(replace(LISTS, score=np.zeros(5)), bound)
     listed = SimpleNamespace(gains=lambda kbest: [1] * len(kbest))
     assert with_gains(listed, LISTS).gain.tolist() == [1.0] * 5
 
@@ -251,15 +267,27 @@ def test_the_value_of_oscar_on_another_default_device() -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (np.zeros(3), "must return a torchtune_smt.tuners.batch.Solution, and returned one of typ"),
-        (Solution(np.zeros(3, complex), {}), "a float64 for each feature"),
-        (Solution(np.zeros(3, object), {}), "a float64 for each feature"),
+        (np.zeros(3), "must return a torchtune_smt.tuners.batch.Solution, and returned ndarray"),
+        (Solution(np.zeros(3, complex), {}), "a weight for each feature, .* complex128"),
+        (Solution(np.zeros(3, object), {}), "a weight for each feature, .* object"),
+        (Solution(np.zeros(2), {}), r"of shape \(3,\), .* and shape \(2,\)"),
+        (Solution(np.zeros(5), {}), r"of shape \(3,\), .* and shape \(5,\)"),
     ],
-    ids=["array", "complex", "object"],
+    ids=["array", "complex", "object", "fewer", "more"],
 )
 def test_what_a_solver_returns(found: Any, message: str) -> None:
+    own = SimpleNamespace(solve=lambda lists, start, seed: found)
     with pytest.raises(InputError, match=message):
-        tune(LISTS, SimpleNamespace(solve=lambda lists, start, seed: found))
+        tune(LISTS, own)
+    # Groups are features to it: there are as many of them here.
+    with pytest.raises(InputError, match=message):
+        tune(LISTS, GroupedSolver(own, FeatureGroups(np.arange(3), 3)))
+
+
+def test_weights_that_a_solver_finds_are_float64() -> None:
+    own = SimpleNamespace(solve=lambda lists, start, seed: Solution(np.array([1, 2, 3]), {}))
+    found = tune(LISTS, own)
+    assert found.values.dtype == np.float64 and found.values.tolist() == [1.0, 2.0, 3.0]
 
 
 CLASSES = """\
@@ -302,5 +330,5 @@ def test_what_a_parallel_strategy_combines(run: Run) -> None:
     ]
     outcome = run_command("train", *options, "hydra.run.dir=combined", folder=run.place)
     assert outcome.code == 1
-    assert "combine of Short must return an array of shape (" in outcome.err
-    assert outcome.err.endswith("returned one of type ndarray of shape (1,)\n")
+    assert "combine of Short must return a weight for each feature, an array of" in outcome.err
+    assert outcome.err.endswith("returned ndarray of float64 and shape (1,)\n")

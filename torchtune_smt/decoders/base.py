@@ -12,6 +12,7 @@ import numpy as np
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
+from torchtune_smt.core.returned import described
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
@@ -247,8 +248,7 @@ def lists_of(
     name = type(decoder).__name__
     if not isinstance(lists, KBestLists):
         raise InputError(
-            f"the decoder {name} must return KBestLists, and returned one of type "
-            f"{type(lists).__name__}"
+            f"the decoder {name} must return KBestLists, and returned {described(lists)}"
         )
     wanted = [source.index for source in sources]
     if lists.index.tolist() != wanted:
@@ -256,6 +256,16 @@ def lists_of(
             f"the decoder {name} must return a list for each sentence in the order given, with its "
             f"index: asked for {len(wanted)} ({_some(wanted)}), it returned {len(lists)} "
             f"({_some(lists.index.tolist())})"
+        )
+    if (empty := np.flatnonzero(np.diff(lists.begin) == 0)).size:
+        raise InputError(
+            f"the decoder {name} must return a hypothesis for each sentence, one without words if "
+            f"there is none: the list of {_some(lists.index[empty].tolist())} is empty"
+        )
+    if lists.features is None:
+        raise InputError(
+            f"the lists of the decoder {name} do not say what their features are called: make them "
+            "with features=self.features"
         )
     if lists.words is not None and lists.words is not decoder.words:
         raise InputError(

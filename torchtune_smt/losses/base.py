@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import described
 
 Reduction = Literal["sum", "mean", "each"]
 
@@ -131,10 +132,9 @@ def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
             )
         return losses
     of = "list" if is_listwise(loss) else "pair"
-    given = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"{losses!r}"
     raise InputError(
         f"the loss {type(loss).__name__} must return a tensor of shape ({count},), one number for "
-        f"each {of}, and returned one {given}; functions of torch.nn.functional do with "
+        f"each {of}, and returned {described(losses)}; functions of torch.nn.functional do with "
         'reduction="none"'
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import checked_numbers
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
@@ -84,21 +85,24 @@ def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
     InputError
         They are not one number for each hypothesis of a list.
     """
-    gains = [np.empty(0), *(_checked_gains(metric, kbest) for kbest in lists)]
+    gains = [np.empty(0), *(gains_of(metric, kbest) for kbest in lists)]
     return lists.with_gains(np.concatenate(gains))
 
 
-def _checked_gains(metric: BoundMetric, kbest: KBest) -> Float64:
-    """Return what a metric, perhaps of a user's class, gives the hypotheses of a list."""
+def gains_of(metric: BoundMetric, kbest: KBest) -> Float64:
+    """Return what a metric, perhaps of a user's class, gives the hypotheses of a list.
+
+    Raises
+    ------
+    InputError
+        It is not one number for each.
+    """
     given: Any = metric.gains(kbest)
-    found = given if isinstance(given, np.ndarray) else np.array(given)
-    if found.shape == (len(kbest),) and found.dtype.kind in "biuf":
-        return found.astype(np.float64, copy=False)
-    raise InputError(
-        f"the metric {type(metric).__name__} must return an array of shape ({len(kbest)},), one "
-        f"number for each hypothesis of sentence {kbest.index}, and returned {found.dtype} "
-        f"{found.shape}"
+    must = (
+        f"the metric {type(metric).__name__} must return a number for each hypothesis of sentence "
+        f"{kbest.index},"
     )
+    return checked_numbers(np.asarray(given), (len(kbest),), must, kinds="biuf")
 
 
 class _ByNumber:

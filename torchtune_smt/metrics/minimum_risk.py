@@ -11,7 +11,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.rerank import best_first
-from torchtune_smt.metrics.base import Metric
+from torchtune_smt.metrics.base import Metric, gains_of
 from torchtune_smt.metrics.external import ExternalScores
 
 
@@ -72,5 +72,5 @@ def _expected_gains(kbest: KBest, metric: Metric, scale: float) -> Float64:
     # What is known of gains and matches is about other references.
     kbest = replace(kbest, gain=None, statistics=None)
     for j, h in enumerate(references):
-        expected += share[h] * bound.gains(replace(kbest, index=j))
+        expected += share[h] * gains_of(bound, replace(kbest, index=j))
     return expected

@@ -11,7 +11,7 @@ import torch
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import checksum
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import checked_numbers
 from torchtune_smt.core.state import packed, unpacked
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
@@ -101,16 +101,9 @@ class ShardTuner(Tuner):
             yield self._report(z, result)
         if number == 1:
             check_pairs(self._found)
-        mixed = self.mixing.combine(columns)
+        must = f"combine of {type(self.mixing).__name__} must return a weight for each feature,"
         wanted = (weights.parameter.numel(),)
-        sound = isinstance(mixed, np.ndarray) and mixed.shape == wanted
-        if not (sound and mixed.dtype.kind in "iuf"):
-            shape = getattr(mixed, "shape", None)
-            given = type(mixed).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
-            raise InputError(
-                f"combine of {type(self.mixing).__name__} must return an array of shape {wanted}, "
-                f"a float64 for each feature, and returned one of type {given}"
-            )
+        mixed = checked_numbers(self.mixing.combine(columns), wanted, must)
         with torch.no_grad():
             weights.parameter.copy_(torch.from_numpy(mixed))
         weights.version += 1

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import described
 from torchtune_smt.core.shortcuts import declared
 
 
@@ -103,11 +104,9 @@ def proximal(regularizer: Regularizer, weights: Tensor, step: Tensor | float) ->
     found: Any = regularizer.prox(weights, step)
     name = type(regularizer).__name__
     if not isinstance(found, Tensor) or found.shape != weights.shape:
-        shape = getattr(found, "shape", None)
-        given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
         raise InputError(
             f"the prox of {name} must return a tensor of the shape of the weights, "
-            f"{tuple(weights.shape)}, and returned one of type {given}"
+            f"{tuple(weights.shape)}, and returned {described(found)}"
         )
     if weights.is_sparse:
         size = weights._nnz()

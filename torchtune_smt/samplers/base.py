@@ -9,6 +9,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import described
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.kbest.lists import KBest
@@ -93,10 +94,9 @@ def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> In
     pairs = sampler.sample(kbest, (*seed, kbest.index))
     name = type(sampler).__name__
     if not isinstance(pairs, np.ndarray) or pairs.dtype.kind != "i" or pairs.shape[1:] != (2,):
-        given = f"{pairs.dtype} {pairs.shape}" if isinstance(pairs, np.ndarray) else f"{pairs!r}"
         raise InputError(
             f"the sampler {name} must return an int64 array of shape (pairs, 2), and returned "
-            f"{given} for sentence {kbest.index}"
+            f"{described(pairs)} for sentence {kbest.index}"
         )
     pairs = pairs.astype(np.int64, copy=False)
     # As they are no numbers of another list's, nor of nothing; a negative one is very large here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError, InputError
+from torchtune_smt.core.returned import checked_numbers, described
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
@@ -111,12 +112,12 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
     begin = start.copy()
     if wants_pairs(solver):
         pairs = pair_rows(lists, solver.sampler, seed)
-        return _checked(solver.solve_pairs(pairs, begin, seed), solver, start.size)
-    return _checked(solver.solve(lists.lists(), begin, seed), solver, start.size)
+        return checked_solution(solver.solve_pairs(pairs, begin, seed), solver, start.size)
+    return checked_solution(solver.solve(lists.lists(), begin, seed), solver, start.size)
 
 
-def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
-    """Return what a solver, perhaps of a user's class, has found.
+def checked_solution(solution: Any, solver: object, dimension: int) -> Solution:
+    """Return what a solver, perhaps of a user's class, has found, with weights in float64.
 
     Raises
     ------
@@ -125,29 +126,20 @@ def _checked(solution: Solution, solver: object, dimension: int) -> Solution:
     DivergenceError
         A weight is not finite.
     """
+    name = type(solver).__name__
     if not isinstance(solution, Solution):
         raise InputError(
-            f"{type(solver).__name__} must return a torchtune_smt.tuners.batch.Solution, and "
-            f"returned one of type {type(solution).__name__}"
+            f"{name} must return a torchtune_smt.tuners.batch.Solution, and returned "
+            f"{described(solution)}"
         )
-    found = solution.weights
-    if (
-        not isinstance(found, np.ndarray)
-        or found.shape != (dimension,)
-        or found.dtype.kind not in "iuf"
-    ):
-        shape = getattr(found, "shape", None)
-        given = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
-        raise InputError(
-            f"the weights that {type(solver).__name__} finds must be an array of shape "
-            f"({dimension},), a float64 for each feature, and are of type {given}"
-        )
+    must = f"{name} must find a weight for each feature,"
+    found = checked_numbers(solution.weights, (dimension,), must)
     if not np.isfinite(found).all():
         raise DivergenceError(
-            f"{type(solver).__name__} has found weights that are not finite: lower the learning "
-            "rate if there is one, and check the feature values of the k-best lists"
+            f"{name} has found weights that are not finite: lower the learning rate if there is "
+            "one, and check the feature values of the k-best lists"
         )
-    return solution
+    return replace(solution, weights=found)
 
 
 def tune(
@@ -180,7 +172,7 @@ def tune(
     first = np.zeros(dimension)
     if start is not None:
         first = start.read(lists.features, np.arange(dimension))
-    found = _checked(solver.solve(lists, first, seed), solver, dimension)
+    found = checked_solution(solver.solve(lists, first, seed), solver, dimension)
     return FrozenWeights(lists.features, found.weights)
 
 

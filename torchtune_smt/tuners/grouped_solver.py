@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler
-from torchtune_smt.tuners.batch import PairSolver, Solution, Solver, wants_pairs
+from torchtune_smt.tuners.batch import PairSolver, Solution, Solver, checked_solution, wants_pairs
 from torchtune_smt.tuners.feature_groups import FeatureGroups
 
 
@@ -46,14 +46,18 @@ class GroupedSolver:
         rows = groups.project(lists.rows, start.size)
         projected = replace(lists, rows=rows, features=None)
         solution = self.solver.solve(projected, groups.mean(start), seed)
-        return Solution(groups.unpack(solution.weights, start.size), solution.report)
+        return self._unpacked(solution, start.size)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `PairSolver.solve_pairs`."""
         groups = self.groups
         projected = groups.project(pairs, start.size)
         solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
-        return Solution(groups.unpack(solution.weights, start.size), solution.report)
+        return self._unpacked(solution, start.size)
+
+    def _unpacked(self, solution: Solution, dimension: int) -> Solution:
+        found = checked_solution(solution, self.solver, len(self.groups))
+        return replace(found, weights=self.groups.unpack(found.weights, dimension))
 
 
 @dataclass(frozen=True)
