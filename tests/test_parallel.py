@@ -344,7 +344,7 @@ def test_labels_make_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shards": 0}, "shards must be a whole number"),
+        ({"shards": 0}, "shards must be at least 1, not 0"),
         ({"shards": 2, "labels": "x"}, "give one of them"),
         ({"threshold": 0.5}, "give one of features, threshold and strength"),
         ({"features": None}, "give one of features, threshold and strength"),

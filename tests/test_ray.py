@@ -181,7 +181,7 @@ def test_without_ray() -> None:
 
 
 def test_options_out_of_range() -> None:
-    with pytest.raises(ValueError, match="object_store must be 80 MiB or more"):
+    with pytest.raises(ValueError, match="object_store must be at least 80"):
         RayEngine(object_store=1)
     with pytest.raises(ValueError, match="deadline must be above 0"):
         RayEngine(deadline=-1)

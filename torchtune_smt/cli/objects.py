@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
 
@@ -181,11 +181,7 @@ def check_part(option: str, part: object, *methods: str) -> None:
 
 def thread_count(threads: int | None) -> int:
     """Return the number of threads: as configured, or one for each core there is to use."""
-    if threads is not None:
-        return threads
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores() if threads is None else threads
 
 
 def arguments(cfg: DictConfig, group: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class ListStore:
         """
         for kbest in lists:
             kbest.finite_gains()
-            kbest.check_finite()
+            kbest.check_scored()
         if len(np.unique(lists.index)) < len(lists):
             return sum(self.add(lists.some(np.array([s]))) for s in range(len(lists)))
         hashes = self._hashes(lists)

@@ -514,7 +514,7 @@ def sparse_gradient(parameter: Tensor, optimizer: str) -> tuple[Tensor, Tensor]:
         )
     indices, values = gradient._indices()[0], gradient._values()
     # Autograd forgets that a gradient is coalesced; to look costs a tenth of doing it again.
-    if not bool((indices[1:] > indices[:-1]).all()):
+    if not gradient.is_coalesced() and not bool((indices[1:] > indices[:-1]).all()):
         gradient = gradient.coalesce()
         indices, values = gradient.indices()[0], gradient.values()
     finite = values.isfinite()

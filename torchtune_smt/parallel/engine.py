@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.errors import DivergenceError, InputError
 
 Worker = Callable[[Any, Any], Any]
@@ -144,8 +145,8 @@ class Tasks:
 def check_numbers(workers: int | None, deadline: float | None, attempts: int) -> None:
     """Raise ValueError where an option that engines have in common is out of range."""
     for name, count in (("workers", workers), ("attempts", attempts)):
-        if count is not None and (type(count) is not int or count < 1):
-            raise ValueError(f"{name} must be a whole number, 1 or more, not {count!r}")
+        if count is not None:
+            check_whole(name, count, 1)
     if deadline is not None and not deadline > 0:
         raise ValueError(f"deadline must be above 0 seconds, or null, not {deadline}")
 

@@ -13,6 +13,7 @@ from multiprocessing import connection, get_context, parent_process, resource_tr
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.parallel.engine import Engine, Tasks, check_numbers, error_to_send
 
 # In the place of a task's number: the common part, and that a worker is ready; that a process has
@@ -52,7 +53,7 @@ class LocalEngine(Engine):
     ) -> None:
         super().__init__()
         check_numbers(workers, deadline, attempts)
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or usable_cores()
         self.deadline = deadline
         self.attempts = attempts
         self._processes: list[_Process] = []

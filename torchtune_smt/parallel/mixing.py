@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.columns import Columns
@@ -50,8 +51,8 @@ class Mixing(Strategy):
                 f"labels={labels} says which shards there are, and so does shards={shards}; give "
                 "one of them"
             )
-        if shards is not None and (type(shards) is not int or shards < 1):
-            raise ValueError(f"shards must be a whole number, 1 or more, or null, not {shards!r}")
+        if shards is not None:
+            check_whole("shards", shards, 1)
         self.shards = shards
         self.labels = labels
 
@@ -136,8 +137,8 @@ class IterSel(Mixing):
                 "give one of features, threshold and strength, and set the others to null (there "
                 f"are {', '.join(f'{name}={value}' for name, value in given.items())})"
             )
-        if features is not None and (type(features) is not int or features < 1):
-            raise ValueError(f"features must be a whole number, 1 or more, not {features!r}")
+        if features is not None:
+            check_whole("features", features, 1)
         for name in ("threshold", "strength"):
             value = given[name]
             if value is not None and not 0 <= value < math.inf:

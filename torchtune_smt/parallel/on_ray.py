@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.parallel.engine import Engine, Tasks, Worker, check_numbers, error_to_send
 
@@ -61,9 +62,8 @@ class RayEngine(Engine):
     ) -> None:
         super().__init__()
         check_numbers(workers, deadline, attempts)
-        # Ray refuses less.
-        if type(object_store) is not int or object_store < 80:
-            raise ValueError(f"object_store must be 80 MiB or more, not {object_store!r}")
+        # In MiB; Ray refuses less.
+        check_whole("object_store", object_store, 80)
         try:
             import ray
         except ImportError:

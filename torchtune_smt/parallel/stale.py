@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -15,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.core.sorting_kernels import number as numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -61,13 +62,13 @@ class Stale(Strategy):
     ) -> None:
         least = {"workers": (workers, 1), "max_staleness": (max_staleness, 0)}
         for name, (value, low) in (least | {"simulate": (simulate, 0)}).items():
-            if value is not None and (type(value) is not int or value < low):
-                raise ValueError(f"{name} must be a whole number, {low} or more, or null")
+            if value is not None:
+                check_whole(name, value, low)
         if simulate is not None and (workers, max_staleness) != (None, None):
             raise ValueError(
                 "simulate has no threads, and neither workers nor max_staleness; leave these out"
             )
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or usable_cores()
         self.max_staleness = max_staleness
         self.simulate = simulate
 

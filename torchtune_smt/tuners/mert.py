@@ -61,10 +61,8 @@ class Mert:
     max_features: int = 50
 
     def __post_init__(self) -> None:
-        if self.restarts < 0:
-            raise ValueError(f"restarts must be 0 or more, not {self.restarts}")
-        if self.random_directions < 0:
-            raise ValueError(f"random_directions must be 0 or more, not {self.random_directions}")
+        check_whole("restarts", self.restarts, 0)
+        check_whole("random_directions", self.random_directions, 0)
         if not 0 < self.spread < math.inf:
             raise ValueError(f"spread must be finite and above 0, not {self.spread}")
         check_whole("max_features", self.max_features, 1)
