@@ -63,7 +63,7 @@ def test_a_missing_hypothesis_takes_the_worst_score(scores, caplog):
     with caplog.at_level(logging.WARNING):
         assert list(bound.gains(kbest_of(1, strings, words))) == [-0.5] * 13
         assert list(bound.gains(kbest_of(0, [["a", "house"], ["a"]], words))) == [0.25, -0.2]
-    assert bound.missing == 13
+    assert bound.n_missing == 13
     reports = [record.getMessage().partition(": ")[2] for record in caplog.records]
     text = "hypotheses had no score and took the lowest of their sentence, lastly"
     assert reports == [f"1 {text} 'w0' of sentence 1", f"10 {text} 'w9' of sentence 1"]

@@ -41,7 +41,7 @@ from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.grouped_solver import ScaleSolver
-from torchtune_smt.tuners.mixed_groups import ShardResult, ShardSteps, compute_here
+from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult, compute_here
 from torchtune_smt.tuners.sentences import evaluate
 
 # Options that are not the tuner's, but of how its rounds are run, and what it is given.
@@ -272,7 +272,7 @@ class Tuning:
             return self._learning
         return replace(self._learning, regularizer=self.dimension.regularizer())
 
-    def _compute(self, tasks: Iterable[ShardSteps]) -> Iterator[ShardResult]:
+    def _compute(self, tasks: Iterable[ShardSteps]) -> Iterator[StepsResult]:
         """Yield what shards of pairs come to, from workers if there are some."""
         return self.engine.map(None, tasks) if self.uses_engine else compute_here(tasks)
 

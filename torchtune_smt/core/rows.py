@@ -294,7 +294,7 @@ def mark(found: Bool, ids: Int32) -> None:
         found[ids[begin : begin + _PIECE]] = True
 
 
-def numbered(ids: Int32) -> tuple[Int64, Int32]:
+def numbered(ids: Integers) -> tuple[Int64, Int32]:
     """Return the distinct ones of some ids (int64, ascending), and the place of each among them.
 
     As `numpy.unique` does, but only the distinct ones are sorted.

@@ -31,7 +31,7 @@ from torchtune_smt.models.base import Model
 Prepared = TypeVar("Prepared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Hypotheses = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
+FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and
 ``score``."""
 
@@ -180,7 +180,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         dense_weight: Float64,
         k: int,
         stop: UInt8,
-    ) -> Hypotheses:
+    ) -> FoundList:
         """Decode one sentence; runs in threads, and changes nothing that they share.
 
         Parameters
@@ -238,7 +238,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         bounds = np.cumsum([n_dense, *[s.sparse.id.size for s in sentences]])[:-1]
         dense_weight, *sparse_weights = np.split(read, bounds)
 
-        def translate(s: int) -> Hypotheses:
+        def translate(s: int) -> FoundList:
             with deadline(self.seconds) as stop:
                 try:
                     rules, prepared = self._prepared(sources[s], sentences[s])

@@ -11,7 +11,7 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.cube_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
 from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.derivation import Derivation
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
+from torchtune_smt.decoders.grammar_decoder import FoundList, GrammarDecoder, SentenceRules
 from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
 from torchtune_smt.decoders.hiero_kbest_kernels import (
     RANK1,
@@ -136,7 +136,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
         dense_weight: Float64,
         k: int,
         stop: UInt8,
-    ) -> Hypotheses:
+    ) -> FoundList:
         columns = len(self.dense_names)
         chart, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k, stop)
         return read_off(

@@ -22,7 +22,7 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.kbest.choose_features import choose_features
+from torchtune_smt.decoders.choose_features import choose_features
 from torchtune_smt.kbest.formats import Format, OnError, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files

@@ -13,7 +13,7 @@ from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
 from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
 from torchtune_smt.decoders.derivation import Derivation
-from torchtune_smt.decoders.grammar_decoder import GrammarDecoder, Hypotheses, SentenceRules
+from torchtune_smt.decoders.grammar_decoder import FoundList, GrammarDecoder, SentenceRules
 from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, best_derivations
 from torchtune_smt.decoders.phrase_option_kernels import (
     LOG_10,
@@ -199,7 +199,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         dense_weight: Float64,
         k: int,
         stop: UInt8,
-    ) -> Hypotheses:
+    ) -> FoundList:
         columns, options, orientations = self._columns, prepared, len(self._orientations)
         chart, span, derivations = self._search(
             rules, prepared, sparse_weight, dense_weight, k, stop

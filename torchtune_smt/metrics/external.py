@@ -98,7 +98,7 @@ class BoundExternalScores:
             keys = [part.tobytes() for part in np.split(ids, ends[:-1])]
             self._scores[sentence] = dict(zip(keys, scores.values(), strict=True))
         self._worst = {sentence: min(scores.values()) for sentence, scores in self._scores.items()}
-        self.missing = 0
+        self.n_missing = 0
 
     def gains(self, kbest: KBest) -> Float64:
         """Return the score (float64 [k]) of each hypothesis.
@@ -128,13 +128,13 @@ class BoundExternalScores:
                 f"0): {cure}",
                 path=self._metric.path,
             )
-        self.missing += 1
-        if 10 ** (len(str(self.missing)) - 1) == self.missing:
+        self.n_missing += 1
+        if 10 ** (len(str(self.n_missing)) - 1) == self.n_missing:
             _log.warning(
                 "%s: %d hypotheses had no score and took the lowest of their sentence, lastly "
                 "'%s' of sentence %d",
                 self._metric.path,
-                self.missing,
+                self.n_missing,
                 shown(text),
                 kbest.index,
             )

@@ -17,6 +17,8 @@ from torchtune_smt.minimizer.losses import MarginLoss
 from torchtune_smt.minimizer.minimum import Accuracy, Minimum, groups_of
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
+from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.oscar_prox import option_error
 
 # Of the KKT residual, for the losses on the way to the last one.
 ROUGH = 0.1
@@ -85,17 +87,12 @@ class Minimizer:
         InputError
             d is smaller than that number; it is 1, and lambda1 is 0.
         """
-        for name, value in (("lambda1", lambda1), ("lambda2", lambda2)):
-            if not 0.0 <= value < float("inf"):
-                raise ValueError(f"{name} must be finite and at least 0, not {value}")
+        check_strength("lambda1", lambda1)
+        check_strength("lambda2", lambda2)
         least = max(self.pairs.n_sparse, 1)
         dimension = least if dimension is None else dimension
         if dimension < least:
-            raise InputError(
-                f"regularizer.dimension={dimension} is smaller than the number of sparse features "
-                f"in the pairs, {least}: their penalties would be negative; give at least as "
-                "much, or null"
-            )
+            raise option_error(dimension, "sparse features in the pairs", least)
         if lambda1 == lambda2 == 0.0:
             raise ValueError("OSCAR has no strength: lambda1 or lambda2 must be above 0")
         penalty = Penalty(lambda1, lambda2, dimension)

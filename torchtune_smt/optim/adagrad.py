@@ -68,10 +68,7 @@ class AdaGrad(SparseOptimizer):
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
     square_root: ClassVar[bool] = True
-    settings: ClassVar[tuple[str, ...]] = (
-        *("lr", "regularizer", "unregularized"),
-        "regularize_each",
-    )
+    settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, "regularize_each")
     marks: ClassVar[tuple[str, ...]] = ("last",)
     least: ClassVar[Mapping[str, float]] = {"sum": 0.0}
 

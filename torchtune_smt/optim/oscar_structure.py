@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
+from torchtune_smt.core.checks import DAMAGED
 from torchtune_smt.optim import oscar_tree_kernels as t
 from torchtune_smt.optim.oscar_build_kernels import FILL, build, in_order
 from torchtune_smt.optim.oscar_check import is_whole
@@ -132,7 +133,7 @@ class OscarStructure:
             and parts["real"].shape[0] == parts["link"].shape[0] < 2**31
             and is_whole(Tree(**parts), length)
         ):
-            raise ValueError("the saved state is damaged: its groups are no groups of the weights")
+            raise ValueError(f"{DAMAGED}: its groups are no groups of the weights")
         nodes, groups = parts["real"].shape[0], parts["group"].shape[0]
         result.tree = Tree(**parts)
         left, room = parts["counts"][[t.LEFT, t.ROOM]].tolist()

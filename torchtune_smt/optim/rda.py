@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim.fobos import merged
 from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
 from torchtune_smt.regularizers.base import Regularizer, is_separable, proximal
@@ -103,14 +103,9 @@ class RDA(SparseOptimizer):
             # A sum of gradients may have just become 0.
             touched = self._places[parameter] = merged(touched, indices)
             # What is not given is 0, and stays so.
-            point = torch.sparse_coo_tensor(
-                (touched - first).unsqueeze(0),
-                -size / t * total.index_select(0, touched),
-                (parameter.numel() - min(first, parameter.numel()),),
-                device=total.device,
-                is_coalesced=True,
-                check_invariants=False,
-            )
+            length = max(parameter.numel() - first, 0)
+            values = -size / t * total.index_select(0, touched)
+            point = sparse_vector(touched - first, values, length)
             parameter.index_copy_(0, touched, proximal(regularizer, point, size))
 
     def _moving(self, parameter: Tensor, state: State) -> Tensor:

@@ -21,7 +21,7 @@ from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.parallel.shard_worker import active
 from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.mixed_groups import ShardResult, ShardSteps
+from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult
 
 
 class Decode(Strategy):
@@ -76,11 +76,11 @@ class DecodeWorker:
     def __call__(self, common: FrozenWeights, task: DecodeTask) -> KBestLists: ...
 
     @overload
-    def __call__(self, common: None, task: ShardSteps) -> ShardResult: ...
+    def __call__(self, common: None, task: ShardSteps) -> StepsResult: ...
 
     def __call__(
         self, common: FrozenWeights | None, task: DecodeTask | ShardSteps
-    ) -> KBestLists | ShardResult:
+    ) -> KBestLists | StepsResult:
         """Return lists over vocabularies of what is in them alone, or what a shard has come to."""
         if isinstance(task, ShardSteps):
             return task.take()

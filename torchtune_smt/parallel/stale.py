@@ -19,7 +19,7 @@ from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.processors import usable_cores
-from torchtune_smt.core.sorting_kernels import number as numbered
+from torchtune_smt.core.rows import numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import lists_of
@@ -151,9 +151,8 @@ class BatchWeights:
         with self._lock:
             own = weights.own_ids(features, ids)
             known = len(weights.features) if self._read_version is None else self._known
-        # Others may read and step meanwhile: sorting takes longer than the rest. -1 becomes 0.
-        distinct, place = numbered(own + 1)
-        distinct -= 1
+        # Others may read and step meanwhile: sorting takes longer than the rest.
+        distinct, place = numbered(own)
         new = distinct[(distinct >= 0) & (distinct < known) & ~self._has(distinct)]
         with self._lock:
             if self._read_version is None:

@@ -18,6 +18,7 @@ from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+from torchtune_smt.tuners.learn_groups import given_dimension
 
 # Of Lloyd's algorithm; it ends before, as a rule.
 ROUNDS = 1000
@@ -80,7 +81,7 @@ class ClusteredWeights(GroupLearner):
         text = (
             f"{self.passes * len(pairs):,} steps of AdaGrad, {np.count_nonzero(values):,} weights"
         )
-        dimension = self.regularizer.dimension or max(start.size - n_dense, 1)
+        dimension = given_dimension(self.regularizer, start, n_dense)
         return LearntGroups(blocks, dimension, text, why_none=NOT_ONE)
 
     def _optimizer(self, weights: torch.Tensor, n_dense: int) -> AdaGrad:

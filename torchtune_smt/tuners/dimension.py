@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from torchtune_smt.core.arrays import Int64
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import Source
+from torchtune_smt.regularizers.oscar_prox import option_error
 from torchtune_smt.tuners.learn_groups import count_features
 
 
@@ -45,11 +45,7 @@ class PulledFeatures:
         """Raise InputError if a d is smaller than the number of features with a weight."""
         count = int(self._weights.parameter[self._first :].count_nonzero())
         if dimension < count:
-            raise InputError(
-                f"regularizer.dimension={dimension} is smaller than the number of regularised "
-                f"features that have a weight already, {count}: their penalties would be negative; "
-                "give at least as much, or null"
-            )
+            raise option_error(dimension, "regularised features that have a weight already", count)
 
 
 def features_there(decoder: Decoder, sources: Sequence[Source], weights: Weights) -> Int64:

@@ -102,6 +102,10 @@ def gradient(
     ------
     ValueError
         A list has no gains, or one of them is not finite; or a sampler is missing.
+    InputError
+        What a loss or sampler of a user's class gives is not what it must be.
+    DivergenceError
+        A value of the loss is not finite.
     """
     if is_listwise(loss):
         return _list_gradient(lists, snapshot, loss, device)

@@ -14,6 +14,7 @@ from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.group_diagnosis import DRAW, Chance, lifetime
 from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+from torchtune_smt.tuners.learn_groups import given_dimension
 
 CONTROLS: Final = ("none", "single", "shuffled")
 NONE_DRAWN: Final = (
@@ -82,7 +83,7 @@ class RandomPairs(GroupLearner):
         """Return the groups; see `GroupLearner.find`."""
         check_pairs(len(pairs))
         oscar = self.regularizer
-        dimension = oscar.dimension or max(start.size - n_dense, 1)
+        dimension = given_dimension(oscar, start, n_dense)
         order = np.random.default_rng((*seed, 2)).permutation(len(pairs))
         wrong = order[pairs.dot(start)[order] < 1.0]
         chosen = wrong[: lifetime(oscar, dimension)]

@@ -10,12 +10,12 @@ import torch
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64, Integers
-from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
 from torchtune_smt.regularizers.oscar import Oscar
+from torchtune_smt.regularizers.oscar_prox import option_error
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.group_diagnosis import judged, lifetime
@@ -196,16 +196,17 @@ def oscar_dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Osca
     InputError
         It is smaller than the number of sparse features that may get a weight.
     """
-    if regularizer.dimension is None:
-        return max(start.size - n_dense, 1)
-    count = count_features(start, n_dense, pairs.feature)
-    if regularizer.dimension < count:
-        raise InputError(
-            f"regularizer.dimension={regularizer.dimension} is smaller than the number of sparse "
-            f"features in the pairs, {count}: their penalties would be negative; give at least as "
-            "much, or null"
-        )
-    return regularizer.dimension
+    dimension = given_dimension(regularizer, start, n_dense)
+    if regularizer.dimension is not None:
+        count = count_features(start, n_dense, pairs.feature)
+        if dimension < count:
+            raise option_error(dimension, "sparse features in the pairs", count)
+    return dimension
+
+
+def given_dimension(regularizer: Oscar, start: Float64, n_dense: int) -> int:
+    """Return OSCAR's d, which is not compared with the features that there are."""
+    return regularizer.dimension or max(start.size - n_dense, 1)
 
 
 def count_features(weights: Float64, first: int, found: Integers) -> int:

@@ -48,7 +48,7 @@ class ShardSteps:
     schedule: str
     seed: tuple[int, ...]
 
-    def take(self) -> ShardResult:
+    def take(self) -> StepsResult:
         """Take as many steps as there are pairs, each on a random one, without a regulariser.
 
         Raises
@@ -65,10 +65,10 @@ class ShardSteps:
         order = np.random.default_rng(self.seed).integers(n, size=n)
         margins = optimizer.step_rows(self.pairs, HINGE, order=order)
         loss = float(np.maximum(1.0 - margins, 0.0).sum())
-        return ShardResult(parameter.detach().numpy(), loss)
+        return StepsResult(parameter.detach().numpy(), loss)
 
 
-class ShardResult(NamedTuple):
+class StepsResult(NamedTuple):
     """What a shard has come to.
 
     Attributes
@@ -88,11 +88,11 @@ def one_step() -> ShardSteps:
     return ShardSteps(pair, np.zeros(1), before=0, lr=1.0, schedule="1/t", seed=(0,))
 
 
-Compute = Callable[[Iterable[ShardSteps]], Iterator[ShardResult]]
+Compute = Callable[[Iterable[ShardSteps]], Iterator[StepsResult]]
 """Takes the steps of some shards, wherever; results come in the order of the shards."""
 
 
-def compute_here(tasks: Iterable[ShardSteps]) -> Iterator[ShardResult]:
+def compute_here(tasks: Iterable[ShardSteps]) -> Iterator[StepsResult]:
     """Take the steps of some shards in this process, one after the other."""
     return (task.take() for task in tasks)
 
@@ -135,7 +135,7 @@ class MixedLearning(StepLearning):
         """Return the groups; see `GroupLearner.find`."""
         check_pairs(len(pairs))
         dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
-        mixed = self._mixed(pairs, start, n_dense, (seed, 2), "learning groups", show)
+        mixed = self._mixed(pairs, start, n_dense, dimension, (seed, 2), "learning groups", show)
         remarks, numbers = judged(
             pairs, n_dense, self.regularizer, dimension, mixed.weights, mixed.blocks
         )
@@ -148,20 +148,21 @@ class MixedLearning(StepLearning):
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> Int64:
         """Return the groups of another order; see `GroupLearner.again`."""
+        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
         what = "learning groups in another order"
-        return self._mixed(pairs, start, n_dense, (seed, 3), what, show).blocks
+        return self._mixed(pairs, start, n_dense, dimension, (seed, 3), what, show).blocks
 
     def _mixed(
         self,
         pairs: Rows,
         start: Float64,
         n_dense: int,
+        dimension: int,
         seed: tuple[Sequence[int], int],
         what: str,
         show: Show,
     ) -> Mixed:
         """Learn from shards, which are those of the first part of the seed."""
-        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
         options = replace(self, regularizer=replace(self.regularizer, dimension=dimension))
         common, stream = seed
         # 1, 4 and 6 name the streams of the pairs and of the control; see `GroupingTuner`.
