@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -103,6 +104,18 @@ def test_what_is_ready_has_not_taken_too_long(
 
 
 @with_ray
+def test_a_task_that_waits_for_a_core_does_not_hang(
+    engine: RayEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There are two cores, and as many tasks are given at a time as workers are asked for."""
+    before = engine.deadline, engine.workers
+    engine.deadline, engine.workers = 7.0, 4
+    assert [value for value, _ in engine.map(2, [(n, "slower") for n in range(4)])] == [0, 2, 4, 6]
+    assert "another takes its place" not in capsys.readouterr().err
+    engine.deadline, engine.workers = before
+
+
+@with_ray
 def test_time_of_opening_is_not_that_of_the_first_task(
     cluster: Any, engine: RayEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +151,28 @@ def test_a_node_that_dies(engine: RayEngine, cluster: Any) -> None:
     cluster.remove_node(cluster.nodes[0], allow_graceful=False)
     found += [value for value, _ in results]
     assert found == [2 * n for n in range(12)]
+
+
+@with_ray
+def test_ray_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever cluster runs here already; and signals stay with who had them."""
+    import ray
+
+    given: list[str] = []
+
+    def init(address: str, **options: Any) -> None:
+        given.append(address)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise RuntimeError("no")
+
+    before = signal.getsignal(signal.SIGTERM)
+    engine = RayEngine()
+    engine.serve(OpenToy(Path()))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(InputError, match=r"engine=ray: Ray does not start here \(no\)"):
+        next(engine.map(1, PLAIN))
+    assert given == ["local"] and signal.getsignal(signal.SIGTERM) == before
 
 
 @with_ray

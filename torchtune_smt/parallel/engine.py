@@ -136,9 +136,12 @@ class Tasks:
             self.queue.appendleft(task)
             self._losses[task] = losses = self._losses[task] + 1
         if losses >= self._attempts:
+            memory = "Exit code -9 often means that there is too little memory: give fewer"
+            longer = "Where it does not hang, give a longer engine.deadline, or fewer"
+            cure = longer if "engine.deadline" in what else memory
             raise InputError(
-                f"{losses} workers were lost over one task; the last one {what}. Exit code -9 "
-                "often means that there is too little memory: give fewer engine.workers"
+                f"{losses} workers were lost over one task; the last one {what}. {cure} "
+                "engine.workers"
             )
 
 

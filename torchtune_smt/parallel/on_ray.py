@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -92,16 +95,17 @@ class RayEngine(Engine):
         workers = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         run = Tasks(tasks, workers, self.attempts)
         # Ray itself computes nothing again: it would do so without end where memory is short.
-        compute = ray.remote(num_cpus=1, max_retries=0)(_compute)
+        compute = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(_compute)
         opened = ray.put((pickle.dumps(self._open), os.getcwd(), sys.path))
         shared = ray.put(pickle.dumps(common))
+        # What a task gives, with its number, and when it has begun; inf: it waits for a core.
         busy: dict[Any, tuple[int, float]] = {}
 
         def give() -> None:
             run.fill()
             while run.queue and len(busy) < workers:
                 number = run.queue.popleft()
-                busy[compute.remote(opened, shared, run.given[number])] = number, time.monotonic()
+                busy[compute.remote(opened, shared, run.given[number])] = number, math.inf
 
         try:
             while True:
@@ -114,8 +118,8 @@ class RayEngine(Engine):
                     return
                 self._wait(run, busy)
         finally:
-            for reference in busy:
-                ray.cancel(reference, force=True)
+            for answers in busy:
+                ray.cancel(answers, force=True)
 
     def close(self) -> None:
         """Leave the cluster; end it if it was started here."""
@@ -128,34 +132,46 @@ class RayEngine(Engine):
         if self._started or ray.is_initialized():
             return
         options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+        # Ray puts a handler of its own in its place, which ends the process at once.
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         if self.address is None:
             options |= {"object_store_memory": self.object_store * _MIB}
             options |= {"num_cpus": self.workers}
         try:
             _check_head(self.address)
-            ray.init(address=self.address, logging_level="ERROR", **options)
+            # Without any Ray would join a cluster that runs on this machine.
+            ray.init(address=self.address or "local", logging_level="ERROR", **options)
         except (OSError, ValueError, RuntimeError) as error:
+            if self.address is None:
+                raise InputError(f"engine=ray: Ray does not start here ({error})") from None
             raise InputError(
                 f"engine.address={self.address}: no Ray cluster answers there ({error}); start one "
-                "with `ray start --head`, or leave address out"
+                "with `ray start --head`, give its token (docs/cluster.md), or leave address out"
             ) from None
+        finally:
+            if threading.current_thread() is threading.main_thread() and on_sigterm is not None:
+                signal.signal(signal.SIGTERM, on_sigterm)
         self._started = True
 
     def _wait(self, run: Tasks, busy: dict[Any, tuple[int, float]]) -> None:
         ray = self._ray
         timeout = None
-        if self.deadline is not None:
-            first = min(begin for _, begin in busy.values())
+        first = min(begin for _, begin in busy.values())
+        if self.deadline is not None and first < math.inf:
             timeout = max(0.0, first + self.deadline - time.monotonic())
         ray.wait(list(busy), timeout=timeout)
         # All that are ready: what waits here has not taken too long.
-        for reference in ray.wait(list(busy), num_returns=len(busy), timeout=0)[0]:
-            number, _ = busy.pop(reference)
+        for answers in ray.wait(list(busy), num_returns=len(busy), timeout=0)[0]:
+            number, begin = busy.pop(answers)
             try:
-                error, answer = ray.get(reference)
+                found = ray.get(next(answers))
             except ray.exceptions.RayError as lost:
                 run.lose(number, f"was lost ({type(lost).__name__})")
                 continue
+            if begin == math.inf:
+                busy[answers] = number, time.monotonic()
+                continue
+            error, answer = found
             if error is not None:
                 raise error
             if answer is None:
@@ -163,10 +179,10 @@ class RayEngine(Engine):
             else:
                 run.answer(number, answer)
         now = time.monotonic()
-        for reference, (number, begin) in list(busy.items()):
+        for answers, (number, begin) in list(busy.items()):
             if self.deadline is not None and now - begin >= self.deadline:
-                del busy[reference]
-                ray.cancel(reference, force=True)
+                del busy[answers]
+                ray.cancel(answers, force=True)
                 run.lose(number, f"took more than {self.deadline:g} s (engine.deadline)")
 
 
@@ -183,13 +199,20 @@ def _check_head(address: str | None) -> None:
 
 def _compute(
     opened: tuple[bytes, str, list[str]], common: bytes, task: bytes
-) -> tuple[Exception | None, bytes | None]:
-    """Return the error or the result of a task; runs in a process of Ray.
+) -> Iterator[tuple[Exception | None, bytes | None]]:
+    """Yield that a task has begun, and its error or its result; runs in a process of Ray.
 
     One that has to open a worker does no more, and the result is None: the time of that is not the
     task's.
     """
-    open_worker, folder, path = opened
+    yield None, None
+    yield _computed(*opened, common, task)
+
+
+def _computed(
+    open_worker: bytes, folder: str, path: list[str], common: bytes, task: bytes
+) -> tuple[Exception | None, bytes | None]:
+    """Return the error or the result of a task."""
     try:
         worker = _OPENED.get(open_worker)
         if worker is None:
