@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 from commands import MODEL, SMALL, run_command, train_until_saved
+from omegaconf import OmegaConf
 
 from torchtune_smt.cli import train
+from torchtune_smt.cli.read_files import read_files
 from torchtune_smt.core.resources import example_folder
+from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.runs import checkpoint
 
 LISTS = """\
@@ -202,3 +206,28 @@ def test_text_that_is_decoded(tmp_path: Path) -> None:
     first, second, *rest = whole.splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]))
     assert refused(tmp_path).startswith("dev.en.0: has changed since the run began, and is one of")
+
+
+def test_files_of_classes_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their options name, in lists and dicts, too; of ours it is known what is read."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("dictionary", "names", "more", "mine"):
+        (tmp_path / name).write_text(name)
+    ours = "torchtune_smt.losses.Hinge"
+    cfg = OmegaConf.create(
+        {
+            "decoder": {"_target_": "dec.Decoder", "dictionary": "dictionary", "k": 5, "x": "y"},
+            "loss": {"_target_": ours, "names": "names"},
+            "features": {"templates": [{"_target_": "a.Own", "of": ["names", {"in": "more"}]}]},
+            "callbacks": [{"_target_": "b.Own", "inner": {"_target_": ours, "path": "mine"}}],
+            "title": "mine",
+        }
+    )
+    dataset = SimpleNamespace(split_compounds=None)
+    parts = SimpleNamespace(dataset=dataset, decoder=Decoder, metric=None)
+    found = read_files(cfg, parts, [])  # type: ignore[arg-type]
+    assert {option: list(files) for option, files in found.items()} == {
+        "decoder.dictionary": ["dictionary"],
+        "features.templates[0].of[0]": ["names"],
+        "features.templates[0].of[1].in": ["more"],
+    }

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import MODEL, SMALL, run_command
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
@@ -321,6 +323,15 @@ class Walk(Tuner):
         values[: move.size] += values.new_tensor(move)
         yield Report("step", {"walk/length": float(abs(move).sum())}, sentences=len(self.sentences))
 """
+
+
+def test_what_a_tuner_remembers_can_be_saved(tmp_path: Path) -> None:
+    """It is said before anything is done, and not at the first checkpoint."""
+    run = run_of([1, 2], Checkpoints(tmp_path / "checkpoint", {}))
+    run.tuner.state_dict = lambda: {"moved": np.zeros(2)}  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"of Steps .*\(a ndarray .* saved, as moved\)"):
+        run.run()
+    assert run.tuner.taken == 0  # type: ignore[attr-defined]
 
 
 def test_a_tuner_of_the_users(place: Path) -> None:

@@ -98,6 +98,10 @@ def test_lists_of_a_decoder(make: Callable[[Vocabulary], Any], message: str) -> 
     with pytest.raises(InputError, match=message) as found:
         lists_of(Own(make(words), words), SOURCES, weights)
     assert "decoder Own" in str(found.value)
+    two = KBestLists.of_strings([["a", "b"], ["c"]], index=[3, 7], words=words)
+    assert lists_of(Own(two, words), SOURCES, weights, 2) is two
+    with pytest.raises(InputError, match="decoder Own .* asked for 1, it returned 2"):
+        lists_of(Own(two, words), SOURCES, weights, 1)
     right = of_strings([3, 7], words)
     assert lists_of(Own(right, words), SOURCES, weights) is right
 

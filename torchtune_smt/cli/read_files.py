@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from torchtune_smt.cli.options import is_ours
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.metrics.external import ExternalScores
@@ -20,9 +21,10 @@ SETS: Final = ("train", "dev", "test")
 def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the checksums of what a run reads, by path, under the option that names the file.
 
-    A model's files and the bitext that it is built from are left out: its own digests stand for
-    them. So are weights that tuning began with (``init.file``), in whose place a checkpoint has
-    others, and what can be read only once, such as a pipe.
+    Of a class of the user's own they are those that its options name. A model's files and the
+    bitext that it is built from are left out: its own digests stand for them. So are weights that
+    tuning began with (``init.file``), in whose place a checkpoint has others, and what can be read
+    only once, such as a pipe.
 
     Parameters
     ----------
@@ -57,6 +59,21 @@ def _named(
             yield f"decoder.{option}", _paths(cfg.decoder.get(option))
     if isinstance(parts.metric, ExternalScores):
         yield "metric.path", _paths(os.fspath(parts.metric.path))
+    for group, value in OmegaConf.to_container(cfg, resolve=True).items():  # type: ignore[union-attr]
+        yield from _of_own_classes(str(group), value, own=False)
+
+
+def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, Iterable[Path]]]:
+    """Yield what is a file of the texts that classes of others are given: nobody knows more."""
+    if isinstance(value, dict):
+        own = not is_ours(value) if "_target_" in value else own
+        for name, inner in value.items():
+            yield from _of_own_classes(f"{option}.{name}", inner, own)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _of_own_classes(f"{option}[{number}]", inner, own)
+    elif own and isinstance(value, str) and os.path.isfile(value):
+        yield option, [Path(value)]
 
 
 def _paths(given: str | ListConfig | None) -> list[Path]:

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 
+Packed = tuple[Any, dict[str, NDArray[Any]]]
+"""A tree as JSON, and the arrays that it names."""
 
-def packed(tree: Any, longest: int = 0) -> tuple[Any, dict[str, NDArray[Any]]]:
+
+def packed(tree: Any, longest: int = 0) -> Packed:
     """Return a tree as JSON, and its tensors as arrays with the names of their places.
 
     Of a vector that has few runs of equal numbers, one number of each run is kept. Most weights
@@ -23,6 +26,7 @@ def packed(tree: Any, longest: int = 0) -> tuple[Any, dict[str, NDArray[Any]]]:
     tree : object
         None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
         of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
+        TypeError says at which place there is something else.
     longest : int
         A vector with more numbers is kept as it is; `unpacked` makes none that is longer from runs.
     """
@@ -44,7 +48,7 @@ def packed(tree: Any, longest: int = 0) -> tuple[Any, dict[str, NDArray[Any]]]:
         if isinstance(value, dict):
             for key in value:
                 if type(key) not in (int, str):
-                    raise TypeError(f"a {type(key).__name__} cannot be a key")
+                    raise TypeError(f"a {type(key).__name__} cannot be a key{_of(place)}")
             return {"dict": [[key, pack(v, f"{place}/{key}")] for key, v in value.items()]}
         if isinstance(value, list | tuple):
             return {"list": [pack(v, f"{place}/{i}") for i, v in enumerate(value)]}
@@ -52,9 +56,13 @@ def packed(tree: Any, longest: int = 0) -> tuple[Any, dict[str, NDArray[Any]]]:
             value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        raise TypeError(f"a {type(value).__name__} cannot be saved")
+        raise TypeError(f"a {type(value).__name__} cannot be saved{_of(place)}")
 
     return pack(tree, ""), arrays
+
+
+def _of(place: str) -> str:
+    return f", as {place[1:]}" if place else ""
 
 
 def unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int = 0) -> Any:

@@ -262,6 +262,11 @@ def lists_of(
             f"the decoder {name} must return a hypothesis for each sentence, one without words if "
             f"there is none: the list of {_some(lists.index[empty].tolist())} is empty"
         )
+    if k is not None and (longest := int(np.diff(lists.begin).max(initial=0))) > k:
+        raise InputError(
+            f"the decoder {name} must return no more than k hypotheses for each sentence: asked "
+            f"for {k}, it returned {longest}"
+        )
     if lists.features is None:
         raise InputError(
             f"the lists of the decoder {name} do not say what their features are called: make them "

@@ -15,7 +15,7 @@ import torch
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.state import Packed, packed, unpacked, vector
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.runs.name_file import NameFile
 from torchtune_smt.runs.rounds import Callback, Rounds
@@ -59,7 +59,8 @@ def save_checkpoint(
     Raises
     ------
     InputError
-        A file cannot be written, as on a full disk; the last checkpoint is still there.
+        A file cannot be written, as on a full disk; the last checkpoint is still there. Or the
+        tuner, of a user's class, has something in its state that cannot be saved.
     """
     # First of all: the checkpoint says that they are there.
     names = names or NameFile.of(path)
@@ -71,8 +72,20 @@ def save_checkpoint(
         "weights": weights.parameter,
         "state": state.state_dict(),
     }
-    tree, arrays = packed(content, recorded["count"])
+    tree, arrays = _packed(content, state, recorded["count"])
     return write_container(path, _KIND, _VERSION, {"names": recorded, "run": tree}, arrays)
+
+
+def _packed(content: Any, state: Rounds | Tuner, longest: int = 0) -> Packed:
+    """Return what `packed` does; where it cannot, the error names the tuner."""
+    try:
+        return packed(content, longest)
+    except TypeError as error:
+        tuner = type(state if isinstance(state, Tuner) else state.tuner).__name__
+        raise InputError(
+            f"what state_dict of {tuner} returns cannot be saved ({error}): it may have numbers, "
+            "strings, tensors and None, and dicts and lists of these"
+        ) from None
 
 
 def load_checkpoint(
@@ -235,7 +248,9 @@ class Checkpoints(Callback):
         self._steps = StepFiles.of(self.path)
 
     def on_start(self, run: Rounds) -> None:
-        """Begin to count the minutes."""
+        """Begin to count the minutes; a tuner of a user's class may have what cannot be saved."""
+        if not run.progress.sentences:
+            _packed(run.tuner.state_dict(), run)
         self._saved = time.perf_counter()
 
     def on_report(self, report: Report, run: Rounds) -> None:
