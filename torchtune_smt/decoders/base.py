@@ -257,12 +257,13 @@ def lists_of(
             f"index: asked for {len(wanted)} ({_some(wanted)}), it returned {len(lists)} "
             f"({_some(lists.index.tolist())})"
         )
-    if (empty := np.flatnonzero(np.diff(lists.begin) == 0)).size:
+    sizes = np.diff(lists.begin)
+    if (empty := np.flatnonzero(sizes == 0)).size:
         raise InputError(
             f"the decoder {name} must return a hypothesis for each sentence, one without words if "
             f"there is none: the list of {_some(lists.index[empty].tolist())} is empty"
         )
-    if k is not None and (longest := int(np.diff(lists.begin).max(initial=0))) > k:
+    if k is not None and (longest := int(sizes.max(initial=0))) > k:
         raise InputError(
             f"the decoder {name} must return no more than k hypotheses for each sentence: asked "
             f"for {k}, it returned {longest}"

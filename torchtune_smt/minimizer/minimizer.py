@@ -18,7 +18,7 @@ from torchtune_smt.minimizer.minimum import Accuracy, Minimum, groups_of
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 from torchtune_smt.regularizers.base import check_strength
-from torchtune_smt.regularizers.oscar_prox import option_error
+from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 
 # Of the KKT residual, for the losses on the way to the last one.
 ROUGH = 0.1
@@ -92,7 +92,7 @@ class Minimizer:
         least = max(self.pairs.n_sparse, 1)
         dimension = least if dimension is None else dimension
         if dimension < least:
-            raise option_error(dimension, "sparse features in the pairs", least)
+            raise given_dimension_error(dimension, "sparse features in the pairs", least)
         if lambda1 == lambda2 == 0.0:
             raise ValueError("OSCAR has no strength: lambda1 or lambda2 must be above 0")
         penalty = Penalty(lambda1, lambda2, dimension)

@@ -22,6 +22,8 @@ Worker = Callable[[Any, Any], Any]
 # Results that may wait for an earlier one, for each worker.
 _AHEAD: Final = 2
 
+_MEMORY: Final = "Exit code -9 often means that there is too little memory: give fewer"
+
 
 class Engine(ABC):
     """Workers that compute tasks. All that is sent and returned can be pickled."""
@@ -121,8 +123,20 @@ class Tasks:
         self.next += 1
         return result
 
-    def lose(self, task: int | None, what: str) -> None:
+    def lose_late(self, task: int | None, deadline: float) -> None:
+        """Have a task given again whose worker took longer than `deadline` seconds; see `lose`."""
+        what = f"took more than {deadline:g} s (engine.deadline)"
+        self.lose(task, what, "Where it does not hang, give a longer engine.deadline, or fewer")
+
+    def lose(self, task: int | None, what: str, cure: str = _MEMORY) -> None:
         """Have a task given again that has lost its worker (None: while it was opened).
+
+        Parameters
+        ----------
+        what : str
+            Has become of the worker.
+        cure : str
+            What is said behind that in the end, before ``engine.workers``.
 
         Raises
         ------
@@ -136,9 +150,6 @@ class Tasks:
             self.queue.appendleft(task)
             self._losses[task] = losses = self._losses[task] + 1
         if losses >= self._attempts:
-            memory = "Exit code -9 often means that there is too little memory: give fewer"
-            longer = "Where it does not hang, give a longer engine.deadline, or fewer"
-            cure = longer if "engine.deadline" in what else memory
             raise InputError(
                 f"{losses} workers were lost over one task; the last one {what}. {cure} "
                 "engine.workers"

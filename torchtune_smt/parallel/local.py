@@ -116,7 +116,7 @@ class LocalEngine(Engine):
                 try:
                     number, error, answer = pickle.loads(process.receive())
                 except (EOFError, OSError):
-                    self._replace(process, run, self._late() if process.late else "died")
+                    self._replace(process, run, late=process.late)
                     continue
                 if error is not None:
                     raise error
@@ -129,22 +129,21 @@ class LocalEngine(Engine):
                     run.answer(number, answer)
                     process.task = None
             elif not process.process.is_alive():
-                self._replace(process, run, "died")
+                self._replace(process, run, late=False)
             elif self.deadline is not None and time.monotonic() - process.begin >= self.deadline:
-                self._replace(process, run, self._late())
+                self._replace(process, run, late=True)
 
-    def _late(self) -> str:
-        return f"took more than {self.deadline:g} s (engine.deadline)"
-
-    def _replace(self, process: _Process, run: Tasks, what: str) -> None:
+    def _replace(self, process: _Process, run: Tasks, late: bool) -> None:
         """Remove a worker, and have its task given to another; `_give` opens one."""
-        if what == "died":
-            # It closes its pipe before it ends: killed now, it would have the exit code of that.
-            process.process.join(_LOOK)
+        if late:
+            assert self.deadline is not None
+            self._remove(process)
+            run.lose_late(process.task, self.deadline)
+            return
+        # It closes its pipe before it ends: killed now, it would have the exit code of that.
+        process.process.join(_LOOK)
         self._remove(process)
-        if what == "died":
-            what = f"died (exit code {process.process.exitcode})"
-        run.lose(process.task, what)
+        run.lose(process.task, f"died (exit code {process.process.exitcode})")
 
     def _remove(self, process: _Process) -> None:
         self._processes.remove(process)

@@ -183,7 +183,7 @@ class RayEngine(Engine):
             if self.deadline is not None and now - begin >= self.deadline:
                 del busy[answers]
                 ray.cancel(answers, force=True)
-                run.lose(number, f"took more than {self.deadline:g} s (engine.deadline)")
+                run.lose_late(number, self.deadline)
 
 
 def _check_head(address: str | None) -> None:

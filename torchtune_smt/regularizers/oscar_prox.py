@@ -92,7 +92,7 @@ def not_finite_error(where: int, weight: float) -> ValueError:
     return ValueError(f"weight {where} of the prox is {weight}, not finite")
 
 
-def option_error(dimension: int, of: str, count: int) -> InputError:
+def given_dimension_error(dimension: int, of: str, count: int) -> InputError:
     """Return the error for a d that is given, and smaller than the features that it must count."""
     return InputError(
         f"regularizer.dimension={dimension} is smaller than the number of {of}, {count}: their "

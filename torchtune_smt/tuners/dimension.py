@@ -10,7 +10,7 @@ from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import Source
-from torchtune_smt.regularizers.oscar_prox import option_error
+from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 from torchtune_smt.tuners.learn_groups import count_features
 
 
@@ -45,7 +45,9 @@ class PulledFeatures:
         """Raise InputError if a d is smaller than the number of features with a weight."""
         count = int(self._weights.parameter[self._first :].count_nonzero())
         if dimension < count:
-            raise option_error(dimension, "regularised features that have a weight already", count)
+            raise given_dimension_error(
+                dimension, "regularised features that have a weight already", count
+            )
 
 
 def features_there(decoder: Decoder, sources: Sequence[Source], weights: Weights) -> Int64:

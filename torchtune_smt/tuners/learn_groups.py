@@ -15,7 +15,7 @@ from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.optim.schedules import check_schedule
 from torchtune_smt.regularizers.oscar import Oscar
-from torchtune_smt.regularizers.oscar_prox import option_error
+from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
 from torchtune_smt.tuners.group_diagnosis import judged, lifetime
@@ -200,7 +200,7 @@ def oscar_dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Osca
     if regularizer.dimension is not None:
         count = count_features(start, n_dense, pairs.feature)
         if dimension < count:
-            raise option_error(dimension, "sparse features in the pairs", count)
+            raise given_dimension_error(dimension, "sparse features in the pairs", count)
     return dimension
 
 
