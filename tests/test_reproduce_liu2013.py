@@ -31,10 +31,12 @@ import runs
 import tables
 import tuned
 from alike import NOT_COUNTED, settings, shared
-from diagnosis import TAGS, plot_diagnosis, read_diagnosis
+from diagnosis import TAGS, Diagnosis, plot_diagnosis, read_diagnosis
 from forecast import Measured, hours, print_hours, read_measured
+from liu2013 import Result
+from published import read_results
 from runs import Run, complete, read_log, sweep
-from tables import Published, Result, Section
+from tables import Published, Section
 
 
 class FakeTrain:
@@ -779,25 +781,69 @@ def test_results_of_a_part_that_had_no_folder_of_their_own(tmp_path: Path) -> No
     ]
 
 
-def test_a_picture_of_the_chance_in_groups(tmp_path: Path) -> None:
-    folder = tmp_path / "multi30k" / "oscar"
-    result("oscar").save(folder)
-    lines = [
-        {"step": 0, "bleu/dev": 30.0},
-        {"step": 2000, "diagnosis/overlap_features": 0.1, "diagnosis/fired_last": 0.9},
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = {"diagnosis/overlap_features": {1: 0.1}, "diagnosis/fired_last": {1: 0.9}}
-    assert read_diagnosis(folder) == found
-    liu2013.write_tables(tmp_path, tmp_path / "out")
+def test_a_row_says_what_its_run_does_of_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its run is one of a sweep, which has a folder of its own."""
+    chosen = options(tmp_path, "--sweep", "--lambda2s", "3e-9", "3e-8")
+    last = Run(tmp_path / "sweep" / "3e-08", ())
+    FakeTrain().train(last.folder)
+    with (last.folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 3, "diagnosis/fired_last": 0.25}) + "\n")
+    for folder in (last.folder, tmp_path / "example" / "oscar"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / tuned.DEVTEST).touch()
+    found = [], "regularizer.lambda2=3e-08", last, ()
+    monkeypatch.setattr(liu2013, "choose", lambda *_: found)
+    monkeypatch.setattr(liu2013, "complete", lambda *_: True)
+    monkeypatch.setattr(liu2013, "training_sentences", lambda *_: 2000)
+    monkeypatch.setattr(
+        liu2013,
+        "measured",
+        lambda kind, *_, **said: result(said["row"], diagnosis=said["diagnosis"]),
+    )
+    done = liu2013.do_row("oscar", FakeCorpus(), "example", 1, chosen)  # type: ignore[arg-type]
+    assert done is not None
+    assert done.diagnosis == {"diagnosis/fired_last": [None, None, 0.25]}
+
+
+def test_a_picture_of_the_chance_in_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_groups = {"overrides": ["data=multi30k", "data.test=null", "tuner=grouping"]}
+    diagnosis = {"diagnosis/overlap_features": [0.1], "diagnosis/fired_last": [None, 0.9]}
+    row = tmp_path / "multi30k" / "oscar"
+    result("oscar", **of_groups, diagnosis=diagnosis).save(row)
     picture = tmp_path / "out" / "chance-in-groups.png"
+    liu2013.write_tables(tmp_path, picture.parent)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    # The run says nothing.
-    (folder / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
-    assert read_diagnosis(folder) == read_diagnosis(tmp_path) == {}
+    # On another machine, what the table says is drawn, too.
+    again = Result.load(row)
+    assert again is not None and again.diagnosis == diagnosis
+    (row / tables.RESULT).unlink()
+    beside = tmp_path / "multi30k" / "random_pairs"
+    result("random_pairs", **of_groups, diagnosis=diagnosis).save(beside)
+    drawn: list[dict[str, list[Diagnosis]]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liu2013, "plot_diagnosis", lambda _, found: drawn.append(found))
+        liu2013.write_tables(tmp_path, picture.parent)
+    (shown,) = drawn
+    named = ["multi30k: OSCAR train, dev", "multi30k: groups of random pairs train, dev"]
+    assert [name.partition(" +group")[0] for name in shown] == named
+    assert list(shown.values()) == [[diagnosis]] * 2
+    assert capsys.readouterr().out == ""
+    # A table that does not say what its picture shows.
+    table = picture.parent / "table.csv"
+    rows = [replace(one, diagnosis={}) for one in read_results(table, Result)]
+    tables.write_csv(table, [Section("multi30k", "", rows)])
+    picture.write_bytes(b"as it was")
+    liu2013.write_tables(tmp_path, picture.parent)
+    assert picture.read_bytes() == b"as it was"
+    said = f"{picture} stays as it was: table.csv does not have what multi30k/oscar say there\n"
+    assert capsys.readouterr().out == said
     picture.unlink()
-    liu2013.write_tables(tmp_path, tmp_path / "out")
-    assert not picture.exists()
+    liu2013.write_tables(tmp_path, picture.parent)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_has_numbers_at_their_iterations(
@@ -814,11 +860,12 @@ def test_the_picture_has_numbers_at_their_iterations(
         lines += [{"step": 300 * iteration, "bleu/dev": 31.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     mixed = read_diagnosis(tmp_path)
-    assert mixed == {"diagnosis/overlap_features": {1: 0.1, 2: 0.2, 4: 0.4}}
-    online = {tag: {2: 0.5} for tag in TAGS}
+    assert mixed == {"diagnosis/overlap_features": [0.1, 0.2, None, 0.4]}
+    assert read_diagnosis(tmp_path / "elsewhere") == {}
+    online: Diagnosis = {tag: [None, 0.5] for tag in TAGS}
     plot_diagnosis(tmp_path / "picture.png", {"mix": [mixed], "online": [online, online]})
     overlap, last = plt.gcf().axes
-    assert [line.get_xdata().tolist() for line in overlap.lines] == [[1, 2, 3, 4], [2], [2]]
+    assert [line.get_xdata().tolist() for line in overlap.lines] == [[1, 2, 3, 4], [1, 2], [1, 2]]
     np.testing.assert_array_equal(overlap.lines[0].get_ydata(), [0.1, 0.2, np.nan, 0.4])
     assert [text.get_text() for text in overlap.get_legend().get_texts()] == ["mix", "online"]
     assert [text.get_text() for text in last.get_legend().get_texts()] == ["online"]
@@ -874,6 +921,18 @@ def test_what_is_to_be_taken_over_has_to_be_there(
     liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)  # type: ignore[arg-type]
     assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
     assert capsys.readouterr().out == ""
+    # A table of another machine will do, with the same options and the same part of the data.
+    (tmp_path / "multi30k" / "oscar-2000" / tables.RESULT).unlink()
+    published = tmp_path / "published"
+    published.mkdir()
+    tables.write_csv(published / liu2013.CSV, [Section("multi30k", "", [there])])
+    given += ["--publish", str(published)]
+    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
+    refused("oscar_single", 1, "--train-sentences", "5000")
+    for seed in (1, 2):
+        chosen = options(tmp_path, *given)
+        liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
+        assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
     # Without --sweep there is a default, and it is said.
     plain = options(tmp_path, "--train-sentences", "0")
     liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]

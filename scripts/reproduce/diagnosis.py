@@ -18,8 +18,12 @@ TAGS: Final = {
 }
 
 
-def read_diagnosis(folder: Path) -> dict[str, dict[int, float]]:
-    """Return what a run of tuner=grouping says of its groups: by tag, the numbers by iteration.
+# By tag, what is said after each iteration, from the first one on; None: nothing.
+Diagnosis = dict[str, list[float | None]]
+
+
+def read_diagnosis(folder: Path) -> Diagnosis:
+    """Return what a run of tuner=grouping says of its groups.
 
     An iteration without groups says nothing, and of the last steps only Algorithm 2 does. Empty
     where nothing is said at all.
@@ -27,24 +31,26 @@ def read_diagnosis(folder: Path) -> dict[str, dict[int, float]]:
     path = folder / METRICS
     if not path.is_file():
         return {}
-    found: dict[str, dict[int, float]] = {}
+    found: Diagnosis = {}
     # Steps are sentences; dev is translated before the first iteration and after each.
-    iteration = 0
+    before = 0
     for entry in map(json.loads, read_lines(path)):
         for tag in TAGS.keys() & entry.keys():
-            found.setdefault(tag, {})[iteration] = entry[tag]
-        iteration += "bleu/dev" in entry
+            said = found.setdefault(tag, [])
+            said += [None] * (before - 1 - len(said))
+            said[before - 1 :] = [entry[tag]]
+        before += "bleu/dev" in entry
     return found
 
 
-def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[dict[str, dict[int, float]]]]) -> None:
+def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[Diagnosis]]) -> None:
     """Draw what is said of groups by iteration: a panel a tag, a colour a row, a line a seed.
 
     A panel has the rows that say something of its tag; a line ends where an iteration has nothing.
 
     Parameters
     ----------
-    runs : mapping of str to sequence of dict
+    runs : mapping of str to sequence of Diagnosis
         Of each row what `read_diagnosis` returns of its seeds, one at least.
     """
     import matplotlib
@@ -57,11 +63,10 @@ def plot_diagnosis(path: Path, runs: Mapping[str, Sequence[dict[str, dict[int, f
         for r, (row, seeds) in enumerate(runs.items()):
             for found in seeds:
                 if values := found.get(tag):
-                    iterations = range(min(values), max(values) + 1)
-                    shares = [values.get(iteration, np.nan) for iteration in iterations]
+                    shares = [np.nan if value is None else value for value in values]
                     named = axis.get_legend_handles_labels()[1]
                     label = None if row in named else row
-                    axis.plot(iterations, shares, f"C{r % 10}.-", label=label)
+                    axis.plot(range(1, len(shares) + 1), shares, f"C{r % 10}.-", label=label)
         axis.set_ylim(-0.02, 1.02)
         axis.set_xlabel("iteration")
         axis.set_title(title, fontsize="medium")

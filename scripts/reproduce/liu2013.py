@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -37,9 +37,9 @@ from command_line import (
     said,
     stand_ins,
 )
-from diagnosis import plot_diagnosis, read_diagnosis
+from diagnosis import Diagnosis, plot_diagnosis, read_diagnosis
 from measured import measured, training_sentences
-from published import merged_by, void
+from published import merged_by, read_results, void
 from runs import (
     LOG,
     REPOSITORY,
@@ -52,7 +52,7 @@ from runs import (
     retarget,
     sweep,
 )
-from tables import NOT_COMPARED, Published, Result, Section
+from tables import NOT_COMPARED, Published, Section
 from tuned import DEVTEST, SIGNIFICANCE, TEST, Corpus
 
 from torchtune_smt.core.errors import InputError
@@ -259,11 +259,26 @@ MEASURED: Final = REPOSITORY / "docs" / "results" / "liu2013" / CSV
 SENTENCES: Final = {"multi30k": 29_000, "fisher": 18_872, "example": 1200}
 
 
+@dataclass
+class Result(tables.Result):
+    """What came out of a row on a corpus.
+
+    Attributes
+    ----------
+    diagnosis : Diagnosis
+        What its run says of its groups.
+    """
+
+    diagnosis: Diagnosis = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Options:
     """What the command line says about all rows."""
 
     folder: Path
+    # Of a table whose choices are taken over where the folder has none.
+    publish: Path | None
     command: str
     train_sentences: int
     iterations: int
@@ -355,6 +370,7 @@ def do_row(key: str, corpus: Corpus, name: str, seed: int, options: Options) -> 
         chosen=chosen,
         points=points,
         command=options.command,
+        diagnosis=read_diagnosis(run.folder),
     )
     if run.folder != folder:
         shutil.copyfile(run.folder / DEVTEST, folder / DEVTEST)
@@ -370,8 +386,8 @@ def sweeps(row: Row, seed: int, options: Options) -> bool:
 def taken_over(key: str, name: str, seed: int, options: Options) -> str:
     """Return the values of options that a row has and does not choose, as `Result.chosen` does.
 
-    They are what another row, or this one with the first seed, has chosen, and without --sweep the
-    default ones if it has not been done.
+    They are what another row, or this one with the first seed, has chosen, here or in the table
+    that --publish names, and without --sweep the default ones if it has not been done.
 
     Raises
     ------
@@ -385,7 +401,8 @@ def taken_over(key: str, name: str, seed: int, options: Options) -> str:
         other = ROWS[key].like or key
         raise InputError(
             f"takes over what {other} chooses with seed {options.seeds[0]}, and that has not been "
-            f"done there with these options: run --rows {other} too"
+            f"done there with these options: run --rows {other} too, or name a table that has it "
+            "with --publish"
         )
     print(f"  {defaults(key)}, by default", flush=True)
     return defaults(key)
@@ -400,10 +417,16 @@ def chosen_before(key: str, name: str, seed: int, options: Options) -> str | Non
     if other == key and seed == first:
         return None
     part = part_of(name, ROWS[other], options)
-    like = Result.load(place(options.folder / name, other, first, part))
     # What was chosen with other options for all rows says nothing here.
     alike = shared(corpus_overrides(name, options))
-    return None if like is None or shared(like.overrides) != alike else like.chosen
+    like = Result.load(place(options.folder / name, other, first, part))
+    if like is not None and shared(like.overrides) == alike:
+        return like.chosen
+    wanted = Key(other, part or SENTENCES[name] * ("train" in ROWS[other].tuning_set), first)
+    for like in [] if options.publish is None else read_results(options.publish / CSV, Result):
+        if like.corpus == name and Key.of(like) == wanted and shared(like.overrides) == alike:
+            return like.chosen
+    return None
 
 
 def defaults(key: str) -> str:
@@ -544,13 +567,14 @@ def compare_rows(corpus: Corpus, folder: Path) -> None:
 def write_tables(folder: Path, output: Path) -> None:
     """Write table.md, table.csv and the pictures of all rows that are done.
 
-    Rows that the folder has from before, and that were not done again, stay.
+    Rows that the folder has from before, and that were not done again, stay. So does the picture of
+    chance in groups where these do not say what it shows.
     """
-    sections, everything = [], []
-    diagnoses: dict[str, list[dict[str, dict[int, float]]]] = {}
+    sections, everything, silent = [], [], []
+    diagnoses: dict[str, list[Diagnosis]] = {}
     for name, about in CORPORA.items():
-        done = results_of(folder / name)
-        results = with_kept({key: result for key, (result, _) in done.items()}, output, name)
+        done = {key: result for key, (result, _) in results_of(folder / name).items()}
+        results = with_kept(done, output, name)
         if not results:
             continue
         groups = groups_of(results, BASELINE)
@@ -558,9 +582,17 @@ def write_tables(folder: Path, output: Path) -> None:
         sections.append(Section(name, about, [labelled(group)[0] for group in groups], more))
         everything.append(Section(name, about, results))
         sizes = tables.several_sizes(results)
+        # Published before tables had it.
+        silent += [
+            f"{name}/{result.row}"
+            for result in results
+            if "tuner=grouping" in result.overrides
+            and not result.diagnosis
+            and Key.of(result) not in done
+        ]
+        diagnosis_of = {Key.of(result): result.diagnosis for result in results}
         for result in (result for group in groups for result in labelled(group)):
-            at = done.get(Key.of(result))
-            if at and (found := read_diagnosis(at[1])):
+            if found := diagnosis_of[Key.of(result)]:
                 said = f"{name}: {tables.name(result, sizes)}"
                 diagnoses.setdefault(said, []).append(found)
     if not sections:
@@ -571,8 +603,12 @@ def write_tables(folder: Path, output: Path) -> None:
         file.write(text)
     tables.write_csv(output / CSV, everything)
     tables.plot(output / "bleu-by-features.png", sections)
-    if diagnoses:
-        plot_diagnosis(output / "chance-in-groups.png", diagnoses)
+    picture = output / "chance-in-groups.png"
+    if silent and picture.is_file():
+        silent = list(dict.fromkeys(silent))
+        print(f"{picture} stays as it was: {CSV} does not have what {', '.join(silent)} say there")
+    elif diagnoses:
+        plot_diagnosis(picture, diagnoses)
 
 
 def with_kept(done: Mapping[Key, Result], output: Path, name: str) -> list[Result]:
@@ -786,6 +822,7 @@ def as_options(given: argparse.Namespace) -> Options:
     grids |= {LAMBDA2: given.lambda2s, FRACTION: given.fractions}
     return Options(
         folder=given.folder.resolve(),
+        publish=None if given.publish is None else given.publish.resolve(),
         command=as_command(given),
         train_sentences=sentences,
         iterations=iterations,
@@ -801,7 +838,6 @@ def as_options(given: argparse.Namespace) -> Options:
 def do_rows(given: argparse.Namespace) -> list[str]:
     """Do rows and write the tables; return which have failed."""
     options = as_options(given)
-    publish = None if given.publish is None else given.publish.resolve()
     # Models of the repository are found, and built, there.
     os.chdir(REPOSITORY)
     keys = in_turn(given.rows or sorted(ROWS, key=lambda key: key != BASELINE))
@@ -833,8 +869,8 @@ def do_rows(given: argparse.Namespace) -> list[str]:
                 f"active, {result.reused:,} reused, {result.minutes:.1f} minutes",
                 flush=True,
             )
-    if publish is not None:
-        write_tables(options.folder, publish)
+    if options.publish is not None:
+        write_tables(options.folder, options.publish)
     print(options.folder / "table.md")
     return failed
 

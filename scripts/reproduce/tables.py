@@ -156,7 +156,7 @@ class Section(NamedTuple):
     corpus : str
     about : str
         What the corpus is, in words.
-    results : list of Result
+    results : sequence of Result
         In the order of the table.
     more : sequence of str
         Lines behind it.
@@ -164,7 +164,7 @@ class Section(NamedTuple):
 
     corpus: str
     about: str
-    results: list[Result]
+    results: Sequence[Result]
     more: Sequence[str] = ()
 
 
