@@ -13,9 +13,11 @@ from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
-import liu2013
+import liu2013_results
 import simianer2012
 import tables
+from liu2013_results import write_tables
+from liu2013_rows import BASELINE, place
 from published import merged, read_results
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -71,8 +73,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     [
         ("simianer2012/table.csv", simianer2012.Result),
         ("green2013/own.csv", green2013.Result),
-        ("liu2013/table.csv", liu2013.Result),
-        ("liu2013/controls/table.csv", liu2013.Result),
+        ("liu2013/table.csv", liu2013_results.Result),
+        ("liu2013/controls/table.csv", liu2013_results.Result),
     ],
 )
 def test_published_tables_are_written_again_as_they_are(
@@ -176,20 +178,20 @@ def plain() -> dict[str, Any]:
 def test_the_table_of_liu_keeps_published_rows(tmp_path: Path) -> None:
     described = plain() | {"significance": "randomization", "p_test": 0.01, "p_devtest": 0.5}
 
-    def row(name: str, seed: int = 1, **given: object) -> liu2013.Result:
-        return liu2013.Result(**described | {"row": name, "seed": seed} | given)
+    def row(name: str, seed: int = 1, **given: object) -> liu2013_results.Result:
+        return liu2013_results.Result(**described | {"row": name, "seed": seed} | given)
 
-    old = [row(liu2013.BASELINE), row("oscar"), row("oscar", 2), row("random_pairs")]
+    old = [row(BASELINE), row("oscar"), row("oscar", 2), row("random_pairs")]
     output = tmp_path / "published"
     output.mkdir()
     tables.write_csv(output / "table.csv", [tables.Section("fisher", "", old)])
-    again = [row(liu2013.BASELINE, test=35.0), row("oscar", 3)]
+    again = [row(BASELINE, test=35.0), row("oscar", 3)]
     for one in again:
-        place = liu2013.place(tmp_path / "here" / "fisher", one.row, one.seed)
-        place.mkdir(parents=True)
-        one.save(place)
-    liu2013.write_tables(tmp_path / "here", output)
-    found = read_results(output / "table.csv", liu2013.Result)
+        folder = place(tmp_path / "here" / "fisher", one.row, one.seed)
+        folder.mkdir(parents=True)
+        one.save(folder)
+    write_tables(tmp_path / "here", output)
+    found = read_results(output / "table.csv", liu2013_results.Result)
     void: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
     first = dataclasses.replace(old[1], **void)
     last = dataclasses.replace(old[3], **void)
@@ -202,19 +204,19 @@ def test_the_table_of_liu_keeps_published_rows(tmp_path: Path) -> None:
 def test_a_part_of_the_data_does_not_replace_all_of_it(tmp_path: Path) -> None:
     described = plain() | {"p_test": 0.01, "p_devtest": 0.5, "overrides": ["decoder.pop_limit=30"]}
 
-    def row(name: str, **given: object) -> liu2013.Result:
-        return liu2013.Result(**described | {"row": name} | given)
+    def row(name: str, **given: object) -> liu2013_results.Result:
+        return liu2013_results.Result(**described | {"row": name} | given)
 
     other = {"overrides": ["decoder.pop_limit=200"]}
-    old = [row(liu2013.BASELINE), row("oscar"), row("random_pairs", **other)]
+    old = [row(BASELINE), row("oscar"), row("random_pairs", **other)]
     output = tmp_path / "published"
     output.mkdir()
     tables.write_csv(output / "table.csv", [tables.Section("fisher", "", old)])
     part = row("oscar", training_sentences=5000)
-    part.save(liu2013.place(tmp_path / "here" / "fisher", "oscar", 1, 5000))
-    liu2013.write_tables(tmp_path / "here", output)
+    part.save(place(tmp_path / "here" / "fisher", "oscar", 1, 5000))
+    write_tables(tmp_path / "here", output)
     void: dict[str, Any] = {"p_test": None, "p_devtest": None, "significance": "not compared"}
-    found = read_results(output / "table.csv", liu2013.Result)
+    found = read_results(output / "table.csv", liu2013_results.Result)
     assert found == [*old[:2], part, dataclasses.replace(old[2], **void)]
 
 
