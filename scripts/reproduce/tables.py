@@ -293,11 +293,24 @@ def over_seeds(groups: Sequence[Group], baseline: str) -> list[str]:
             if len(group.baseline) < 2:
                 cells.append(NOT_COMPARED)
                 continue
-            theirs = [getattr(result, one) for result in group.baseline]
-            p = runs_test(np.array(theirs), np.array(own), SAMPLES, SEED).value
-            cells.append(bold_p(p))
+            cells.append(bold_p(p_over_seeds(group, one)))
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return [*lines, ""]
+
+
+def p_over_seeds(group: Group, name: str) -> float:
+    """Return p of the difference of results on devtest or test from the baseline's, over runs.
+
+    Parameters
+    ----------
+    group : Group
+        With at least two seeds of both.
+    """
+    own, theirs = (
+        np.array([getattr(result, name) for result in results])
+        for results in (group.results, group.baseline)
+    )
+    return runs_test(theirs, own, SAMPLES, SEED).value
 
 
 def spread_cell(values: Sequence[float]) -> str:
