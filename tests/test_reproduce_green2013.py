@@ -13,14 +13,17 @@ from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
+import green2013_results
+import green2013_rows
 import measured
 from forecast import print_hours, read_measured
-from green2013 import ROWS, SETS, SIZES, Result
+from green2013_results import Result
+from green2013_rows import ROWS, SETS, SIZES
 from runs import Log, Run
 from tuned import Features, configuration
 
 
-def options(folder: Path, *arguments: str) -> green2013.Options:
+def options(folder: Path, *arguments: str) -> green2013_rows.Options:
     return green2013.as_options(green2013.parse(["--folder", str(folder), *arguments]))
 
 
@@ -29,7 +32,7 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
     row, chosen = ROWS[key], options(tmp_path, "--epochs", "4", "--set", "decoder.k=7")
     dev = [tmp_path / "dev_small.es", tmp_path / "dev_small.en.0"]
     for one in row.sets:
-        cfg = configuration(green2013.row_overrides("fisher", f"{one}/{key}", 3, dev, chosen))
+        cfg = configuration(green2013_rows.row_overrides("fisher", f"{one}/{key}", 3, dev, chosen))
         assert cfg.decoder["_target_"].endswith("PhraseDecoder") and cfg.decoder.k == 7
         assert cfg.model["_target_"].endswith("PhraseModel")
         assert cfg.model.folder == str(tmp_path / "own" / "fisher" / "model")
@@ -57,12 +60,12 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
 
 def test_seeds_of_a_set(tmp_path: Path) -> None:
     chosen = options(tmp_path)
-    found = green2013.runs_of("multi30k", ["adagrad_pt"], ["train5k", "dev"], chosen)
+    found = green2013_rows.runs_of("multi30k", ["adagrad_pt"], ["train5k", "dev"], chosen)
     row = "dev/adagrad_pt"
     assert found == [("train5k/adagrad_pt", 1), (row, 1), (row, 2), (row, 3)]
     # Seeds that are given hold for all sets.
     chosen = options(tmp_path, "--seeds", "5")
-    assert green2013.runs_of("multi30k", ["stale"], SETS, chosen) == [
+    assert green2013_rows.runs_of("multi30k", ["stale"], SETS, chosen) == [
         ("dev/stale", 5),
         ("train5k/stale", 5),
     ]
@@ -70,7 +73,7 @@ def test_seeds_of_a_set(tmp_path: Path) -> None:
 
 def test_the_larger_dev_set_is_fishers_alone() -> None:
     for name in SIZES:
-        rows = green2013.rows_of(name, ["mira_dense", "adagrad_pt"], SETS)
+        rows = green2013_rows.rows_of(name, ["mira_dense", "adagrad_pt"], SETS)
         assert ("dev_large/mira_dense" in rows) == (name == "fisher")
         assert "dev/mira_dense" in rows and "train5k/mira_dense" not in rows
         assert "train15k/adagrad_pt" in rows
@@ -78,10 +81,10 @@ def test_the_larger_dev_set_is_fishers_alone() -> None:
 
 def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = options(tmp_path)
-    assert green2013.small_dev("example", chosen) == []
+    assert green2013_rows.small_dev("example", chosen) == []
     monkeypatch.setitem(SIZES["example"], "dev_large", 100)
-    monkeypatch.setattr(green2013, "SMALL_DEV_SENTENCES", 10)
-    files = green2013.small_dev("example", chosen)
+    monkeypatch.setattr(green2013_rows, "SMALL_DEV_SENTENCES", 10)
+    files = green2013_rows.small_dev("example", chosen)
     names = ["dev_small.de", "dev_small.en.0", "dev_small.en.1"]
     assert [path.name for path in files] == names
     lines = [path.read_text("utf-8").splitlines() for path in files]
@@ -90,7 +93,7 @@ def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mon
     rows = list(zip(*whole, strict=True))
     places = [rows.index(row) for row in zip(*lines, strict=True)]
     assert len(set(places)) == 10 and places == sorted(places)
-    assert green2013.small_dev("example", options(tmp_path)) == files
+    assert green2013_rows.small_dev("example", options(tmp_path)) == files
     assert [path.read_text("utf-8").splitlines() for path in files] == lines
 
 
@@ -138,9 +141,9 @@ def test_rows_are_done_once_and_missing_ones_said(
     for _ in range(2):
         for row, seed in rows:
             assert green2013.do_row(row, corpus, "multi30k", seed, chosen)  # type: ignore[arg-type]
-            green2013.compare_rows(corpus, "multi30k", chosen)  # type: ignore[arg-type]
+            green2013_results.compare_rows(corpus, "multi30k", chosen)  # type: ignore[arg-type]
     assert corpus.tried == [f"{row.partition('/')[2]}/seed{seed}" for row, seed in rows]
-    green2013.write_tables(chosen, tmp_path / "out")
+    green2013_results.write_tables(chosen, tmp_path / "out")
     text = (tmp_path / "out" / "own.md").read_text()
     lines = text.splitlines()
     start = lines.index(next(line for line in lines if line.startswith("| dev")))
@@ -170,12 +173,12 @@ def test_rows_are_done_once_and_missing_ones_said(
     assert [(line["row"], int(line["seed"])) for line in written] == rows
     assert json.loads(written[0]["seconds"]) == [10.0, 5.0]
     # Other translations of the baseline are compared with anew.
-    baseline = Result.load(green2013.place(chosen, "multi30k", "dev/mira_dense", 1))
+    baseline = Result.load(green2013_rows.place(chosen, "multi30k", "dev/mira_dense", 1))
     assert baseline is not None
     baseline.test = 40.0
-    baseline.save(green2013.place(chosen, "multi30k", "dev/mira_dense", 1))
-    green2013.compare_rows(corpus, "multi30k", chosen)  # type: ignore[arg-type]
-    compared = Result.load(green2013.place(chosen, "multi30k", "train5k/stale", 1))
+    baseline.save(green2013_rows.place(chosen, "multi30k", "dev/mira_dense", 1))
+    green2013_results.compare_rows(corpus, "multi30k", chosen)  # type: ignore[arg-type]
+    compared = Result.load(green2013_rows.place(chosen, "multi30k", "train5k/stale", 1))
     assert compared is not None and compared.compared == [30.0, 40.0]
     # What was measured says how long others take: a minute a round.
     path = tmp_path / "out" / "own.csv"
@@ -202,12 +205,14 @@ def test_rows_are_done_once_and_missing_ones_said(
         "0.00 CPU hours at most, judged by own.csv, and 1 runs of which nothing is known",
     ]
     assert green2013.do_row("dev/itermix", corpus, "multi30k", 1, chosen)  # type: ignore[arg-type]
-    green2013.write_tables(chosen, tmp_path / "rivals")
+    green2013_results.write_tables(chosen, tmp_path / "rivals")
     assert (tmp_path / "rivals" / "own-bleu-by-time.png").stat().st_size > 0
     timed = [
-        r for r in green2013.results_of(chosen, "multi30k") if r.row.endswith(("stale", "mix"))
+        r
+        for r in green2013_results.results_of(chosen, "multi30k")
+        if r.row.endswith(("stale", "mix"))
     ]
-    (panel,) = green2013._panels(timed).items()
+    (panel,) = green2013_results._panels(timed).items()
     assert panel[0] == "multi30k, dev (1,014)" and len(panel[1]) == 2
 
 
@@ -269,7 +274,7 @@ def test_the_small_example_has_no_tables_of_moses(capsys: pytest.CaptureFixture[
 def test_old_rows_with_mosess_tables_keep_their_places(tmp_path: Path) -> None:
     """Both kinds share a folder."""
     given = green2013.parse(["--folder", str(tmp_path)])
-    own = green2013.place(green2013.as_options(given), "multi30k", "dev/mira_dense", 1)
+    own = green2013_rows.place(green2013.as_options(given), "multi30k", "dev/mira_dense", 1)
     moses = green2013.green2013_moses.place(green2013.as_moses_options(given), "mira_dense", 1)
     assert own == tmp_path / "own" / "multi30k" / "dev" / "mira_dense" / "seed1"
     assert moses == tmp_path / "multi30k" / "mira_dense" / "seed1"

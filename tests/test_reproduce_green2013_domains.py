@@ -11,6 +11,7 @@ import sacrebleu
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
 import green2013_domains
+import green2013_rows
 from domains import FOLDER, read_split
 from green2013_domains import Part
 from runs import Run
@@ -121,7 +122,7 @@ def test_runs_are_those_of_the_row_on_a_part(
     monkeypatch.setattr(green2013_domains, "complete", complete)
     monkeypatch.setattr(green2013_domains, "Corpus", FakeCorpus)
     monkeypatch.setattr(green2013, "do_row", lambda *arguments: True)
-    given = green2013.Options(tmp_path, "", 2, (1, 4), ())
+    given = green2013_rows.Options(tmp_path, "", 2, (1, 4), ())
     failed = green2013_domains.do_corpus("example", given, STAND_INS)
     assert failed == ["example: sample of dev (26 sentences)"] * 2
     assert "failed; see" in capsys.readouterr().out
@@ -132,7 +133,7 @@ def test_runs_are_those_of_the_row_on_a_part(
         "domain2",
         "sample2",
     ] * 2
-    base = list(green2013.row_overrides("example", green2013_domains.ROW, 4, (), given))
+    base = list(green2013_rows.row_overrides("example", green2013_domains.ROW, 4, (), given))
     for run in runs[4:]:
         part = run.folder.parent.name
         (dev,) = set(run.overrides) - set(base)

@@ -13,8 +13,11 @@ from torchtune_smt.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
+import green2013_results
+import green2013_rows
 import liu2013_results
-import simianer2012
+import simianer2012_results
+import simianer2012_rows
 import tables
 from liu2013_results import write_tables
 from liu2013_rows import BASELINE, place
@@ -23,7 +26,7 @@ from published import merged, read_results
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
-def result(row: str, seed: int = 1, **given: object) -> simianer2012.Result:
+def result(row: str, seed: int = 1, **given: object) -> simianer2012_results.Result:
     described = {
         "row": row,
         "corpus": "fisher",
@@ -50,10 +53,10 @@ def result(row: str, seed: int = 1, **given: object) -> simianer2012.Result:
         "versions": {"torch": "2.13.0"},
         "differs": {"1_dev_sparse": 0.01},
     }
-    return simianer2012.Result(**described | given)  # type: ignore[arg-type]
+    return simianer2012_results.Result(**described | given)  # type: ignore[arg-type]
 
 
-def write(path: Path, *results: simianer2012.Result) -> None:
+def write(path: Path, *results: simianer2012_results.Result) -> None:
     tables.write_csv(path, [tables.Section("fisher", "", list(results))])
 
 
@@ -64,15 +67,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         result("mira_dev_sparse", language_models="", overrides=[], significance="randomisation"),
     ]
     write(tmp_path / "table.csv", *given)
-    assert read_results(tmp_path / "table.csv", simianer2012.Result) == given
-    assert read_results(tmp_path / "none.csv", simianer2012.Result) == []
+    assert read_results(tmp_path / "table.csv", simianer2012_results.Result) == given
+    assert read_results(tmp_path / "none.csv", simianer2012_results.Result) == []
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("simianer2012/table.csv", simianer2012.Result),
-        ("green2013/own.csv", green2013.Result),
+        ("simianer2012/table.csv", simianer2012_results.Result),
+        ("green2013/own.csv", green2013_results.Result),
         ("liu2013/table.csv", liu2013_results.Result),
         ("liu2013/controls/table.csv", liu2013_results.Result),
     ],
@@ -92,10 +95,10 @@ def test_rows_of_another_table_are_refused(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1].replace("17259", "many"), lines[2]]) + "\n")
     with pytest.raises(InputError, match=r"table.csv:2: is no row of this table .*many"):
-        read_results(path, simianer2012.Result)
+        read_results(path, simianer2012_results.Result)
     path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2]},more\n")
     with pytest.raises(InputError, match=r"table.csv:3: .*number of columns"):
-        read_results(path, simianer2012.Result)
+        read_results(path, simianer2012_results.Result)
 
 
 def test_rows_that_are_not_done_again_stay(tmp_path: Path) -> None:
@@ -103,12 +106,12 @@ def test_rows_that_are_not_done_again_stay(tmp_path: Path) -> None:
     write(tmp_path / "table.csv", *before)
     again = result("1_dev_sparse", test=40.0)
     done = {("1_dev_sparse", 1): again, ("1_dev_sparse", 2): before[1]}
-    found = merged(done, tmp_path / "table.csv", simianer2012.Result, "fisher")
+    found = merged(done, tmp_path / "table.csv", simianer2012_results.Result, "fisher")
     assert found.results == {("4_train_sparse", 1): before[0], **done}
     assert found.before == {(one.row, one.seed): one for one in before}
     # With seed 2 nothing is different.
     assert found.changed == {("1_dev_sparse", 1)}
-    other = merged(done, tmp_path / "table.csv", simianer2012.Result, "multi30k")
+    other = merged(done, tmp_path / "table.csv", simianer2012_results.Result, "multi30k")
     assert other == (done, {}, set())
 
 
@@ -124,11 +127,11 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     write(output / "table.csv", *old)
     folder = tmp_path / "here"
     again = result("1_dev_sparse", method="1", test=40.0, differs={})
-    place = simianer2012.place(folder, "fisher", "1_dev_sparse", 1)
+    place = simianer2012_rows.place(folder, "fisher", "1_dev_sparse", 1)
     place.mkdir(parents=True)
     again.save(place)
-    simianer2012.write_tables(folder, output)
-    found = read_results(output / "table.csv", simianer2012.Result)
+    simianer2012_results.write_tables(folder, output)
+    found = read_results(output / "table.csv", simianer2012_results.Result)
     # The p-value of the difference from what 1_dev_sparse was before is gone.
     left = {"mira_dev_sparse": 0.02}
     kept = dataclasses.replace(old[1], differs=left, differs_out=left)
@@ -136,18 +139,18 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     # A row that comes out as it was keeps its comparisons, and has more.
     new = {"4_train_sparse": 0.03}
     same = dataclasses.replace(old[2], differs=new, differs_out=new)
-    place = simianer2012.place(folder, "fisher", same.row, 1)
+    place = simianer2012_rows.place(folder, "fisher", same.row, 1)
     place.mkdir(parents=True)
     same.save(place)
     published = {"1_dev_sparse": 0.01, "4_then_dev_sparse": 0.5}
     write(output / "table.csv", old[0], old[1], dataclasses.replace(old[2], differs=published))
-    simianer2012.write_tables(folder, output)
-    found = read_results(output / "table.csv", simianer2012.Result)
+    simianer2012_results.write_tables(folder, output)
+    found = read_results(output / "table.csv", simianer2012_results.Result)
     kept_too = {"4_then_dev_sparse": 0.5, **new}
     assert found == [again, kept, dataclasses.replace(same, differs=kept_too)]
     write(output / "table.csv", again, kept, old[2])
     (place / tables.RESULT).unlink()
-    simianer2012.write_tables(folder, output)
+    simianer2012_results.write_tables(folder, output)
     text = (output / "table.md").read_text()
     assert (
         "Not compared, as they were not done on one machine: "
@@ -160,10 +163,10 @@ def test_the_table_of_simianer_keeps_published_rows(tmp_path: Path) -> None:
     assert "over seeds" not in text
     # With two seeds of a row there is a mean.
     more = result("4_train_sparse", seed=2, test=2 / 3)
-    place = simianer2012.place(folder, "fisher", more.row, 2)
+    place = simianer2012_rows.place(folder, "fisher", more.row, 2)
     place.mkdir(parents=True)
     more.save(place)
-    simianer2012.write_tables(folder, output)
+    simianer2012_results.write_tables(folder, output)
     text = (output / "table.md").read_text()
     mean = "| 4 | +id,ng,shape | 1, 2 | 30.25 ± 0.00 | 0.50 ± 0.24 | 0.00 ± 0.00 |"
     assert mean in text.splitlines()
@@ -228,20 +231,20 @@ def test_the_table_of_green_keeps_published_rows(tmp_path: Path) -> None:
     }
     described |= {"significance": "randomisation", "p_test": 0.01, "p_devtest": 0.5}
 
-    def row(name: str, **given: object) -> green2013.Result:
-        return green2013.Result(**described | {"row": name} | given)
+    def row(name: str, **given: object) -> green2013_results.Result:
+        return green2013_results.Result(**described | {"row": name} | given)
 
-    baseline = f"dev/{green2013.BASELINE}"
+    baseline = f"dev/{green2013_rows.BASELINE}"
     old = [row(baseline), row("dev/adagrad_pt"), row("dev/adagrad_pt", seed=2)]
     output = tmp_path / "published"
     output.mkdir()
     tables.write_csv(output / "own.csv", [tables.Section("multi30k", "", list(old))])
     options = green2013.as_options(green2013.parse(["--folder", str(tmp_path / "here")]))
     again = row(baseline, test=35.0)
-    place = green2013.place(options, "multi30k", baseline, 1)
+    place = green2013_rows.place(options, "multi30k", baseline, 1)
     place.mkdir(parents=True)
     again.save(place)
-    green2013.write_tables(options, output)
-    found = read_results(output / "own.csv", green2013.Result)
+    green2013_results.write_tables(options, output)
+    found = read_results(output / "own.csv", green2013_results.Result)
     void = {"p_test": None, "p_devtest": None, "significance": "not compared"}
     assert found == [again, dataclasses.replace(old[1], **void), old[2]]  # type: ignore[arg-type]

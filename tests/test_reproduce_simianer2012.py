@@ -13,13 +13,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reprod
 import domains
 import measured
 import simianer2012
+import simianer2012_results
+import simianer2012_rows
 from forecast import print_hours
 from runs import Log, Run
-from simianer2012 import ROWS, Result
+from simianer2012_results import Result
+from simianer2012_rows import ROWS
 from tuned import TEST, Features, configuration
 
 
-def options(tmp_path: Path, *arguments: str) -> simianer2012.Options:
+def options(tmp_path: Path, *arguments: str) -> simianer2012_rows.Options:
     given = simianer2012.parse(["--folder", str(tmp_path), *arguments])
     return simianer2012.as_options(given)
 
@@ -28,14 +31,14 @@ def options(tmp_path: Path, *arguments: str) -> simianer2012.Options:
 def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
     row = ROWS[key]
     chosen = options(tmp_path, "--small", "--workers", "2", "--set", "decoder.max_span=9")
-    cfg = configuration(simianer2012.row_overrides("fisher", row, 3, chosen))
+    cfg = configuration(simianer2012_rows.row_overrides("fisher", row, 3, chosen))
     assert (cfg.data.name, cfg.seed, cfg.decoder.max_span) == ("fisher", 3, 9)
     assert cfg.data.folders == [str(tmp_path / "fisher" / "data")]
     assert cfg.tuner.tune_on == row.tuning_set.split()[-1]
     assert len(cfg.features.templates) == (0 if row.features == "default" else 3)
     start = str(tmp_path / "fisher" / f"{row.start}-seed3" / "weights.txt.gz")
     assert cfg.init.file == (start if row.start else None)
-    assert configuration(simianer2012.corpus_overrides("fisher", chosen)).decoder.max_span == 9
+    assert configuration(simianer2012_rows.corpus_overrides("fisher", chosen)).decoder.max_span == 9
     if row.algorithm in ("m", "4+m"):
         assert cfg.tuner.solver.C == 0.01
         assert (cfg.tuner.sparse == "scale") == (row.algorithm == "4+m")
@@ -59,15 +62,15 @@ def test_overrides_are_options_of_train(key: str, tmp_path: Path) -> None:
 
 
 def test_rows_come_behind_those_that_they_start_from() -> None:
-    keys = simianer2012.with_starts(["4_then_dev_sparse", "4_started_sparse"])
+    keys = simianer2012_rows.with_starts(["4_then_dev_sparse", "4_started_sparse"])
     assert keys == ["1_dev_default", "4_train_sparse", "4_started_sparse", "4_then_dev_sparse"]
-    assert simianer2012.with_starts(list(ROWS)) == list(ROWS)
+    assert simianer2012_rows.with_starts(list(ROWS)) == list(ROWS)
 
 
 def test_paths_below_the_repository_are_relative(tmp_path: Path) -> None:
     chosen = simianer2012.as_options(simianer2012.parse([]))
     for key, row in ROWS.items():
-        said = " ".join(simianer2012.row_overrides("multi30k", row, 1, chosen))
+        said = " ".join(simianer2012_rows.row_overrides("multi30k", row, 1, chosen))
         assert str(simianer2012.REPOSITORY) not in said, key
 
 
@@ -113,8 +116,8 @@ def test_rows_are_done_once_and_missing_ones_said(
             found = simianer2012.do_row(key, corpus, "multi30k", 1, chosen)  # type: ignore[arg-type]
             assert found is not None
     assert corpus.tried == [f"{key}-seed1" for key in keys]
-    simianer2012.compare_rows(corpus, chosen.folder, "multi30k")  # type: ignore[arg-type]
-    simianer2012.write_tables(chosen.folder, tmp_path / "out")
+    simianer2012_results.compare_rows(corpus, chosen.folder, "multi30k")  # type: ignore[arg-type]
+    simianer2012_results.write_tables(chosen.folder, tmp_path / "out")
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
     heads = tuple(f"| {row.algorithm} |" for row in ROWS.values())
     rows = [line.split(" | ") for line in lines if line.startswith(heads)]
@@ -132,12 +135,12 @@ def test_rows_are_done_once_and_missing_ones_said(
     assert rows[4][:2] == ["| 2", "train (500 sentences)"]
     # Out of the domain it is 0.02 and 0.04.
     assert rows[4][7:9] == ["0.25", "10.00<sup>3,4</sup>"]
-    result = Result.load(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
+    result = Result.load(simianer2012_rows.place(chosen.folder, "multi30k", "4_train_sparse", 1))
     assert result is not None
     assert result.differs == pytest.approx({"2_train_sparse": 0.1, "3_train_sparse": 0.05})
     result.differs["2_train_sparse"] = 0.01
-    result.save(simianer2012.place(chosen.folder, "multi30k", "4_train_sparse", 1))
-    simianer2012.write_tables(chosen.folder, tmp_path / "out")
+    result.save(simianer2012_rows.place(chosen.folder, "multi30k", "4_train_sparse", 1))
+    simianer2012_results.write_tables(chosen.folder, tmp_path / "out")
     assert "| 0.75<sup>2</sup> |" in (tmp_path / "out" / "table.md").read_text()
     with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
@@ -160,13 +163,13 @@ def test_rows_are_done_once_and_missing_ones_said(
         f"{expected} CPU hours at most, judged by out/table.csv, and 2 runs of which nothing is "
         "known",
     ]
-    assert (simianer2012.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
+    assert (simianer2012_rows.place(chosen.folder, "multi30k", keys[0], 1) / TEST).is_file()
 
 
 def test_both_rows_have_the_same_p_when_one_is_done_again(tmp_path: Path) -> None:
     corpus, sets = FakeCorpus(), ("test", domains.OUT)
     keys = ("2_train_sparse", "3_train_sparse", "4_train_sparse")
-    places = {key: simianer2012.place(tmp_path, "fisher", key, 1) for key in keys}
+    places = {key: simianer2012_rows.place(tmp_path, "fisher", key, 1) for key in keys}
 
     def do(key: str, bleu: float) -> None:
         places[key].mkdir(parents=True, exist_ok=True)
@@ -183,7 +186,7 @@ def test_both_rows_have_the_same_p_when_one_is_done_again(tmp_path: Path) -> Non
         ).save(places[key])
 
     def compared(key: str) -> dict[str, float]:
-        simianer2012.compare_rows(corpus, tmp_path, "fisher")  # type: ignore[arg-type]
+        simianer2012_results.compare_rows(corpus, tmp_path, "fisher")  # type: ignore[arg-type]
         result = Result.load(places[key])
         assert result is not None and result.differs == result.differs_out
         return result.differs

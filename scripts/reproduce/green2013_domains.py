@@ -20,6 +20,8 @@ import green2013
 import numpy as np
 from command_line import add_corpora, check_seeds, chosen_corpora, ended, said, stand_ins
 from domains import chosen, dataset_of, read_set, read_split, write_set
+from green2013_rows import Options, corpus_overrides, row_overrides
+from green2013_rows import place as place_of_row
 from runs import LOG, REPOSITORY, Run, complete
 from tuned import SIGNIFICANCE, Corpus
 
@@ -104,16 +106,16 @@ def tested_parts(name: str, sets: Mapping[str, str]) -> list[Part]:
     return parts
 
 
-def place(options: green2013.Options, name: str, part: str, seed: int) -> Path:
+def place(options: Options, name: str, part: str, seed: int) -> Path:
     """Return the folder of a run on a part of dev."""
     return options.folder / "own" / name / "domains" / part / f"seed{seed}"
 
 
 def do_part(
-    part: str, dev: Sequence[Path], corpus: Corpus, name: str, seed: int, given: green2013.Options
+    part: str, dev: Sequence[Path], corpus: Corpus, name: str, seed: int, given: Options
 ) -> bool:
     """Tune on a part of dev, or do what is left of it, and translate; return whether it is done."""
-    run = Run(place(given, name, part, seed), green2013.row_overrides(name, ROW, seed, dev, given))
+    run = Run(place(given, name, part, seed), row_overrides(name, ROW, seed, dev, given))
     if not complete(run):
         return False
     for one in SETS:
@@ -121,9 +123,9 @@ def do_part(
     return True
 
 
-def do_corpus(name: str, given: green2013.Options, sets: Mapping[str, str]) -> list[str]:
+def do_corpus(name: str, given: Options, sets: Mapping[str, str]) -> list[str]:
     """Do all runs of a corpus, and write the table; return those that have failed."""
-    base = (*green2013.corpus_overrides(name, given), "decoder=phrase")
+    base = (*corpus_overrides(name, given), "decoder=phrase")
     corpus = Corpus(base, dict(sets), reuse_k=1)
     of_corpus = given.folder / "own" / name / "domains"
     parts = write_parts(name, of_corpus / "data")
@@ -141,7 +143,7 @@ def do_corpus(name: str, given: green2013.Options, sets: Mapping[str, str]) -> l
         for key, system in ((DENSE, f"dense, {BASELINE}"), (ROW, BASELINE)):
             print(f"{name}: {system}, seed {seed}", flush=True)
             done = green2013.do_row(key, corpus, name, seed, given) is not None
-            note(system, green2013.place(given, name, key, seed), done)
+            note(system, place_of_row(given, name, key, seed), done)
         for part, files in parts.items():
             print(f"{name}: {labels[part]}, seed {seed}", flush=True)
             done = do_part(part, files, corpus, name, seed, given)
@@ -215,7 +217,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "green2013")
     given = parser.parse_args()
     check_seeds(parser, given.seeds)
-    options = green2013.Options(
+    options = Options(
         folder=given.folder.resolve(),
         command=" ".join(
             [

@@ -137,8 +137,8 @@ def _values(line: Mapping[str, Any], columns: Mapping[str, Callable[[str], Any]]
 def _reader(kind: Any) -> Callable[[str], Any]:
     """Return what makes a value of a cell."""
     if get_origin(kind) is types.UnionType:
-        (read,) = (_reader(one) for one in get_args(kind) if one is not types.NoneType)
-        return lambda cell: None if cell == "" else read(cell)
+        (given,) = (_reader(one) for one in get_args(kind) if one is not types.NoneType)
+        return lambda cell: None if cell == "" else given(cell)
     if get_origin(kind) is list and get_args(kind) == (str,):
         return str.split
     if (empty := get_origin(kind)) in (list, dict):
