@@ -47,6 +47,7 @@ lint: $(tools)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m mypy --strict torchtune_smt
+	$(python) -m mypy --strict train.py scripts/*.py scripts/reproduce/*.py
 
 format: $(tools)
 	$(python) -m ruff check --fix .
