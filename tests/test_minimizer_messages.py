@@ -90,6 +90,105 @@ def test_a_weighting_that_tells_pairs_beside_features_that_do_not(size):
     assert any("tells 40 of 300 pairs, and none wrongly" in said for said in found.messages)
 
 
+def told(seed, n=200, wrong=0):
+    """Two dense features, of which a weighting tells 30 pairs, or all but some; 10 sparse ones."""
+    draw = np.random.default_rng(seed)
+    x = np.zeros((n, 12))
+    x[:, 0] = draw.normal(size=n)
+    x[:, 1] = 2 * x[:, 0]
+    tells = np.zeros(n)
+    tells[:30] = np.abs(draw.normal(size=30)) + 0.1
+    x[:, 2:] = draw.integers(-1, 2, (n, 10))
+    # Where nothing is told, and beside the weighting, they have an optimum like any other.
+    better = x[:, 2:6].sum(1) + 0.2 * x[:, 0] + 2 * draw.normal(size=n) >= 0
+    x[30:] *= np.where(better[30:], 1.0, -1.0)[:, None]
+    x[:, 0] += 2 * tells
+    x[:, 1] -= tells
+    x[:wrong, :2] *= -1
+    return x
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), SmoothedHinge(0.05), Logistic()])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_weighting_that_tells_pairs_beside_an_optimum_of_its_features(loss, seed):
+    minimizer, penalty = scaled(told(seed), 2, loss, 0.2)
+    found = minimizer.minimize(penalty)
+    assert found.reached and found.survivors
+    assert any(
+        "a weighting of the dense features tells 30 of 200 pairs, and none wrongly" in said
+        for said in found.messages
+    )
+    # One pair that is told wrongly, and there is a minimum.
+    minimizer, penalty = scaled(told(seed, wrong=1), 2, loss, 0.2)
+    assert not any("none wrongly" in said for said in minimizer.minimize(penalty).messages)
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), *LOSSES])
+def test_lambda_max_where_all_pairs_of_sparse_features_are_told(loss):
+    """Those with none keep the dense features from growing in any other direction."""
+    for seed in range(20):
+        x = told(seed, 60)
+        x[30:, 2:] = 0.0
+        x[45:, :2] *= -1
+        minimizer = Minimizer(rows_of(x), 2, loss)
+        assert minimizer.largest_scale(minimizer.penalty(0.0, 1.0)) == 0.0
+
+
+def test_of_features_that_tell_pairs_the_one_that_tells_most_is_named():
+    x = problem(1)
+    x[:, 0] = np.abs(x[:, 0]) * (np.arange(300) < 20)
+    x[:, 1] = np.abs(x[:, 1]) + 1.0
+    minimizer = Minimizer(rows_of(x), 3, Logistic())
+    assert minimizer.pairs.one_sided == [(0, 20), (1, 300)]
+    found = minimizer.minimize(minimizer.penalty(0.0, 0.1))
+    assert any(said.startswith("dense feature 1 tells 300 of 300") for said in found.messages)
+
+
+@pytest.mark.parametrize("mu", [0.05, 5e-4])
+@pytest.mark.parametrize("part", [1.0, 0.5, 0.01])
+def test_the_smoothing_that_is_advised_is_of_the_hinge(mu, part):
+    """Whose objective is well above 0 where that with the smoothing is next to 0, or below."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(100, 22))
+    w = np.concatenate([[0.3, -0.2], np.repeat([1.0, -1.0, 0.5, 0.0], 5)])
+    x *= np.where(x @ w < 0, -1.0, 1.0)[:, None]
+    x = x[np.abs(x @ w) > 0.7]
+    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(mu))
+    # A part of that of which the objective is 0.
+    penalty = minimizer.penalty(0.0, 1.0).times(part * (5e-4 if mu == 0.05 else 5e-6))
+    found = minimizer.minimize(penalty, accuracy=Accuracy(1e-4, 1e-3))
+    hinge = np.maximum(1.0 - x @ found.weights, 0.0).mean() + penalty.value(found.weights[2:])
+    assert found.reached and found.certificate.objective < 0.7 * hinge
+    (said,) = found.messages
+    advised = float(re.search("tuner.minimizer.mu=([^ ]*) ", said)[1])
+    assert advised == float(f"{1e-3 * hinge:.1g}")
+
+
+def test_a_norm_of_fewer_features_than_there_are():
+    minimizer = Minimizer(rows_of(problem(1)), 3, Logistic())
+    small = Penalty(0.0, 0.01, 11)
+    for work in (
+        lambda: minimizer.minimize(small),
+        lambda: list(minimizer.path(small, [1.0])),
+        lambda: minimizer.certificate(small, np.zeros(15)),
+        lambda: minimizer.largest_scale(small),
+    ):
+        with pytest.raises(ValueError, match="of 11 features, and the pairs have 12 sparse ones"):
+            work()
+
+
+@pytest.mark.parametrize("weight", [600.0, 700.0, 720.0, 730.0, 744.0, 800.0])
+def test_a_start_where_no_pair_has_a_curvature_that_is_a_number(weight):
+    x = np.array([[1.0, 0, 1], [-1.0, 0, 1], [0, 1, -1], [0, -1, 1], [1.0, 1, 1]])
+    minimizer = Minimizer(rows_of(x), 1, Logistic())
+    penalty = minimizer.penalty(1e-3, 1e-3)
+    start = np.array([weight, 0.0, 0.0])
+    assert np.isfinite(minimizer.certificate(penalty, start).objective)
+    found, plain = minimizer.minimize(penalty, start), minimizer.minimize(penalty)
+    assert found.reached
+    assert found.certificate.objective == pytest.approx(plain.certificate.objective, rel=1e-3)
+
+
 @pytest.mark.parametrize("features", [2, 3])
 def test_lambda2_alone_and_fewer_than_two_sparse_features(features):
     pairs = rows_of(np.random.default_rng(0).normal(size=(30, features)))

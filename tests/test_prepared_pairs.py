@@ -63,6 +63,22 @@ def test_against_plain_matrices(x, scaling, merge, n_dense, data):
     assert np.allclose(found.pairs.dot(found.weights(v)), x @ v, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("times", [0.1, 3.0, 7.0, 1e-30])
+def test_multiples_are_one_once_they_are_scaled(times):
+    """Whatever rounding does to them; one of the other sign is not, nor one of another shape."""
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        column = draw.choice([-2.0, -1.0, 0.0, 1.0, 3.0], int(draw.integers(3, 200)))
+        column[:2] = 1.0, 3.0
+        other = column.copy()
+        other[1] = 2.0
+        x = np.stack([np.ones(column.size), column, times * column, -column, other], axis=1)
+        one = prepared_pairs(rows_of(x), 1, 5, scaling="rms", merge_identical=True).one
+        assert one.tolist() == [0, 1, 1, 3, 4]
+        one = prepared_pairs(rows_of(x), 1, 5, scaling="none", merge_identical=True).one
+        assert one.tolist() == [0, 1, 2, 3, 4]
+
+
 @given(some, st.data())
 def test_scaling_is_undone_when_groups_are_unpacked(x, data):
     """Rows over groups, and the weights of these, score as single features do."""

@@ -11,6 +11,8 @@ from torchtune_smt.minimizer import passes_kernels as passes
 # Directions of the dense features whose curvature is less than this part of the largest one are
 # taken to be without: a feature that never differs, or two that always do alike.
 FLAT = 1e-13
+# Curvatures of features below it are none: the square of their inverse is no number any more.
+NOTHING = 1e-290
 # What is added to the curvature of sparse features, as part of the largest one, had all features
 # values of one size. It is no part of a feature's own, which may have next to none at the moment.
 RIDGE = 1e-7
@@ -109,8 +111,8 @@ class Curvature:
 
 def inverse(matrix: Float64) -> Float64:
     """Return the inverse of a positive semidefinite matrix where it has one."""
-    size = np.sqrt(np.diag(matrix))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    own = np.diag(matrix)
+    scale = np.divide(1.0, np.sqrt(own), out=np.zeros_like(own), where=own > NOTHING)
     value, vector = np.linalg.eigh(scale[:, None] * matrix * scale)
     kept = value > FLAT * value.max(initial=0.0)
     vector = scale[:, None] * vector[:, kept]

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.minimizer.curvature import inverse
 from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -19,6 +19,9 @@ STEPS = 60
 EXACT = 1e-15
 # How well it is known where dense weights go, in parts of the weight that does most.
 NOISE = 1e-9
+# Pairs with less than this part of the largest pull are on their way to none, and directions in
+# which others have less than this part of their largest squares are those in which they stay.
+LEFT, STAYS = 1e-5, 1e-10
 
 
 @dataclass(frozen=True)
@@ -87,16 +90,55 @@ def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int]
         What does, and how many pairs it tells; no pair is told wrongly.
     """
     if pairs.one_sided:
-        number, told = pairs.one_sided[0]
+        number, told = max(pairs.one_sided, key=lambda some: some[1])
         return f"dense feature {number}", told
-    x = pairs.dense
-    size = np.abs(x).mean(axis=0)
     for direction in directions:
-        margins = x @ direction
-        # A pair's own: beside one of far larger values, all others would be noise.
-        known = NOISE * float((size * np.abs(direction)).max(initial=0.0))
-        noise = np.abs(x) @ np.divide(known, size, out=np.zeros_like(size), where=size > 0.0)
-        told = int(np.count_nonzero(margins > noise))
-        if told and (margins >= -noise).all():
+        if (told := int(np.count_nonzero(told_by(pairs, direction)))) > 0:
             return "a weighting of the dense features", told
     return None
+
+
+def told_by(pairs: StoredPairs, direction: Float64) -> Bool:
+    """Return which pairs a direction of the dense weights tells; none where it tells some wrongly.
+
+    Parameters
+    ----------
+    direction : float64 [k]
+
+    Returns
+    -------
+    bool [N]
+    """
+    x = pairs.dense
+    size = np.abs(x).mean(axis=0)
+    margins = x @ direction
+    # A pair's own: beside one of far larger values, all others would be noise.
+    known = NOISE * float((size * np.abs(direction)).max(initial=0.0))
+    noise = np.abs(x) @ np.divide(known, size, out=np.zeros_like(size), where=size > 0.0)
+    told: Bool = margins > noise
+    return told if (margins >= -noise).all() else np.zeros_like(told)
+
+
+def growing(pairs: StoredPairs, pulls: Float64, weights: Float64) -> Float64:
+    """Return the part of dense weights in which pairs that still have a pull do not move.
+
+    Where a weighting tells some pairs and none wrongly, the loss sends the weights that way, and
+    there alone without end. What the others have for an optimum is beside it.
+
+    Parameters
+    ----------
+    pulls : float64 [N]
+    weights : float64 [k]
+
+    Returns
+    -------
+    float64 [k]
+    """
+    x = pairs.dense
+    size = np.sqrt((x * x).mean(axis=0))
+    size[size == 0.0] = 1.0
+    left = x[pulls > LEFT * pulls.max(initial=0.0)] / size
+    value, vector = np.linalg.eigh(left.T @ left)
+    stays = vector[:, value <= STAYS * value.max(initial=0.0)]
+    found: Float64 = stays @ (stays.T @ (weights * size)) / size
+    return found

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.minimizer.boundary import at_boundary
 from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
-from torchtune_smt.minimizer.dense_optimum import separating
+from torchtune_smt.minimizer.dense_optimum import growing, separating
 from torchtune_smt.minimizer.lambda_max import lambda_max
 from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -21,6 +21,8 @@ from torchtune_smt.minimizer.oscar_model import OscarModel
 from torchtune_smt.minimizer.penalty import Penalty, by_size
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
+# The first bound of the curvature of a model, had all features values of 1.
+FIRST = 1e-3
 # The KKT residual of the inner problem, in parts of that before the step.
 INNER = 0.03
 # The working set: what might survive with penalties a little smaller, so many times as many
@@ -70,8 +72,8 @@ class Descent:
         self.begun = time.monotonic()
         # Pulls that the steps move, where they have taken any; see `primal_dual_curvatures`.
         self._dual: Float64 | None = None
-        # Of the curvature, from one model to the next.
-        self._bound = 1e-3
+        # Of the curvature, from one model to the next; it is in the unit of squared values.
+        self._bound = max(FIRST * float(pairs.size.max(initial=0.0)) ** 2, 1e-300)
         # Where it stands: the loss, the residual, pulls of pairs and negative gradients, and places
         # of the sparse ones by size. None where the point has moved.
         self._seen: tuple[MarginLoss, Residual] | None = None
@@ -264,18 +266,23 @@ class Descent:
             said.append(f"{self._why}, and the minimum was not reached: {certificate}")
         elif not point.sparse.any():
             said.append(
-                self._nothing_survives(lambda_max(self.pairs, loss, self.penalty, point.margins))
+                self._nothing_survives(
+                    lambda_max(self.pairs, loss, self.penalty, point.dense, point.margins)
+                )
             )
-        asked = self.accuracy.gap * certificate.objective
-        if reached and loss.below > 0.0 and 0.0 < asked < certificate.distance:
+        # With the hinge itself: with what smoothes it, it may be 0 or less where that is not.
+        objective = loss.meant(point.margins) + self.penalty.value(point.sparse)
+        wide = loss.below > 0.0 and objective > 0.0
+        if reached and wide and certificate.gap > self.accuracy.gap:
             said.append(
                 "the hinge may be mu/2 above its smoothing, which is "
-                f"{certificate.smoothing / certificate.objective:.2g} of the objective, so that "
+                f"{certificate.smoothing / objective:.2g} of the objective with the hinge, so that "
                 f"the gap is {certificate.gap:.2g} where {self.accuracy.gap:.2g} was asked for: "
-                f"with tuner.minimizer.mu={asked:.1g} it would "
-                "be that small"
+                f"with tuner.minimizer.mu={self.accuracy.gap * objective:.1g} it would be that "
+                "small"
             )
-        found = separating(self.pairs, [point.dense, point.direction])
+        way = growing(self.pairs, loss.pulls(point.margins), point.dense)
+        found = separating(self.pairs, [point.dense, point.direction, way])
         if found is not None:
             what, told = found
             if loss.has_tail:

@@ -115,7 +115,17 @@ class Minimizer:
         start : float64 [D], optional
             Where the dense weights begin.
         """
-        return lambda_max(self.pairs, self.loss, penalty, self._empty(start).margins)
+        self._check(penalty)
+        empty = self._empty(start)
+        return lambda_max(self.pairs, self.loss, penalty, empty.dense, empty.margins)
+
+    def _check(self, penalty: Penalty) -> None:
+        """Raise ValueError where a penalty has a smaller d than there are sparse features."""
+        if penalty.dimension < self.pairs.n_sparse:
+            raise ValueError(
+                f"the penalty is of {penalty.dimension} features, and the pairs have "
+                f"{self.pairs.n_sparse} sparse ones"
+            )
 
     def _norm(self, penalty: Penalty, empty: Point) -> float:
         """Return the dual norm of the pulls at the minimum without sparse features.
@@ -150,6 +160,7 @@ class Minimizer:
         DivergenceError
             A margin is not finite.
         """
+        self._check(penalty)
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
         empty = self._empty(start, run.in_time)
         if run.in_time() and self._norm(penalty, empty) <= 1.0:
@@ -181,6 +192,7 @@ class Minimizer:
         DivergenceError
             A margin is not finite.
         """
+        self._check(penalty)
         accuracy = accuracy or Accuracy()
         point = self._empty(start, Descent(self.pairs, penalty, accuracy).in_time)
         alone = point.margins
@@ -209,6 +221,7 @@ class Minimizer:
         DivergenceError
             A margin is not finite.
         """
+        self._check(penalty)
         pairs, loss = self.pairs, self.loss
         point = self._point(weights)
         dense, pull = pairs.means(loss.pulls(point.margins))

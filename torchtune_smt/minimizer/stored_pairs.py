@@ -72,7 +72,8 @@ class StoredPairs:
             )
         try:
             pairs.check()
-            self._store(pairs, n_dense)
+            # In a value that is 0 no pair differs.
+            self._store(pairs.where(pairs.value != 0.0), n_dense)
         except MemoryError:
             raise InputError(
                 f"the minimiser has no room for {len(pairs):,} pairs of {pairs.value.size:,} "

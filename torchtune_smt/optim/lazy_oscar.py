@@ -51,8 +51,7 @@ class FobosOscar(FOBOS):
     def groups(self, parameter: Tensor | None = None) -> Tensor:
         """Bring all weights up to date, and return which of them are equal.
 
-        Membership comes from the structure itself, not from a comparison of floating-point
-        numbers.
+        Membership comes from the structure itself, in which weights that have met have one value.
 
         Parameters
         ----------

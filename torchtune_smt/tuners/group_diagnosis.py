@@ -167,9 +167,10 @@ def judged(
     certificate = None
     try:
         certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
-    except InputError as error:
+    except (InputError, MemoryError) as error:
         # Groups do not need it.
-        remarks.append(f"how far these weights are from the minimum is not known: {error}")
+        said = f"how far these weights are from the minimum is not known: {why_not(error)}"
+        remarks.append(said)
     if certificate is not None:
         numbers |= {
             "diagnosis/objective": certificate.objective,
@@ -183,6 +184,11 @@ def judged(
         recent = min(lifetime(oscar, dimension), len(pairs))
         remarks.append(f"{share:.0%} of the features in groups fire in the last {recent:,} steps")
     return tuple(remarks), numbers
+
+
+def why_not(error: Exception) -> str:
+    """Return why something was not done that groups do not need."""
+    return "there is no memory for it" if isinstance(error, MemoryError) else str(error)
 
 
 def compared(

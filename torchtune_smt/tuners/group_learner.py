@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.group_diagnosis import ORDER, SAME_SAMPLE, Chance, compared
+from torchtune_smt.tuners.group_diagnosis import ORDER, SAME_SAMPLE, Chance, compared, why_not
 
 TOO_STRONG: Final = (
     "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave more"
@@ -110,9 +110,9 @@ class GroupLearner(ABC):
                 chance, blocks = SAME_SAMPLE, found.blocks
             else:
                 blocks = self.again(others, start, n_dense, seed, show)
-        except (InputError, DivergenceError) as error:
+        except (InputError, DivergenceError, MemoryError) as error:
             # This is only there to be compared with, and the groups that count are learnt.
-            said = f"{chance.otherwise} nothing can be learnt: {error}"
+            said = f"{chance.otherwise} nothing can be learnt: {why_not(error)}"
             return replace(found, remarks=(*found.remarks, said))
         remarks, numbers = compared(found.blocks[n_dense:], blocks[n_dense:], chance)
         return replace(found, remarks=(*found.remarks, *remarks), numbers=found.numbers | numbers)

@@ -73,19 +73,22 @@ def prepared_pairs(
         pairs = pairs.scaled(factor)
     one = np.arange(dimension)
     if merge_identical:
-        one = identical_columns(pairs, n_dense, dimension)
+        one = identical_columns(pairs, n_dense, dimension, multiples=scaling != "none")
         factor = factor / np.bincount(one)[one]
         pairs = pairs.where(one[pairs.feature] == pairs.feature)
     return PreparedPairs(pairs, one, factor)
 
 
-def identical_columns(rows: Rows, first: int, dimension: int) -> Int64:
+def identical_columns(rows: Rows, first: int, dimension: int, *, multiples: bool = False) -> Int64:
     """Return for each feature the lowest one that has the same value in each row.
 
     Parameters
     ----------
     first : int
         Features below it, and those that are 0 in each row, are alone.
+    multiples : bool
+        Whether positive multiples of a feature are the same, as they are once all have one size:
+        these have the same values but for rounding.
 
     Returns
     -------
@@ -102,9 +105,20 @@ def identical_columns(rows: Rows, first: int, dimension: int) -> Int64:
     for j in np.flatnonzero(np.diff(begin)).tolist():
         column = slice(begin[j], begin[j + 1])
         digest = hashlib.blake2b(number[column].tobytes(), digest_size=16)
-        digest.update(value[column].tobytes())
+        digest.update((_shape(value[column]) if multiples else value[column]).tobytes())
         result[j] = known.setdefault(digest.digest(), j)
     return result
+
+
+def _shape(values: Float64) -> Float64:
+    """Return what values that are not 0 have in common with their positive multiples.
+
+    It is their ratios to |the first one|, in some 12 digits: whatever rounding does to ratios that
+    are simple, they are the same then.
+    """
+    mantissa, exponent = np.frexp(values / np.abs(values[0]))
+    shape: Float64 = np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
+    return shape
 
 
 @dataclass(frozen=True)
