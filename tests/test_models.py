@@ -270,6 +270,86 @@ def test_an_empty_folder_is_filled(bitext: Corpus, tmp_path: Path) -> None:
     assert check_model(tmp_path, bitext, SETTINGS) is None
 
 
+OTHER = replace(SETTINGS, table_limit=20)
+
+
+@pytest.mark.parametrize(
+    "name", ["thesis.txt", "run1/weights.txt.gz", "folds/thesis.txt", "lm.arpa.gz.old", "empty/"]
+)
+def test_what_is_not_of_the_model_is_not_removed(folder: Path, bitext: Corpus, name: str) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if name.endswith("/"):
+        path.mkdir()
+    else:
+        path.write_text("important")
+    before = content(folder)
+    steps: list[str] = []
+    with pytest.raises(InputError) as error:
+        build_model(folder, bitext, OTHER, steps.append)
+    # A folder is named as a whole.
+    named = folder / "run1" if name.startswith("run1") else path
+    assert str(error.value) == (
+        f"{named}: is not of the model in this folder, and would be lost when that is built anew; "
+        "move it away, or choose another model.folder"
+    )
+    # At once, and not when all is made.
+    assert not steps
+    assert content(folder) == before and path.exists()
+
+
+def test_what_comes_to_a_model_while_it_is_built_is_not_removed(
+    folder: Path, bitext: Corpus
+) -> None:
+    before = content(folder)
+    path = folder / "thesis.txt"
+    with pytest.raises(InputError, match="thesis.txt: is not of the model in this folder"):
+        build_model(folder, bitext, OTHER, lambda step: path.touch())
+    assert content(folder) == before | {"thesis.txt": b""}
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("manifest", ["whole", "damaged", "old"])
+def test_all_that_the_package_leaves_in_a_model_is_replaced(
+    folder: Path, bitext: Corpus, manifest: str
+) -> None:
+    """Copies of language models, what kills have left, and a grammar of an earlier version."""
+    load_model(folder, folds=True)
+    assert (folder / "lm.arpa.gz.cache").exists()
+    (folder / "lm.arpa.gz").unlink()
+    for name in (".lm.arpa.gz.cache.12345678.part", "folds/.fold-1.arpa.gz.cache.abcd1234.part"):
+        (folder / name).write_bytes(b"some")
+    if manifest == "damaged":
+        (folder / "model.json").write_bytes(b"{")
+    if manifest == "old":
+        (folder / "model.json").write_text(json.dumps(OLD))
+        (folder / "grammar").unlink()
+        (folder / "grammar").mkdir()
+        for name in ("grammar.json", "source_words_bytes.npy"):
+            (folder / "grammar" / name).write_bytes(b"some")
+    build_model(folder, bitext, OTHER, ignore)
+    assert check_model(folder, bitext, OTHER) is None
+    names = {path.name for path in folder.iterdir()}
+    # The copy may be that of the model before, which is shared.
+    own = {"alignment.gz", "grammar", "lm.arpa.gz", "folds", "model.json"}
+    assert names - {"lm.arpa.gz.cache"} == own
+
+
+@pytest.mark.parametrize("where", [".", "folds"])
+def test_the_folder_of_the_command_is_not_replaced(
+    folder: Path, bitext: Corpus, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    before = content(folder)
+    monkeypatch.chdir(folder / where)
+    with pytest.raises(InputError, match="is the folder that the command runs in, or one above it"):
+        build_model(Path(os.path.relpath(folder)), bitext, OTHER, ignore)
+    assert content(folder) == before
+    (folder.parent / "empty").mkdir()
+    monkeypatch.chdir(folder.parent / "empty")
+    with pytest.raises(InputError, match="is the folder that the command runs in, or one above it"):
+        build_model(Path(), bitext, OTHER, ignore)
+
+
 def test_a_build_that_fails_leaves_the_old_model(folder: Path, bitext: Corpus) -> None:
     before = content(folder)
     # 60 sentences are too few for these folds, which is found after alignment and extraction.

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,8 +34,15 @@ def part_of(path: Path, *, folder: bool) -> Iterator[Path]:
             os.close(handle)
 
 
-def replace_folder(path: Path, new: Path) -> None:
-    """Give a folder the place of another one, which is removed, or of none."""
+def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Give a folder the place of another one, which is removed, or of none.
+
+    Parameters
+    ----------
+    path, new : path
+    check : callable
+        Raises if the other one must not be removed: nobody else replaces it meanwhile.
+    """
     if not path.exists():
         new.rename(path)
         return
@@ -43,6 +50,7 @@ def replace_folder(path: Path, new: Path) -> None:
     try:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
+        check()
         old, rest = _beside(path, "old"), _beside(path, "part")
         # A folder cannot be replaced in one step: the old one makes room first.
         path.rename(old)
@@ -82,6 +90,11 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
+
+
+def name_when_whole(name: str) -> str:
+    """Return the name of a file or folder without what it has more while it is being written."""
+    return re.sub(r"\.(.+)\.\w{8}\.(part|old)", r"\1", name)
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -8,7 +8,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -374,11 +374,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(
+    path: str | os.PathLike[str], check: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """Yield an empty folder beside `path`, which takes its place at the end with what is in it.
 
     When the block raises, the folder beside is removed and `path` stays as it was. What a killed
     process has left of its own is removed, too.
+
+    Parameters
+    ----------
+    path : path
+    check : callable
+        Raises at the end if a folder that is there must stay.
 
     Raises
     ------
@@ -390,7 +398,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     with _beside(path, folder=True) as beside:
         yield beside
         beside.chmod(0o777 & ~_umask())
-        replace_folder(path, beside)
+        replace_folder(path, beside, check)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from torchtune_smt.models.folder import (
     LANGUAGE_MODEL,
     MANIFEST,
     VERSION,
+    check_replaceable,
     load_model,
     part_digests,
 )
@@ -154,15 +155,13 @@ class BuiltModel(ModelSource):
         Raises
         ------
         InputError
-            The bitext or the alignment file is bad, or the folder cannot be written to.
+            The bitext or the alignment file is bad; or the folder cannot be written to, or has
+            files that are of no model.
         """
         folder = Path(self.folder)
-        ours = (folder / MANIFEST).is_file() or (folder.is_dir() and not any(folder.iterdir()))
-        if folder.exists() and not ours:
-            raise InputError(
-                "exists and holds no model; choose another folder, or remove it", path=folder
-            )
-        with atomic_folder(folder) as beside:
+        check_replaceable(folder)
+        # Again at the end: somebody may have put something there while the model was built.
+        with atomic_folder(folder, lambda: check_replaceable(folder)) as beside:
             self._write(beside, bitext, report, folds)
 
     def is_there(self) -> bool:

@@ -14,6 +14,7 @@ of a model that has taken the place of the first one in the meantime.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchtune_smt.core.errors import REBUILD, InputError
-from torchtune_smt.core.leftovers import restored
+from torchtune_smt.core.leftovers import name_when_whole, restored
 from torchtune_smt.core.manifest import OtherVersionError, read_manifest
 from torchtune_smt.core.origin import Part, digest_of
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
@@ -36,6 +37,12 @@ ALIGNMENT: Final = "alignment.gz"
 GRAMMAR: Final = "grammar"
 LANGUAGE_MODEL: Final = "lm.arpa.gz"
 FOLDS: Final = "folds"
+# All that models have in their folders, those of earlier versions, too.
+_OF_MODELS: Final = re.compile(
+    r"model\.json|alignment\.gz|lm\.arpa\.gz(\.cache)?"
+    r"|grammar(/grammar\.json|/\w+\.npy)?"
+    r"|folds(/folds\.json|/fold-\d+\.arpa\.gz(\.cache)?)?"
+)
 # How often, and after how many seconds, a folder that is being replaced is looked at again.
 _TRIES = 10
 _PAUSE = 0.01
@@ -82,6 +89,48 @@ def load_model(
             if _identity(folder) == before:
                 raise
     raise InputError("is built anew all the time; wait until it is there", path=folder)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise InputError if what is in a folder would be lost when a model takes its place.
+
+    Parameters
+    ----------
+    folder : path
+        It may be missing, be empty, or hold a model that is not whole.
+    """
+    if not folder.exists():
+        return
+    ours = (folder / MANIFEST).is_file() or (folder.is_dir() and not any(folder.iterdir()))
+    if not ours:
+        raise InputError(
+            "exists and holds no model; choose another folder, or remove it", path=folder
+        )
+    if Path.cwd().is_relative_to(os.path.realpath(folder)):
+        raise InputError(
+            "is the folder that the command runs in, or one above it, and a model that is built "
+            "takes the place of its folder; run the command elsewhere, or choose another "
+            "model.folder",
+            path=folder,
+        )
+    other = _not_of_model(folder)
+    if other is not None:
+        raise InputError(
+            "is not of the model in this folder, and would be lost when that is built anew; move "
+            "it away, or choose another model.folder",
+            path=other,
+        )
+
+
+def _not_of_model(folder: Path) -> Path | None:
+    """Return a file or folder within a folder that no model has there, if there is one."""
+    for where, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            path = Path(where, name)
+            parts = map(name_when_whole, path.relative_to(folder).parts)
+            if not _OF_MODELS.fullmatch("/".join(parts)):
+                return path
+    return None
 
 
 def _load(
