@@ -11,7 +11,7 @@ from commands import MODEL, SMALL, Outcome, run_command
 
 from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.runs.folder import check_foreign, empty
+from torchtune_smt.runs.folder import check_foreign, check_model_apart, empty
 
 OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
 
@@ -292,3 +292,56 @@ def test_files_of_the_users_own_are_not_written_over(finished: Path, name: str) 
     (folder / ".hydra").mkdir()
     (folder / ".hydra" / "overrides.yaml").write_text("[]")
     check_foreign(folder)
+
+
+@pytest.mark.parametrize("more", [[], ["overwrite=true"]])
+def test_a_model_in_the_folder_of_the_run(tmp_path: Path, more: list[str]) -> None:
+    """Each would keep the other one out of the folder for ever."""
+    (tmp_path / "link").symlink_to("same")
+    for folder in ("same", "link"):
+        outcome = train(tmp_path, f"model.folder={folder}", "hydra.run.dir=same", *more)
+        assert (outcome.code, outcome.out, outcome.err) == (
+            1,
+            "",
+            f"error: {folder}: is model.folder and the folder of the run, and each needs its own; "
+            "choose another hydra.run.dir\n",
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize(
+    "name", ["lists/iteration-1", "checkpoint.steps/model", ".hydra", "tensorboard", "config.yaml"]
+)
+def test_a_model_where_a_run_removes_files(tmp_path: Path, name: str) -> None:
+    outcome = train(tmp_path, f"model.folder=run/{name}", "hydra.run.dir=run")
+    assert (outcome.code, outcome.out, outcome.err) == (
+        1,
+        "",
+        f"error: run/{name}: is model.folder, and a run writes or removes files of this name in "
+        "its folder; choose another model.folder\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_beside_what_a_run_writes(tmp_path: Path) -> None:
+    check_model_apart(tmp_path, tmp_path / "model")
+    check_model_apart(tmp_path, tmp_path / "model" / "lists" / "iteration-1")
+    check_model_apart(tmp_path / "run", tmp_path / "run2")
+    # A model above a run is refused where it is built anew.
+    check_model_apart(tmp_path / "model" / "run", tmp_path / "model")
+
+
+def test_a_run_in_the_folder_of_a_model(finished: Path) -> None:
+    shutil.copytree(finished / "outputs" / "models" / "example", finished / "mine")
+    options = ["model.folder=mine", "hydra.run.dir=mine/run1"]
+    train(finished, *options).check()
+    before = content(finished / "mine")
+    for command in (
+        ["train", *OPTIONS, *options, "overwrite=true"],
+        ["train", *OPTIONS, *options[:1], "hydra.run.dir=mine/run2"],
+        ["build_model", *MODEL, *options[:1]],
+    ):
+        outcome = run_command(*command, "model.table_limit=20", folder=finished)
+        assert outcome.code == 1
+        assert outcome.err.startswith("error: mine/run1: is not of the model in this folder, and")
+        assert content(finished / "mine") == before

@@ -53,6 +53,7 @@ from torchtune_smt.runs.folder import (
     NAMES,
     WEIGHTS,
     check_foreign,
+    check_model_apart,
     check_unused,
     claimed,
     empty,
@@ -100,6 +101,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     require_all(cfg, needless=unused)
     if cfg.resume is None:
         check_foreign(folder, kept_files(cfg), folder_option())
+        if parts.model is not None and parts.model.from_bitext and "folder" in cfg.model:
+            check_model_apart(folder, Path(cfg.model.folder), folder_option())
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
     tuning = Tuning(cfg, parts)

@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from torchtune_smt.core.errors import InputError
@@ -35,6 +35,9 @@ _FIRST: Final = (
     *(LOG, METRICS, NAMES, "tensorboard"),
     *(f"{LISTS}/iteration-*", f"{LISTS}/*/iteration-*"),
 )
+
+# All that a run writes or removes.
+_OWN: Final = (WEIGHTS, CHECKPOINT, STEPS, RECORDS, *_OTHERS, *_FIRST)
 
 
 @contextmanager
@@ -112,6 +115,38 @@ def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydr
                     f"choose another {option}",
                     path=path,
                 )
+
+
+def check_model_apart(folder: Path, model: Path, option: str = "hydra.run.dir") -> None:
+    """Raise InputError if a model that is built would lie where a run writes, or removes files.
+
+    A model may lie in a run's folder, beside what the run writes.
+
+    Parameters
+    ----------
+    folder : path
+        The run's.
+    model : path
+        The model's folder, which need not be there.
+    option : str
+        The one that chooses another folder for the run.
+    """
+    place, inner = Path(os.path.realpath(folder)), Path(os.path.realpath(model))
+    if inner == place:
+        raise InputError(
+            "is model.folder and the folder of the run, and each needs its own; choose another "
+            f"{option}",
+            path=model,
+        )
+    if inner.is_relative_to(place):
+        # From the run's folder on, as a path from the root: such a one is matched as a whole.
+        within = PurePath("/", inner.relative_to(place))
+        if any(one.match(f"/{own}") for one in (within, *within.parents) for own in _OWN):
+            raise InputError(
+                "is model.folder, and a run writes or removes files of this name in its folder; "
+                "choose another model.folder",
+                path=model,
+            )
 
 
 def empty(folder: Path, kept: Collection[Path] = ()) -> None:
