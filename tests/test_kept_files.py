@@ -9,6 +9,7 @@ import pytest
 from commands import MODEL, SMALL, Run, run_command, train
 
 from torchtune_smt.cli.systems import find_systems
+from torchtune_smt.core.resources import example_folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -188,3 +189,87 @@ def test_a_finished_run_is_still_overwritten(place: Path, run: Run) -> None:
     (place / "run_twice" / "weights.txt.gz").write_bytes(b"")
     train(place, "run_twice", *options, "overwrite=true")
     assert (place / "run_twice" / "weights.txt.gz").read_bytes()
+
+
+# What the run in a folder that is emptied is to read
+
+
+LISTS = "0 ||| a ||| LM=-2 TM=-1 ||| -3\n0 ||| a b ||| LM=-1 TM=-2 ||| -3\n"
+OF_LISTS = [
+    *("data=files", "data.name=l", "data.source_language=de", "data.target_language=en"),
+    *("data.train=null", "data.test=null", "decoder=kbest_files", "decoder.dev=list"),
+    *("tuner.epochs=1", "hydra.run.dir=run", "optimizer.lr=1e-3"),
+]
+DEV = "data.dev=[dev.de,dev.en]"
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A place with a run on lists in the folder `run`."""
+    (tmp_path / "list").write_text(LISTS)
+    (tmp_path / "dev.de").write_text("x\n")
+    (tmp_path / "dev.en").write_text("a b\n")
+    (tmp_path / "start").write_text("LM 1\nTM 0.5\n")
+    start = ["init=file", "init.file=start"]
+    run_command("train", *OF_LISTS, DEV, *start, folder=tmp_path).check()
+    (tmp_path / "run" / "lists" / "iteration-0001").mkdir(parents=True)
+    shutil.copy(tmp_path / "list", tmp_path / "run" / "lists" / "iteration-0001")
+    shutil.copy(tmp_path / "list", tmp_path / "run" / "lists")
+    shutil.copy(tmp_path / "run" / "weights.txt.gz", tmp_path / "run" / "start.gz")
+    (tmp_path / "link.gz").symlink_to("run/weights.txt.gz")
+    (tmp_path / "run" / "moses.ini").write_text("[weight]\nLM0= 1\n[weight-file]\nsparse\n")
+    (tmp_path / "run" / "moses.sparse.txt").write_text("TM 1\n")
+    (tmp_path / "start.ini").write_text(
+        f"[weight]\nLM= 1\n[weight-file]\n{tmp_path}/run/moses.sparse.txt\n"
+    )
+    return tmp_path
+
+
+READ = {
+    "init.file=run/weights.txt.gz": ("weights.txt.gz", "init.file"),
+    "init.file=link.gz": ("weights.txt.gz", "init.file"),
+    "init.file=start.ini": ("moses.sparse.txt", "init.file"),
+    "data.dev=[run/dev.translations.txt,dev.en]": ("dev.translations.txt", "data.dev"),
+    "decoder.dev=[run/lists/iteration-0001/list]": ("lists/iteration-0001/list", "decoder.dev"),
+}
+
+
+@pytest.mark.parametrize("option", READ)
+def test_a_run_that_reads_what_it_would_remove(tuned: Path, option: str) -> None:
+    name, named = READ[option]
+    before = contents(tuned)
+    own = [DEV, "init=file"] if option.startswith("init") else [DEV] * (named != "data.dev")
+    outcome = run_command("train", *OF_LISTS, *own, option, "overwrite=true", folder=tuned)
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: {tuned}/run/{name}: is a file that is read ({named}), and a run in this folder "
+        "would remove it, or write over it; move it away, or choose another hydra.run.dir\n"
+    )
+    assert contents(tuned) == before
+
+
+@pytest.mark.parametrize(
+    "options", [["init=file", "init.file=run/start.gz"], ["decoder.dev=run/lists/list"]]
+)
+def test_a_run_that_reads_what_stays_in_its_folder(tuned: Path, options: list[str]) -> None:
+    path = tuned / options[-1].partition("=")[2]
+    before = path.read_bytes()
+    run_command("train", *OF_LISTS, DEV, *options, "overwrite=true", folder=tuned).check()
+    assert path.read_bytes() == before
+    assert not (tuned / "run" / "lists" / "iteration-0001").exists()
+
+
+def test_a_bitext_of_what_would_be_removed(run: Run) -> None:
+    place = run.place
+    own = place / "own_bitext"
+    options = [*MODEL, *SMALL, "data.test=null", "tuner.epochs=1", "features=dense", "threads=1"]
+    options += [f"hydra.run.dir={own}", "model.folder=bitext_model"]
+    run_command("train", *options, folder=place).check()
+    for language in ("de", "en"):
+        shutil.copy(example_folder() / f"train.{language}", own / f"{language}.translations.txt")
+    before = contents(own)
+    bitext = f"data.train=[{own}/de.translations.txt,{own}/en.translations.txt]"
+    outcome = run_command("train", *options, bitext, "overwrite=true", folder=place)
+    assert outcome.code == 1
+    assert "de.translations.txt: is a file that is read (data.train), and a run" in outcome.err
+    assert contents(own) == before

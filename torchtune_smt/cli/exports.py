@@ -19,6 +19,16 @@ def kept_files(cfg: DictConfig) -> list[Path]:
     return kept if start is None else [*kept, *files_of_ini(start)]
 
 
+def left_alone(cfg: DictConfig, parts: Parts, folder: Path) -> list[Path]:
+    """Return the files of `kept_files` if `export` writes over none of them; else none.
+
+    It writes nothing where the ``moses.ini`` that it would copy is the one of the folder.
+    """
+    copied = _ini_of_start(cfg) if parts.model is None else cfg.model.get("ini")
+    own = folder / INI
+    return kept_files(cfg) if copied and own.exists() and own.samefile(copied) else []
+
+
 def export(cfg: DictConfig, parts: Parts, folder: Path, weights: NamedWeights) -> str | None:
     """Write tuned weights to a run's folder for another decoder, if there is one.
 

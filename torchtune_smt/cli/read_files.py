@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from torchtune_smt.cli.command_line import leaves
 from torchtune_smt.cli.options import is_ours
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.core.container import file_checksum
@@ -39,6 +40,27 @@ def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, 
         for option, paths in named.items()
         if paths
     }
+
+
+def named_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yield every file that a run reads, or may read, and the option that names it.
+
+    Besides those of `read_files` they are the bitext, start weights, files of models, and labels:
+    whatever an option says that is a file.
+
+    Parameters
+    ----------
+    sets : iterable of str
+        As for `read_files`.
+    """
+    for option, paths in _named(cfg, parts, sets):
+        yield from ((option, path) for path in paths)
+    for name in sets:
+        yield from ((f"data.{name}", path) for path in parts.dataset.files(name))
+    for option, value in leaves("", OmegaConf.to_container(cfg, resolve=True)):
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and os.path.isfile(text):
+                yield option, Path(text)
 
 
 def _named(

@@ -23,13 +23,13 @@ from torchtune_smt.cli.command_line import (
     value_of,
 )
 from torchtune_smt.cli.compare import compare_runs
-from torchtune_smt.cli.exports import export, kept_files
+from torchtune_smt.cli.exports import export, kept_files, left_alone
 from torchtune_smt.cli.group_learners import check_grouping
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.read_files import read_files
+from torchtune_smt.cli.read_files import named_files, read_files
 from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
 from torchtune_smt.cli.run_options import folder_option, refuse_misplaced
 from torchtune_smt.cli.solvers import groups_taken
@@ -54,6 +54,7 @@ from torchtune_smt.runs.folder import (
     WEIGHTS,
     check_foreign,
     check_model_apart,
+    check_not_read,
     check_unused,
     claimed,
     empty,
@@ -101,8 +102,9 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     require_all(cfg, needless=unused)
     if cfg.resume is None:
         check_foreign(folder, kept_files(cfg), folder_option())
-        if parts.model is not None and parts.model.from_bitext and "folder" in cfg.model:
-            check_model_apart(folder, Path(cfg.model.folder), folder_option())
+        built_in = cfg.model.get("folder")
+        if parts.model is not None and parts.model.from_bitext and built_in is not None:
+            check_model_apart(folder, Path(built_in), folder_option())
     if "optimizer" in groups_taken(cfg) and "regularizer" in unused:
         print(f"{unused['regularizer']}: {parts.regularizer} has no effect")
     tuning = Tuning(cfg, parts)
@@ -111,6 +113,9 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     decoder, weights, sets = task.decoder, task.weights, task.sets
     sentences, origin = task.tuning, task.origin
     files = read_files(cfg, parts, task.read)
+    if cfg.resume is None:
+        named = [*named_files(cfg, parts, task.read), *(("init.file", p) for p in kept_files(cfg))]
+        check_not_read(folder, named, left_alone(cfg, parts, folder), folder_option())
     # All weights 0 leave stored lists as they are.
     as_they_came = decoder.stored and not bool(weights.parameter.any())
     run = tuning.open(task, folder, resumed=cfg.resume is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Final
@@ -147,6 +147,45 @@ def check_model_apart(folder: Path, model: Path, option: str = "hydra.run.dir") 
                 "choose another model.folder",
                 path=model,
             )
+
+
+def check_not_read(
+    folder: Path,
+    read: Iterable[tuple[str, Path]],
+    kept: Collection[Path] = (),
+    option: str = "hydra.run.dir",
+) -> None:
+    """Raise InputError if a run in a folder would remove a file that it reads, or write over it.
+
+    Parameters
+    ----------
+    folder : path
+    read : iterable of (str, path)
+        The files that it reads, each with the option that names it.
+    kept : collection of path
+        Files that the run leaves alone, wherever they are.
+    option : str
+        The one that chooses another folder.
+    """
+    names = {_identity(path): name for name, path in read if path.is_file()}
+    for path in kept:
+        names.pop(_identity(path), None)
+    for pattern in _OWN if names else ():
+        for found in sorted(folder.glob(pattern)):
+            for path in [found, *found.rglob("*")]:
+                if path.is_file() and _identity(path) in names:
+                    raise InputError(
+                        f"is a file that is read ({names[_identity(path)]}), and a run in this "
+                        f"folder would remove it, or write over it; move it away, or choose "
+                        f"another {option}",
+                        path=path,
+                    )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what tells a file from others, whatever names and links lead to it."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def empty(folder: Path, kept: Collection[Path] = ()) -> None:
