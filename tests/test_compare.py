@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import shutil
@@ -199,6 +200,23 @@ def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> 
     (tmp_path / "1" / "weights.txt.gz").unlink()
     outcome = compare(sweep.parent, tmp_path, FEW).check()
     assert f"warning: {tmp_path / '1'}: is not finished, and is left out" in outcome.err
+
+
+def test_a_folder_that_cannot_be_read_is_no_folder_without_runs(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        # Whoever tests as root may read everything.
+        if str(path) == str(sweep / "2"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    outcome = compare(sweep.parent, sweep, FEW)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"error: {sweep / '2'}: cannot be read (Permission denied), and there" in outcome.err
 
 
 def test_a_sweep_over_seeds_alone_is_called_after_its_folder(sweep: Path, tmp_path: Path) -> None:

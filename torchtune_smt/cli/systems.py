@@ -235,7 +235,7 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
 def _below(path: Path, name: str) -> Iterator[Path]:
     """Yield what has a name below a folder; links to folders are followed, each folder once."""
     seen = set()
-    for where, folders, files in os.walk(path, followlinks=True):
+    for where, folders, files in os.walk(path, onerror=_refuse_unreadable, followlinks=True):
         place = os.path.realpath(where)
         if place in seen:
             folders.clear()
@@ -243,6 +243,17 @@ def _below(path: Path, name: str) -> Iterator[Path]:
         seen.add(place)
         if name in folders or name in files:
             yield Path(where, name)
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise InputError if a folder cannot be read: a run in it would be missing without a word."""
+    # A run that is at work may have removed it meanwhile.
+    if not isinstance(error, FileNotFoundError):
+        raise InputError(
+            f"cannot be read ({error.strerror}), and there may be runs in it; make it readable, or "
+            "name the folders of the runs themselves",
+            path=error.filename,
+        ) from None
 
 
 def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
