@@ -194,6 +194,43 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_run_is_scored_with_the_data_of_its_own_project(run: Run, tmp_path: Path) -> None:
+    for name, begin in (("a", 0), ("b", 40)):
+        project = tmp_path / name
+        folder = project / "outputs" / name
+        shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
+        for kind in ("de", "en.0", "en.1"):
+            lines = read_lines(EXAMPLE / f"dev.{kind}")[begin : begin + 40]
+            (project / f"d.{kind}").write_text("".join(f"{line}\n" for line in lines))
+        lines = read_lines(run.folder / "dev.translations.txt")[begin : begin + 40]
+        (folder / "dev.translations.txt").write_text("".join(f"{line}\n" for line in lines))
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["data"] |= {"folders": None, "dev": ["d.de", "d.en.0", "d.en.1"]}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        text = (folder / ".hydra" / "hydra.yaml").read_text()
+        text = text.replace(str(run.folder), str(folder))
+        (folder / ".hydra" / "hydra.yaml").write_text(text.replace(str(run.place), str(project)))
+
+    def scored(place: str, path: str) -> str:
+        options = ["split=dev", "metrics=[bleu]", "table=csv", FEW]
+        (row,) = rows(compare(tmp_path / place, path, *options))
+        return row["score"]
+
+    score = {name: scored(name, f"outputs/{name}") for name in ("a", "b")}
+    assert score["a"] != score["b"]
+    assert scored("b", "../a/outputs/a") == scored(".", "a/outputs/a") == score["a"]
+    outcome = compare(tmp_path / "b", "outputs/b", "../a/outputs/a", "split=dev", FEW)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "../a/outputs/a: was tuned with other data than outputs/b" in outcome.err
+    # A copy has data of its own, and so has a project that has another place now.
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert scored("copy", "outputs/a") == score["a"]
+    both = compare(tmp_path / "copy", "outputs/a", "../a/outputs/a", "split=dev", FEW).check()
+    assert "two runs have the same seed" in both.err
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert scored("moved", "outputs/a") == scored("b", "../moved/outputs/a") == score["a"]
+
+
 def test_a_run_that_is_not_finished_is_left_out(sweep: Path, tmp_path: Path) -> None:
     for name in ("0", "1"):
         shutil.copytree(sweep / name, tmp_path / name)

@@ -8,10 +8,12 @@ what is read.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path, PurePath
@@ -25,17 +27,19 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
+from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.resources import EXAMPLE, config_folder
 from torchtune_smt.core.textio import atomic_writer, check_plain
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs.folder import RECORDS
 
+_SETS: Final = ("train", "dev", "test")
 # Options whose values are paths; all of them are only read.
 _PATHS: Final = frozenset(
     {
-        *(f"data.{name}" for name in ("folders", "train", "dev", "test")),
-        *(f"decoder.{name}{end}" for name in ("train", "dev", "test") for end in ("", "_scores")),
+        *(f"data.{name}" for name in ("folders", *_SETS)),
+        *(f"decoder.{name}{end}" for name in _SETS for end in ("", "_scores")),
         *(f"model.{name}" for name in ("folder", "alignment_file", "grammar", "language_model")),
         *(f"model.{name}" for name in ("ini", "phrase_table", "reordering_table")),
         "init.file",
@@ -197,13 +201,16 @@ def recorded_overrides(folder: Path) -> list[str]:
 def recorded_data(folder: Path) -> dict[str, Any] | None:
     """Return the options of the group ``data`` of a finished run; None if it recorded none.
 
+    Where the run was made in another folder than this one, a set whose files have something else
+    there is named by those.
+
     Raises
     ------
     InputError
         The record is damaged, or has a value that is not taken from a folder.
     """
     found = _configuration(folder)
-    return None if found is None else _data(found, folder / "config.yaml")
+    return None if found is None else _data(found, folder)
 
 
 class Tuning(NamedTuple):
@@ -246,7 +253,7 @@ def recorded_tuning(folder: Path) -> Tuning | None:
         tune_on = None
     if tune_on is None or type(seed) is not int or seed < 0:
         raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
-    return Tuning(_data(found, path), tune_on, size, seed)
+    return Tuning(_data(found, folder), tune_on, size, seed)
 
 
 def _configuration(folder: Path) -> dict[str, Any] | None:
@@ -258,8 +265,8 @@ def _configuration(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _data(configuration: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the options of the group ``data`` of a configuration."""
+def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the options of the group ``data`` of the configuration of a run in a folder."""
     data = configuration.get("data")
     names = {entry.name for entry in fields(Dataset)}
     if (
@@ -268,9 +275,73 @@ def _data(configuration: dict[str, Any], path: Path) -> dict[str, Any]:
         or not all(_is_value(f"data.{name}", value) for name, value in data.items())
     ):
         raise InputError(
-            "has no plain settings for its data; say what they are: data=NAME", path=path
+            "has no plain settings for its data; say what they are: data=NAME",
+            path=folder / "config.yaml",
         )
+    # What has no relative path is the same everywhere.
+    if all(os.path.isabs(path) or path == EXAMPLE for path in _data_paths(data)):
+        return data
+    place = _place(folder)
+    if place is not None:
+        sets = {split: _files_of(data, split, place) for split in _SETS}
+        for split, there in sets.items():
+            here = _files_of(data, split, Path())
+            if there is not None and (here is None or not _same_text(here, there)):
+                data[split] = there
     return data
+
+
+def _data_paths(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the files and folders that options of the group ``data`` name."""
+    folders = data.get("folders") or []
+    yield from [folders] if isinstance(folders, str) else map(str, folders)
+    for split in _SETS:
+        if isinstance(data.get(split), list):
+            yield from map(str, data[split])
+
+
+def _same_text(here: Sequence[str], there: Sequence[str]) -> bool:
+    """Return whether files have what others have, of which they may be copies."""
+    return len(here) == len(there) and all(
+        os.path.samefile(*pair) or filecmp.cmp(*pair, shallow=False)
+        for pair in zip(here, there, strict=True)
+    )
+
+
+def _place(folder: Path) -> Path | None:
+    """Return the folder in which a run was made; None if it is not there any more, or not known.
+
+    A run may have been moved together with what is around it: its own place then tells.
+    """
+    path = folder / RECORDS / "hydra.yaml"
+    if not os.path.lexists(path):
+        return None
+    found = _read_yaml(path, dict, "record of Hydra")
+    for name in ("hydra", "runtime"):
+        found = found.get(name) if isinstance(found, dict) else None
+    found = found if isinstance(found, dict) else {}
+    recorded, output = found.get("cwd"), found.get("output_dir")
+    if not isinstance(recorded, str) or not isinstance(output, str):
+        return None
+    place, inside = Path(recorded), PurePath(output)
+    if inside.is_relative_to(place):
+        parts, own = inside.relative_to(place).parts, folder.resolve().parts
+        if parts and own[-len(parts) :] == parts:
+            place = Path(*own[: -len(parts)])
+    return place if place.is_dir() else None
+
+
+def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None:
+    """Return the files of a set as they are named in a folder; None if they are not there."""
+    try:
+        with option_errors("data", data), chdir(place):
+            dataset = Dataset(**data)
+            if getattr(dataset, split) is None:
+                return None
+            files = [str(path.absolute()) for path in dataset.files(split)]
+    except (InputError, OSError):
+        return None
+    return files if all(os.path.isfile(path) for path in files) else None
 
 
 def _read_record(path: Path) -> list[str]:
