@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -120,6 +122,19 @@ def test_runs_behind_links_are_found_once(two: Path) -> None:
         links / "a",
         links / "b",
     ]
+
+
+def test_a_sweep_says_how_to_compare_its_runs(place: Path) -> None:
+    (place / "my settings").mkdir()
+    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "seed=1,2", "data.test=null"]
+    arguments = ["-m", *options, "hydra.sweep.dir='s w'", "--config-dir=my settings"]
+    out = run_command("train", *arguments, folder=place).check().out
+    assert f"tensorboard --logdir '{place / 's w' / '0'}'\n" in out
+    (command,) = (shlex.split(said) for said in re.findall(r"\(python (.*) tells more\)", out))
+    assert command[0] == "scripts/compare.py"
+    # With the set that is there, and with choices that only this folder may have.
+    assert "--config-dir=my settings" in command
+    assert "| s w | 2 |" in run_command("compare", *command[1:], folder=place).check().out
 
 
 def test_a_report_that_fails_makes_a_sweep_fail(place: Path, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -189,7 +190,10 @@ def compare_runs(
 
     options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
     if table:
-        print(f"\n{splits[0]} (python scripts/compare.py {folder} tells more)\n", flush=True)
+        # The split that it takes by itself need not be said.
+        more = [str(folder), *(["split=dev"] if splits[0] == "dev" else []), *flags]
+        command = f"python scripts/compare.py {shlex.join(more)}"
+        print(f"\n{splits[0]} ({command} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
     return hydra_main("compare")(run)(arguments=[*options, *flags])

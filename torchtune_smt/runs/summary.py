@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,4 +69,4 @@ def contents(folder: Path) -> str:
     }.items():
         if (folder / name).exists():
             lines.append(f"{folder / name}: {what}")
-    return "\n".join([*lines, f"tensorboard --logdir {folder}"])
+    return "\n".join([*lines, f"tensorboard --logdir {shlex.quote(str(folder))}"])
