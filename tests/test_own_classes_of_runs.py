@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from commands import Outcome, Run, run_command, train
 
 from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
 
 EXAMPLE = example_folder()
 LOSS = """\
@@ -50,7 +52,7 @@ def fresh_modules() -> Iterator[None]:
     importlib.invalidate_caches()
     yield
     sys.path[:] = path
-    for name in ("loss_of_mine", "one_of_mine"):
+    for name in ("loss_of_mine", "one_of_mine", "dictionary_decoder"):
         sys.modules.pop(name, None)
 
 
@@ -137,3 +139,36 @@ def test_what_only_translate_can_be_given(written: Path, plain: Run) -> None:
         if command != "translate":
             cure = "have `translate` translate with this override, and name the file"
         assert cure in outcome.err
+
+
+def test_decoders_of_the_users_own_are_models_of_their_own(
+    written: Path, plain: Run, repository: Path
+) -> None:
+    """No weights say that they belong to one, and what it chose has no score in another one."""
+    examples = repository / "docs" / "examples"
+    shutil.copy(examples / "dictionary_decoder.py", written)
+    (written / "settings" / "decoder").mkdir()
+    choice = Path("decoder", "dictionary.yaml")
+    shutil.copy(examples / "conf" / choice, written / "settings" / choice)
+    texts = (read_lines(EXAMPLE / f"train.{name}")[:200] for name in ("de", "en"))
+    sentences = (map(str.split, both) for both in zip(*texts, strict=True))
+    pairs = {pair for both in sentences for pair in zip(*both, strict=False)}
+    lines = [f"{a} {b} {1 / (1 + len(b))}\n" for a, b in sorted(pairs)]
+    (written / "words").write_text("".join(lines))
+    common = ["train", *CONFIG, "decoder=dictionary", "decoder.dictionary=words", "init=zero"]
+    common += ["tuner.epochs=1", "tuner.sentences=10", "tuner.result=last", "data.test=null"]
+    for name, beam in (("narrow", 5), ("wide", 10), ("again", 10)):
+        options = [f"decoder.beam={beam}", f"hydra.run.dir={name}"]
+        run_command(*common, *options, folder=written).check()
+    different = "have different models, and neither scores what the other has chosen"
+    for other, said in ((str(plain.folder), True), ("narrow", True), ("again", False)):
+        options = [f"systems={{a:['{other}'],b:[wide]}}", "sentence=2", "split=dev", *CONFIG]
+        text = run_command("analyse", "explain", *options, folder=written).check().out
+        assert (different in text) == said
+        assert ("scores its own translation" in text) != said
+    page = written / "decoders.html"
+    options = [str(plain.folder), "wide", "split=dev", "samples=10", f"html={page}", *CONFIG]
+    run_command("compare", *options, folder=written).check()
+    assert "wide/weights.txt.gz: is of a run with the decoder dictionary_decoder." in (
+        page.read_text()
+    )

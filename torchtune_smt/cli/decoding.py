@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from hydra import compose
@@ -27,6 +27,7 @@ from torchtune_smt.cli.objects import (
     make_templates,
     thread_count,
 )
+from torchtune_smt.cli.options import is_ours
 from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
@@ -38,6 +39,8 @@ from torchtune_smt.decoders.features_in_use import features_in_use
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.weight_files import read_any_weights
 from torchtune_smt.runs.folder import COMPOUNDS
+
+_ONE_MODEL: Final = "only derivations of one model have features in common"
 
 
 def dataset_of_run(cfg: DictConfig) -> Dataset:
@@ -214,10 +217,25 @@ def other_model(paths: Sequence[Path]) -> InputError | None:
             parts = [origin.parts[kind] for origin in pair if origin and origin.is_model]
             if len({part.digest for part in parts}) > 1:
                 return InputError(
-                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; only "
-                    "derivations of one model have features in common",
+                    f"belongs to the {kind} {parts[1]}, and {first} to {parts[0]}; {_ONE_MODEL}",
                     path=path,
                 )
+    # Decoders of the user's own may have no model that weights could say they belong to.
+    decoders = {path: _taken_up(path)[0].decoder for path in paths} if others else {}
+    for path in others:
+        own, other = decoders[path], decoders[first]
+        if own["_target_"] != other["_target_"]:
+            return InputError(
+                f"is of a run with the decoder {own['_target_']}, and {first} of one with "
+                f"{other['_target_']}; {_ONE_MODEL}",
+                path=path,
+            )
+        if not is_ours(own) and own != other:
+            return InputError(
+                f"is of a run with other options of the decoder {own['_target_']} than {first}; "
+                f"{_ONE_MODEL}",
+                path=path,
+            )
     return None
 
 
