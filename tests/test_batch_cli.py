@@ -303,6 +303,31 @@ def test_stored_lists(tuner: list[str], lists: Path, tmp_path: Path) -> None:
     assert len(lines) < 15
 
 
+def test_runs_on_lists_without_words_have_no_translations(lists: Path, tmp_path: Path) -> None:
+    """What stands in their place is no text that could be scored."""
+    sweep = ["-m", "tuner=pro", "tuner.iterations=1", "seed=1,2", f"hydra.sweep.dir={tmp_path}"]
+    out = tune_on_lists(lists, *sweep).check().out
+    error = f"{tmp_path / '0'}: has no translations of dev: features.dat has no words; BLEU by"
+    assert f"\nthere is no table of {tmp_path}: {error}" in out
+    assert "tells more" not in out
+    (tmp_path / "ref").write_text("a b\n" * 30)
+    given = [tmp_path / "0", "split=dev", f"references={tmp_path / 'ref'}"]
+    for command in (
+        ["compare", *given],
+        ["compare", *given, f"html={tmp_path / 'page.html'}"],
+        ["analyse", "reordering", *given, tmp_path / "1"],
+    ):
+        outcome = run_command(str(command[0]), *command[1:], folder=lists)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert error in outcome.err
+    assert run_command("analyse", "progress", tmp_path, folder=lists).check().out
+    weights = f"weights={tmp_path / '0' / 'weights.txt.gz'}"
+    outcome = run_command("rerank", weights, "input=features.dat", folder=lists)
+    assert "features.dat: is one of Moses's tuning files, no n-best list, and has no words; " in (
+        outcome.err
+    )
+
+
 def test_mert_is_refused_before_a_model_is_built(tmp_path: Path) -> None:
     outcome = run_command("train", "tuner=mert", "hydra.run.dir=bad", folder=tmp_path)
     assert "set features=dense, or take a tuner for many features" in outcome.err

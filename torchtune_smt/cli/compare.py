@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
 from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
-from torchtune_smt.cli.outputs import Outputs, read_outputs
+from torchtune_smt.cli.outputs import Outputs, check_words, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.systems import (
     Output,
@@ -179,21 +179,23 @@ def compare_runs(
     if not runs or not splits:
         return 0
 
+    # The split that it takes by itself need not be said.
+    more = [str(folder), *(["split=dev"] if splits[0] == "dev" else []), *flags]
+    command = f"python scripts/compare.py {shlex.join(more)}"
+
     def run(cfg: DictConfig) -> None:
         try:
+            check_words(runs, splits[0])
+            if table:
+                print(f"\n{splits[0]} ({command} tells more)\n", flush=True)
             compare(cfg, show=table)
         except InputError as error:
             if report:
                 # It was asked for.
                 raise InputError(f"there is no report of {folder}: {error}") from None
-            print(f"there is no table of {folder}: {error}")
+            print(f"\nthere is no table of {folder}: {error}")
 
     options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
-    if table:
-        # The split that it takes by itself need not be said.
-        more = [str(folder), *(["split=dev"] if splits[0] == "dev" else []), *flags]
-        command = f"python scripts/compare.py {shlex.join(more)}"
-        print(f"\n{splits[0]} ({command} tells more)\n", flush=True)
     if report:
         options.append(f"html={quoted(str(folder / REPORT))}")
     return hydra_main("compare")(run)(arguments=[*options, *flags])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import make_dataset
-from torchtune_smt.cli.run_folder import recorded_data
+from torchtune_smt.cli.run_folder import lacks_words, recorded_data
 from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
@@ -67,6 +67,7 @@ def read_outputs(
         and nobody says what they are to translate.
     """
     every = [output for outputs in systems.values() for output in outputs]
+    check_words([output.path for output in every if output.kind == "run"], cfg.split)
     data = common_data(cfg, every)
     untranslated = _untranslated(cfg, every, data)
     corpus: Corpus | None = None
@@ -134,6 +135,17 @@ def read_outputs(
         # The references that were given are of something else.
         corpus = None
     return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
+
+
+def check_words(runs: Iterable[Path], split: str) -> None:
+    """Raise InputError if a run has no translations of a set, as its lists have no words."""
+    for folder in runs:
+        if lacks_words(folder, split):
+            raise InputError(
+                f"has no translations of {split}: features.dat has no words; BLEU by scores.dat is "
+                f"bleu/{split}_tuned in metrics.jsonl, and analyse progress compares such runs",
+                path=folder,
+            )
 
 
 def common_data(

@@ -213,6 +213,20 @@ def recorded_data(folder: Path) -> dict[str, Any] | None:
     return None if found is None else _data(found, folder)
 
 
+def lacks_words(folder: Path, split: str) -> bool:
+    """Return whether a finished run had lists of a set without words: Moses's features.dat.
+
+    Places in the lists stand then where its translations would.
+
+    Raises
+    ------
+    InputError
+        The record is damaged.
+    """
+    decoder = (_configuration(folder) or {}).get("decoder")
+    return isinstance(decoder, dict) and decoder.get(f"{split}_scores") is not None
+
+
 class Tuning(NamedTuple):
     """What a run was tuned on.
 

@@ -40,8 +40,8 @@ MAX_DENSE: Final = 200
 
 _TUNING_FILES: Final = dict.fromkeys(
     (b"FEATURES_", b"SCORES_"),
-    "is one of Moses's tuning files, no n-best list; give features.dat as lists and scores.dat as "
-    "scores",
+    "is one of Moses's tuning files, no n-best list, and has no words; tuning alone takes them, as "
+    "decoder.dev=features.dat decoder.dev_scores=scores.dat",
 )
 
 # For each fault: its name in counts, and the message.
