@@ -178,6 +178,10 @@ def test_bad_systems(sweep: Path, tmp_path: Path) -> None:
 
     assert "holds no run with weights.txt.gz; give" in error(tmp_path)
     assert "nothing: no such file" in error("nothing", "data=example")
+    assert "nothing: no such file" in error("nothing", "nor_this")
+    file = sweep / "1" / "test.translations.txt"
+    twice = f"systems={{a:['{file}'],b:[x],a:[y]}}"
+    assert f"{twice}: a is there twice, and one would be lost; " in error(twice, "data=example")
     assert "a run is named twice: " in error(sweep, sweep / "1")
     assert "there is nothing to compare with" in error(sweep / "1" / "test.translations.txt")
     copy = tmp_path / "copy"

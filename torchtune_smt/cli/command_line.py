@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
+from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
+    CommonTokenStream,
+    InputStream,
+    OverrideLexer,
+)
+from hydra.grammar.gen.OverrideParser import OverrideParser
 
 from torchtune_smt.core.errors import InputError
 
@@ -84,6 +92,34 @@ def value_of(overrides: Sequence[str], key: str) -> Any:
     if "${" in str(value):
         raise InputError(f"{found[-1]}: ${{ would be replaced by something else; give {key} itself")
     return value
+
+
+class _Names(HydraOverrideVisitor):
+    """Reads a value as Hydra does, which takes the last of several entries of one name."""
+
+    def visitDictContainer(self, ctx: OverrideParser.DictContainerContext) -> Any:  # noqa: N802
+        pairs = (ctx.getChild(i) for i in range(1, ctx.getChildCount() - 1, 2))
+        names = [self.visitDictKey(pair.getChild(0)) for pair in pairs]
+        counts = Counter(str(getattr(name, "text", name)) for name in names)
+        for name, count in counts.items():
+            if count > 1:
+                raise InputError(f"{name} is there twice, and one would be lost; write it once")
+        return super().visitDictContainer(ctx)
+
+
+def refuse_repeated(overrides: Sequence[str]) -> None:
+    """Raise InputError if an override has two entries of one name, as in ``{a:1,a:2}``.
+
+    They must be overrides that Hydra can read.
+    """
+    for override in overrides:
+        if "{" in override:
+            parser = OverrideParser(CommonTokenStream(OverrideLexer(InputStream(override))))
+            try:
+                tree = parser.override()  # type: ignore[no-untyped-call]
+                _Names(create_functions()).visit(tree)
+            except InputError as error:
+                raise InputError(f"{override}: {error}") from None
 
 
 def quoted(text: str) -> str:

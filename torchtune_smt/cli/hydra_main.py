@@ -24,7 +24,13 @@ from hydra.errors import (
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from torchtune_smt.cli.command_line import Arguments, split_arguments, split_paths, typed
+from torchtune_smt.cli.command_line import (
+    Arguments,
+    refuse_repeated,
+    split_arguments,
+    split_paths,
+    typed,
+)
 from torchtune_smt.cli.given import brings_options
 from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.options import check_options, refuse_removed
@@ -73,6 +79,7 @@ def hydra_main(
 
                     refuse_unread(name, cfg)
                 refuse_removed(HydraConfig.get().overrides.task)
+                refuse_repeated(HydraConfig.get().overrides.task)
                 check_options(cfg)
                 with _remarks():
                     return function(cfg)

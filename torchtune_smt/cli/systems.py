@@ -151,6 +151,7 @@ def systems_in(
     """
     outputs = []
     for path in paths:
+        _check_there(path)
         outputs += [Output(path, "run")] if path.is_file() else _runs_in(path, marker)
     _refuse_copies(outputs)
     return _named(outputs, group_seeds)
@@ -210,6 +211,7 @@ def _recorded(output: Output) -> bool:
 
 def _outputs(path: Path, marker: str) -> Iterator[Output]:
     """Yield what a path leads to: a run, the runs of a sweep, or a file."""
+    _check_there(path)
     if not path.is_dir():
         yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
         return
@@ -217,6 +219,12 @@ def _outputs(path: Path, marker: str) -> Iterator[Output]:
     started = {found.parent for found in _below(path, RECORDS)} - {o.path for o in folders}
     warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
     yield from folders
+
+
+def _check_there(path: Path) -> None:
+    """Raise InputError if there is no such file or folder, before anything else is said of it."""
+    if not path.exists():
+        raise InputError("no such file; check the path", path=path)
 
 
 def _runs_in(path: Path, marker: str) -> list[Output]:
