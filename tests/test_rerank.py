@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
@@ -30,6 +31,17 @@ LIST = """\
 1 ||| e  ||| LM0= -1 ||| -1
 1 ||| für uns  ||| LM0= -2 W_y= 2 ||| -2
 """
+
+LISTS = [
+    "decoder=kbest_files",
+    "data=files",
+    "data.name=x",
+    "data.source_language=de",
+    "data.target_language=en",
+    "data.train=null",
+    "data.dev=[dev.de,dev.en]",
+    "decoder.dev=list",
+]
 
 
 @pytest.fixture
@@ -155,17 +167,7 @@ def configured(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose(
             "train",
-            [
-                "decoder=kbest_files",
-                "data=files",
-                "data.name=x",
-                "data.source_language=de",
-                "data.target_language=en",
-                "data.train=null",
-                "data.dev=[dev.de,dev.en]",
-                "decoder.dev=list",
-                *overrides,
-            ],
+            [*LISTS, *overrides],
         )
 
 
@@ -261,6 +263,30 @@ def test_lists_and_references_must_fit(folder: Path) -> None:
         decoder.sentences("dev", reader(cfg, "dev"))
 
 
+def test_lines_of_sentences_without_a_list(folder: Path) -> None:
+    # Sentence 1 has no list; line 2 has no words, and the data leave it out.
+    (folder / "dev.de").write_text("x\nx\n\nx\n")
+    (folder / "dev.en").write_text("a\n" * 4)
+    (folder / "list").write_text(LIST.replace("\n1 |||", "\n3 |||"), encoding="utf-8")
+    skipping = configured("decoder.on_error=skip", "data.empty=skip")
+    sentences = open_lists(skipping, str).sentences("dev", reader(skipping, "dev"))
+    assert sentences is not None
+    assert list(sentences.lines(["a b", "e"])) == ["a b\n", "\n", "e\n"]
+
+
+def test_a_run_on_lists_with_a_gap_can_be_compared(folder: Path) -> None:
+    lists = LIST.replace("\n1 |||", "\n2 |||")
+    (folder / "list").write_text(lists, encoding="utf-8")
+    (folder / "dev.de").write_text("x\ny\nz\n")
+    (folder / "dev.en").write_text("c d\nf u r\nfür uns\n", encoding="utf-8")
+    given = [*LISTS, "decoder.on_error=skip", "tuner.epochs=1", "report=true", "init=zero"]
+    run_command("train", *given, "hydra.run.dir=run", folder=folder).check()
+    first, gap, last = (folder / "run" / "dev.translations.txt").read_text("utf-8").splitlines()
+    assert first in ("a b", "c d") and gap == "" and last in ("e", "für uns")
+    assert (folder / "run" / "report.html").is_file()
+    run_command("evaluate", "run", "split=dev", "samples=10", folder=folder).check()
+
+
 def test_options_of_lists(folder: Path) -> None:
     for overrides, message in {
         ("decoder.dev=null",): "decoder.dev is null",
@@ -295,6 +321,21 @@ def test_moses_features_start_as_those_of_our_decoders(folder: Path) -> None:
     """The default initial weights name them: lists of Moses are not in the order of their files."""
     cfg = configured()
     assert start(cfg, open_lists(cfg, str)).parameter.tolist() == [0.1]
+
+
+def test_lines_of_lists_with_statistics_and_a_gap(folder: Path) -> None:
+    (folder / "f").write_text(
+        "".join(f"FEATURES_TXT_BEGIN_0 {i} 1 1 LM0_0\n1\nFEATURES_TXT_END_0\n" for i in (0, 2))
+    )
+    rows = "7 9 4 8 2 7 1 6 10\n"
+    (folder / "s").write_text(
+        "".join(f"SCORES_TXT_BEGIN_0 {i} 1 9 BLEU\n{rows}SCORES_TXT_END_0\n" for i in (0, 2))
+    )
+    lists = ["decoder.dev=null", "decoder.test=f", "decoder.test_scores=s"]
+    cfg = configured("decoder.on_error=skip", *lists)
+    decoder = make(cfg, "decoder", offered={"report": lambda: str})
+    sentences = decoder.sentences("test", lambda: None)
+    assert list(sentences.lines(["0", "0"])) == ["0\n", "\n", "0\n"]
 
 
 def test_lists_with_statistics(folder: Path) -> None:

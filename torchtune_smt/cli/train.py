@@ -200,7 +200,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         for name, some in sets.items():
             after[name], lines = evaluate(decoder, weights, some)
             with atomic_writer(folder / f"{name}.translations.txt") as file:
-                file.writelines(f"{line}\n" for line in lines)
+                file.writelines(some.lines(lines))
         best = progress.best.round if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.score for name, score in after.items()}
         reached = [f"best {unit}: {best or '0 (the start)'}"]

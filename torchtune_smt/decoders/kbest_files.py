@@ -255,13 +255,14 @@ class KBestFiles(Decoder):
         if name not in self.sets:
             return None
         lists, sources = self.sets[name].lists, self.sources(name)
+        numbers = lists.index.tolist()
         if lists.statistics is not None:
-            return Sentences(list(sources), [[] for _ in sources])
+            gaps = frozenset(range(self.sets[name].n_sentences)).difference(numbers)
+            return Sentences(list(sources), [[] for _ in sources], lacking=gaps)
         corpus = read()
         if corpus is None:
             raise InputError(f"data.{name} is null: the lists of {name} need references; name them")
         place = {line - 1: i for i, line in enumerate(corpus.lines)}
-        numbers = lists.index.tolist()
         if numbers[-1] >= corpus.total:
             raise InputError(
                 f"decoder.{name} has a list of sentence {numbers[-1]} (counted from 0), and "
@@ -280,7 +281,11 @@ class KBestFiles(Decoder):
         if not chosen:
             raise InputError(f"no sentence of decoder.{name} has a reference in data.{name}")
         references = [corpus.references[place[numbers[source.list]]] for source in chosen]
-        return Sentences([replace(s, index=i) for i, s in enumerate(chosen)], references)
+        return Sentences(
+            [replace(s, index=i) for i, s in enumerate(chosen)],
+            references,
+            lacking=frozenset(place[number] for number in lacking),
+        )
 
     def file_numbers(self, sources: Sequence[Source]) -> FileNumbers:
         """Return the numbers of some sentences of one set in its files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -41,11 +41,14 @@ class Sentences:
         ``references[i]``: those of ``sources[i]``; none where lists come with BLEU's statistics.
     whole : int, optional
         Of how many sentences these are a `part`; None: they are all.
+    lacking : frozenset of int
+        Which lines of the set, from 0, are of sentences that are left out here.
     """
 
     sources: list[Source]
     references: list[list[list[str]]]
     whole: int | None = None
+    lacking: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -66,6 +69,12 @@ class Sentences:
     def has_references(self) -> bool:
         """Whether each sentence has references."""
         return all(self.references)
+
+    def lines(self, translations: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of a file of translations; empty for a sentence that is left out."""
+        remaining = iter(translations)
+        for line in range(len(translations) + len(self.lacking)):
+            yield ("" if line in self.lacking else next(remaining)) + "\n"
 
     def sample(self, size: int | None, seed: int) -> Sentences:
         """Return a seeded random sample, numbered anew; all sentences if there are not more."""
