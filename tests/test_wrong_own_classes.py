@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,6 +63,55 @@ def test_the_name_of_a_decoder(tmp_path: Path) -> None:
     outcome = run_command("train", "decoder._target_=mine.Own", "threads=1", folder=tmp_path)
     assert outcome.code == 1
     assert "decoder._target_=mine.Own takes no threads, and threads=1 would" in outcome.err
+
+
+@pytest.mark.parametrize("group", ["decoder", "loss", "features.templates"])
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("bad_syntax.X", "bad_syntax.py:2: invalid syntax; correct this line"),
+        ("bad_import.X", "bad_import.py:1: there is no module of_nobody; is it installed?"),
+        ("bad_value.X", "bad_value.py:3: ValueError: one two"),
+        (
+            "of_nobody.X",
+            "there is no such class, as there is no module of_nobody; is it in this folder?",
+        ),
+        (
+            "torchtune_smt.losses.Of_nobody",
+            "there is no such class, as torchtune_smt.losses has no Of_nobody; is it spelt so?",
+        ),
+        (
+            "torchtune_smt.losses.Hinge.no",
+            "there is no such class: type object 'Hinge' has no attribute 'no'",
+        ),
+    ],
+)
+def test_classes_that_cannot_be_had(group: str, target: str, said: str, tmp_path: Path) -> None:
+    """The error is one line, with its cause; Hydra logs nothing besides."""
+    (tmp_path / "bad_syntax.py").write_text("class X:\n    def f(:\n")
+    (tmp_path / "bad_import.py").write_text("import of_nobody\n\n\nclass X: ...\n")
+    (tmp_path / "bad_value.py").write_text('class X: ...\n\nraise ValueError("one\\ntwo")\n')
+    importlib.invalidate_caches()
+    given = f"{group}._target_={target}"
+    if group == "features.templates":
+        given = f"{group}=[{{_target_:{target}}}]"
+    outcome = run_command("train", given, "hydra.run.dir=bad", folder=tmp_path)
+    option = f"{group}._target_=" if group == "decoder" else f"{group}: "
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == f"error: {option}{target}: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("torchtune_smt.losses", "this is no class"),
+        ("a..b", "there is no such class: Error loading"),
+    ],
+)
+def test_what_is_no_class(target: str, said: str, tmp_path: Path) -> None:
+    outcome = run_command("train", f"tuner._target_={target}", folder=tmp_path)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert outcome.err.startswith(f"error: tuner._target_={target}: {said}")
 
 
 def of_nothing(index: Sequence[int], words: Vocabulary) -> KBestLists:

@@ -33,6 +33,7 @@ from torchtune_smt.cli.command_line import (
 )
 from torchtune_smt.cli.given import brings_options
 from torchtune_smt.cli.help import help_text, option_names
+from torchtune_smt.cli.missing_classes import one_line, why_missing
 from torchtune_smt.cli.options import check_options, refuse_removed
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
@@ -211,8 +212,10 @@ def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterat
         raise
     except (ValueError, TypeError, InstantiationException) as error:
         cause = error.__cause__ or error
-        message = f"{option}: {cause}"
-        if isinstance(cause, TypeError) and given:
+        message = f"{option}: {one_line(cause)}"
+        if target := re.match(r"Error locating target '(.*)', set env", str(error)):
+            message = f"{option}: {target[1]}: {why_missing(target[1], cause)}"
+        elif isinstance(cause, TypeError) and given:
             values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
             message += f"; is an option of the wrong type? ({values})"
         raise InputError(message) from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
+from torchtune_smt.cli.missing_classes import why_missing
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.data.dataset import Dataset
@@ -108,17 +111,30 @@ def class_of(cfg: DictConfig, group: str) -> Any:
     Raises
     ------
     InputError
-        There is no such class.
+        There is no such class, or its module fails.
     """
-    target = OmegaConf.select(cfg, group)["_target_"]
+    target = str(OmegaConf.select(cfg, group)["_target_"])
     try:
-        kind = get_object(target)
+        with _quiet_hydra():
+            kind = get_object(target)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{group}._target_={target}: {why_missing(target, error)}") from None
+    try:
         inspect.signature(kind)
-    except (ImportError, TypeError, ValueError):
-        raise InputError(
-            f"{group}._target_={target}: there is no such class; is its module in this folder?"
-        ) from None
+    except (TypeError, ValueError):
+        raise InputError(f"{group}._target_={target}: this is no class") from None
     return kind
+
+
+@contextmanager
+def _quiet_hydra() -> Iterator[None]:
+    """Let Hydra log nothing of a class that it does not find: the error says it."""
+    logger = logging.getLogger("hydra.utils")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def decoder_class(cfg: DictConfig) -> type[Decoder]:
