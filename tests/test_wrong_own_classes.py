@@ -65,6 +65,42 @@ def test_the_name_of_a_decoder(tmp_path: Path) -> None:
     assert "decoder._target_=mine.Own takes no threads, and threads=1 would" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (
+            "Walk",
+            "loss=hinge",
+            "tuner._target_=tuner_of_mine.Walk takes no loss, and loss=hinge would change nothing; "
+            "leave it out",
+        ),
+        (
+            "Walk",
+            "parallel=itermix",
+            "parallel: IterMix gives each shard a decoder, and tuner._target_=tuner_of_mine.Walk "
+            "takes none: take parallel=serial, or let its class have an argument decoder",
+        ),
+        (
+            "Decoding",
+            "parallel=decode",
+            "parallel: Decode decodes all sentences with the same weights, and "
+            "tuner._target_=tuner_of_mine.Decoding changes them while it decodes: take "
+            "parallel=stale or itermix, or a tuner that collects lists, such as tuner=pro",
+        ),
+    ],
+)
+def test_the_name_of_a_tuner(kind: str, given: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "tuner_of_mine.py").write_text(
+        "from torchtune_smt.tuners.base import Tuner\n\n\nclass Walk(Tuner):\n"
+        '    unit = "epoch"\n\n    def __init__(self, weights):\n        ...\n\n\n'
+        "class Decoding(Walk):\n    def __init__(self, decoder):\n        ...\n"
+    )
+    importlib.invalidate_caches()
+    options = [f"tuner._target_=tuner_of_mine.{kind}", given, "hydra.run.dir=bad"]
+    outcome = run_command("train", *options, folder=tmp_path)
+    assert (outcome.code, outcome.err) == (1, f"error: {said}\n")
+
+
 @pytest.mark.parametrize("group", ["decoder", "loss", "features.templates"])
 @pytest.mark.parametrize(
     ("target", "said"),

@@ -14,6 +14,7 @@ from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.group_learners import group_learner
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.objects import class_of, make
+from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.parts import Parts, refuse_device
 from torchtune_smt.cli.solvers import (
     groups_taken,
@@ -214,15 +215,22 @@ class Tuning:
     def _check_strategy(self) -> None:
         """Raise InputError if the tuner's rounds cannot be spread as the strategy says."""
         options, name = self._cfg, type(self.strategy).__name__
+        # Of this package's tuners, one alone decodes itself.
+        tuner = chosen_name(options, "tuner", "online")
         if not self.online and not isinstance(self.strategy, Serial | Decode):
+            if self._takes.isdisjoint(("collector", "train", "dev")):
+                raise InputError(
+                    f"parallel: {name} gives each shard a decoder, and {tuner} takes none: take "
+                    "parallel=serial, or let its class have an argument decoder"
+                )
             raise InputError(
                 f"parallel: {name} spreads the mini-batches of an epoch, and this tuner collects "
                 "lists of all sentences: take parallel=decode, or tuner=online"
             )
         if self.online and self.strategy.decodes_lists:
             raise InputError(
-                f"parallel: {name} decodes all sentences with the same weights, and tuner=online "
-                "changes them after each mini-batch: take parallel=stale or itermix, or a tuner "
+                f"parallel: {name} decodes all sentences with the same weights, and {tuner} "
+                "changes them while it decodes: take parallel=stale or itermix, or a tuner "
                 "that collects lists, such as tuner=pro"
             )
         if self.strategy.shards_data and self._parts.optimizer.averages:

@@ -93,7 +93,9 @@ def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[
     on_train, drops_copies = cfg.tuner.tune_on == "train", not tunes_while_decoding(cfg)
     unused = dict(parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies))
     if parts.model is not None and not parts.model.from_bitext:
-        unused["data.train"] = f"model={choices['model']} is not built from a bitext"
+        unused["data.train"] = (
+            f"{chosen_name(cfg, 'model', choices['model'])} is not built from a bitext"
+        )
     elif parts.model is None and not on_train:
         decoder = chosen_name(cfg, "decoder", choices["decoder"])
         unused.setdefault("data.train", f"{decoder} takes no model to build from a bitext")
@@ -121,12 +123,10 @@ def _of_data(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[
 def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return the groups that the tuner does not take, and options that others cancel."""
     taken = groups_taken(cfg)
-    tuner = choices["tuner"]
-    unused = {
-        group: f"tuner={tuner} takes no {group}" for group in PART_GROUPS if group not in taken
-    }
+    tuner = chosen_name(cfg, "tuner", choices["tuner"])
+    unused = {group: f"{tuner} takes no {group}" for group in PART_GROUPS if group not in taken}
     if "loss" in taken:
-        loss = f"loss={choices['loss']}"
+        loss = chosen_name(cfg, "loss", choices["loss"])
         # A tuner with a sampler and no loss has another use for it.
         takes = tuner_takes(cfg)
         if is_listwise(parts.loss) and ("loss" in takes or "sampler" not in takes):
@@ -149,7 +149,7 @@ def _of_parts(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict
 
 def _of_parallel(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
     """Return what the parallel strategy does not use."""
-    parallel = f"parallel={choices['parallel']}"
+    parallel = chosen_name(cfg, "parallel", choices["parallel"])
     kind = class_of(cfg, "parallel")
     if getattr(kind, "decodes_lists", False):
         return {}
