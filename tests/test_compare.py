@@ -296,3 +296,27 @@ def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:
         os.close(reader)
         assert outcome.code == code
     assert f"{pipe}: holds n-best lists, which are read from plain files alone" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x\n\nx\n", "line 2 out"),
+        ("\nx\n\n", "2 lines, of which line 1 is the first, out"),
+    ],
+)
+def test_lines_that_data_leave_out(source: str, said: str, tmp_path: Path) -> None:
+    """Translations may be of all lines, and references then are those of files."""
+    (tmp_path / "de").write_text(source)
+    (tmp_path / "en").write_text("a\nb\nc\n")
+    (tmp_path / "all").write_text("a\nb\nd\n")
+    (tmp_path / "lists").write_text("".join(f"{i} ||| a ||| F=1 ||| 0\n" for i in range(3)))
+    names = ["name=x", "source_language=de", "target_language=en", "empty=skip", "test=[de,en]"]
+    data = ["data=files", *(f"data.{name}" for name in names)]
+    for path in ("all", "lists"):
+        outcome = compare(tmp_path, path, *data, FEW, command="evaluate")
+        assert outcome.code == 1
+        assert f"data.empty=skip left {said}: leave the same out here, or compare" in outcome.err
+        compare(tmp_path, path, "references=[en]", FEW, command="evaluate").check()
+    (tmp_path / "other").write_text("a\n" * 4)
+    assert "data.empty" not in compare(tmp_path, "other", *data, command="evaluate").err

@@ -110,7 +110,9 @@ def read_outputs(
             files[output] = _translations(cfg, output)
     references = [] if cfg.references is None else reference_paths(cfg.references)
     paths = [*references, *map(str, files.values())]
-    columns = _columns(given, paths, len(references))
+    # References of files that are given are those of all lines.
+    skipped = corpus if cfg.references is None else None
+    columns = _columns(given, paths, len(references), skipped)
     read = dict(zip(files, columns[len(given) + len(references) :], strict=True))
     for output, lines in read.items():
         if output.kind == "translations" and lines and is_list_line(lines[0]):
@@ -128,7 +130,7 @@ def read_outputs(
         if len(lines) != len(rows):
             raise InputError(
                 f"has translations of {len(lines)} sentences, and there are references of "
-                f"{len(rows)}",
+                f"{len(rows)}{_of_skipped(skipped, len(lines))}",
                 path=output.path,
             )
     if corpus is not None and len(corpus.source) != len(rows):
@@ -244,13 +246,29 @@ def _read_lists(path: Path) -> list[list[str]]:
     return [[kbest.text(h) for h in range(len(kbest))] for kbest in stored.lists]
 
 
+def _of_skipped(corpus: Corpus | None, count: int) -> str:
+    """Return what is added on lines that data.empty=skip left out, where a count has them."""
+    if corpus is None or not corpus.dropped or count != corpus.total:
+        return ""
+    first = min(set(range(1, corpus.total + 1)).difference(corpus.lines))
+    lines = corpus.total - len(corpus)
+    said = f"line {first}" if lines == 1 else f"{lines} lines, of which line {first} is the first,"
+    return (
+        f"; data.empty=skip left {said} out: leave the same out here, or compare with the files of "
+        "all references (references=[FILE,...])"
+    )
+
+
 def _columns(
-    given: Sequence[Sequence[str]], files: Sequence[str], references: int
+    given: Sequence[Sequence[str]],
+    files: Sequence[str],
+    references: int,
+    skipped: Corpus | None = None,
 ) -> list[list[str]]:
     """Return the lines of all files, behind columns that are given: all must have as many lines.
 
     They are read side by side, so that one that is far too long takes no memory. The first files
-    are those of references.
+    are those of references. `skipped` is the corpus, where it may lack lines that files have.
     """
     if not given and not files:
         return []
@@ -265,7 +283,7 @@ def _columns(
                     "needs one line a sentence"
                     if number < references
                     else f"has {count} lines, and there are references of {first} sentences; both "
-                    "need one line a sentence",
+                    f"need one line a sentence{_of_skipped(skipped, count)}",
                     path=path,
                 ) from None
     return [[row[i] for row in rows] for i in range(len(given) + len(files))]
