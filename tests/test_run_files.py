@@ -229,15 +229,17 @@ def test_each_job_of_a_multirun_looks_at_its_folder(finished: Path) -> None:
 
 
 def test_a_sweep_goes_on_when_a_run_fails_and_ends_with_a_table(finished: Path) -> None:
-    sweep = ["optimizer.lr=0.1,-1,0.2", "hydra.sweep.dir=failing", "data.test=dev"]
+    sweep = ["optimizer.lr=0.1,-1,0.2", "hydra.sweep.dir=failing", "data.test=dev", "report=true"]
     outcome = run_command("train", "-m", *OPTIONS, *sweep, folder=finished)
     assert outcome.code == 1
     lines = outcome.out.splitlines()
     said = [line for line in lines if line.startswith("run ")]
     assert [line.split(":")[0] for line in said] == ["run 1", "run 2", "run 3"]
     assert [f"optimizer.lr={lr}" in line for lr, line in zip((0.1, -1, 0.2), said, strict=True)]
-    assert "error: 1 of 3 runs failed: " in outcome.err
-    assert "optimizer.lr=-1" in outcome.err.splitlines()[-1]
+    # Behind the table and what is said of the report.
+    *_, report, last = outcome.err.splitlines()
+    assert report.startswith("report: ")
+    assert last.startswith("error: 1 of 3 runs failed: ") and "optimizer.lr=-1" in last
     table = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
     assert table == ["system", "optimizer.lr=0.1", "optimizer.lr=0.2"]
     assert sorted(path.name for path in (finished / "failing").glob("*/")) == ["0", "2"]

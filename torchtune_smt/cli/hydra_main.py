@@ -66,7 +66,8 @@ def hydra_main(
     Parameters
     ----------
     sweep : Sweep, optional
-        Told what becomes of the runs of a sweep; a failed one makes the exit code 1.
+        Told what becomes of the runs of a sweep; a failed one makes the exit code 1, and the
+        caller says which it was.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Command:
@@ -143,8 +144,6 @@ def hydra_main(
                 return 1
             finally:
                 sys.argv = before
-            if told.failed:
-                print(told.summary(), file=sys.stderr)
             return 1 if told.failed else 0
 
         main.__doc__ = function.__doc__

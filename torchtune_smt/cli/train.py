@@ -248,6 +248,10 @@ def main() -> int:
                 sweep.folder, sweep.done, table=True, report=bool(reported), flags=own
             )
             code = code or (failed if reported else 0)
+            if sweep.failed:
+                # Behind the table, which may be buffered.
+                sys.stdout.flush()
+                print(sweep.summary(), file=sys.stderr)
         elif reported:
             code = code or compare_runs(reported[0], reported, table=False, report=True, flags=own)
         return code
