@@ -347,3 +347,16 @@ def test_a_run_in_the_folder_of_a_model(finished: Path) -> None:
         assert outcome.code == 1
         assert outcome.err.startswith("error: mine/run1: is not of the model in this folder, and")
         assert content(finished / "mine") == before
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    """Files of a run have its name; nothing is left behind in the folder."""
+    folder = tmp_path / os.fsdecode(b"l\xe4tin")
+    folder.mkdir()
+    outcome = run_command("train", "hydra.run.dir=run", folder=folder)
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: {tmp_path}/l\\udce4tin/run: this name is not valid UTF-8; choose another "
+        "hydra.run.dir, or rename the folder at fault\n"
+    )
+    assert not list(folder.iterdir())

@@ -54,6 +54,7 @@ from torchtune_smt.runs.folder import (
     WEIGHTS,
     check_foreign,
     check_model_apart,
+    check_name,
     check_not_read,
     check_unused,
     claimed,
@@ -78,6 +79,7 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
         Gets the folder of a run that is to be reported on.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
+    check_name(folder, folder_option())
     with advice_when_stopped(lambda: _how_to_go_on(folder)), claimed(folder, folder_option()):
         if cfg.resume is not None:
             _check_more(cfg, settings, folder)

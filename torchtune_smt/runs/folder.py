@@ -72,6 +72,24 @@ def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
         os.close(handle)
 
 
+def check_name(folder: Path, option: str = "hydra.run.dir") -> None:
+    """Raise InputError if a folder cannot be that of a run: its files name it in UTF-8.
+
+    Parameters
+    ----------
+    folder : path
+    option : str
+        The one that chooses another folder.
+    """
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(
+            f"this name is not valid UTF-8; choose another {option}, or rename the folder at fault",
+            path=folder,
+        ) from None
+
+
 def check_unused(folder: Path, how_to_go_on: str, option: str = "hydra.run.dir") -> None:
     """Raise InputError if a folder holds a run: its files would mix with those of a new one.
 
