@@ -480,6 +480,19 @@ def test_no_groups_and_what_finds_some(learning, cure):
     assert cure in first.text
 
 
+def test_a_feature_that_tells_pairs_is_named():
+    """The minimiser knows it by its number."""
+    data = Data(7)
+    for hypotheses in data.train:
+        for _, row, gain in hypotheses:
+            row[DENSE[1]] = gain
+    rounds = data.rounds(learning=BatchLearning(OSCAR), rounds=1)
+    rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
+    _, told = run_of(rounds)
+    (part,) = told.reports["part"]
+    assert f"iteration 1: the dense feature {DENSE[1]} tells all pairs" in part.text
+
+
 def test_no_groups_and_default_features_alone():
     """λ so large that everything dies: the default features are tuned, and it goes on."""
     learning = GroupLearning(Oscar(1e3, 1e3), passes=2)

@@ -135,7 +135,7 @@ BAD = {
         "Regularized takes a regularizer and no `unregularized`"
     ),
     "optimizer._target_=builtins.dict": "optimizer: ",
-    "optimizer._target_=nowhere.Optimizer": "optimizer: nowhere.Optimizer: there is no such class, as",
+    "optimizer._target_=nowhere.Optimizer": "optimizer: nowhere.Optimizer: there is no such class",
     f"{ADAM} regularizer=l2": (
         "SparseAdam takes no regularizer, and regularizer=l2 would change nothing; leave it out"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
@@ -14,6 +15,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 # Features that a message names, at most.
 SHOWN: Final = 5
+# How the minimiser, which knows no names, calls a feature.
+_NUMBERED: Final = re.compile(r"^dense feature (\d+)\b")
 
 
 @dataclass(eq=False, repr=False)
@@ -220,7 +224,7 @@ class GroupingTuner(Tuner):
             f"{sizes.max():,}, {np.count_nonzero(sizes == 1):,} have one"
             if sizes.size
             else f"no groups, so the default features are tuned alone: {learned.why_none}",
-            *learned.remarks,
+            *(_with_names(remark, weights.features) for remark in learned.remarks),
         ]
         if learned.boundary.size:
             names = weights.features.names(learned.boundary[:SHOWN])
@@ -258,3 +262,10 @@ def _step(report: Report, sentences: int) -> Report:
     }
     own = {n: v for n, v in given.items() if n.startswith("fit/") and n != "fit/moved"}
     return Report("step", numbers | own, sentences=sentences)
+
+
+def _with_names(remark: str, features: Vocabulary) -> str:
+    """Return a remark of the minimiser with the name of the dense feature that it begins with."""
+    return _NUMBERED.sub(
+        lambda found: f"the dense feature {features.names([int(found[1])])[0]}", remark
+    )
