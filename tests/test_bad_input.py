@@ -500,7 +500,7 @@ def test_bad_options(tmp_path: Path, option: str) -> None:
         (["evaluate", "systems={a:[b,null]}"], "systems.a has None in the place of a file"),
         (["evaluate", "systems={a:{b:c}}"], "systems.a must be a file or a list of files, not"),
         (["evaluate", "systems={a:[x,y],b:[z,x]}"], "systems names a file twice: x"),
-        (["evaluate", "systems=a"], "there is nothing to compare with: give references=[FILE,"),
+        (["evaluate", "systems=a"], "a: no such file; check the path"),
         (["evaluate", "systems=a", "metrics=[comet]"], "metrics has 'comet'; choose of bleu, chrf"),
         (["evaluate", "systems=a", "test=t"], "test must be bootstrap or randomization, not 't'"),
         (["evaluate", "systems=a", "samples=-1"], "samples must be a whole number, 1 or more"),
