@@ -157,18 +157,18 @@ def test_decoders_of_the_users_own_are_models_of_their_own(
     (written / "words").write_text("".join(lines))
     common = ["train", *CONFIG, "decoder=dictionary", "decoder.dictionary=words", "init=zero"]
     common += ["tuner.epochs=1", "tuner.sentences=10", "tuner.result=last", "data.test=null"]
-    for name, beam in (("narrow", 5), ("wide", 10), ("again", 10)):
+    for name, beam in (("own_narrow", 5), ("own_wide", 10), ("own_again", 10)):
         options = [f"decoder.beam={beam}", f"hydra.run.dir={name}"]
         run_command(*common, *options, folder=written).check()
     different = "have different models, and neither scores what the other has chosen"
-    for other, said in ((str(plain.folder), True), ("narrow", True), ("again", False)):
-        options = [f"systems={{a:['{other}'],b:[wide]}}", "sentence=2", "split=dev", *CONFIG]
+    for other, said in ((str(plain.folder), True), ("own_narrow", True), ("own_again", False)):
+        options = [f"systems={{a:['{other}'],b:[own_wide]}}", "sentence=2", "split=dev", *CONFIG]
         text = run_command("analyse", "explain", *options, folder=written).check().out
         assert (different in text) == said
         assert ("scores its own translation" in text) != said
     page = written / "decoders.html"
-    options = [str(plain.folder), "wide", "split=dev", "samples=10", f"html={page}", *CONFIG]
+    options = [str(plain.folder), "own_wide", "split=dev", "samples=10", f"html={page}", *CONFIG]
     run_command("compare", *options, folder=written).check()
-    assert "wide/weights.txt.gz: is of a run with the decoder dictionary_decoder." in (
+    assert "own_wide/weights.txt.gz: is of a run with the decoder dictionary_decoder." in (
         page.read_text()
     )

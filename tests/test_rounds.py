@@ -343,7 +343,7 @@ def test_a_tuner_of_the_users(place: Path) -> None:
     lines = [json.loads(line) for line in read_lines(place / "walk" / "metrics.jsonl")]
     assert [line["step"] for line in lines if "walk/length" in line] == [30, 60, 90]
     for more, said in {
-        "loss=hinge": "tuner=online takes no loss, and loss=hinge would change nothing",
+        "loss=hinge": "tuner._target_=my_tuner.Walk takes no loss, and loss=hinge would change",
         "tuner.batch_size=3": "batch_size",
         "tuner._target_=my_tuner.np": "tuner._target_=my_tuner.np",
         "tuner._target_=torchtune_smt.losses.Hinge": "losses.Hinge is no tuner",
