@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,6 +29,8 @@ from torchtune_smt.core.textio import atomic_path
 RESULTS: Final = REPOSITORY / "docs" / "results" / "liu2013"
 PICTURE: Final = "gains.png"
 SETS: Final = ("devtest", "test")
+# Of a line of a row's name.
+WIDTH: Final = 40
 
 
 class Panel(NamedTuple):
@@ -159,7 +162,8 @@ def draw(path: Path, panels: Sequence[tuple[str, dict[str, dict[str, Gain]]]]) -
                     markersize=5,
                 )
         axis.axvline(0.0, color="gray", linewidth=1)
-        axis.set_yticks(range(len(rows)), list(rows), fontsize="x-small")
+        names = [textwrap.fill(row, WIDTH) for row in rows]
+        axis.set_yticks(range(len(rows)), names, fontsize="x-small")
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.set_xlabel("BLEU above dense PRO on dev", fontsize="small")
         axis.set_title(title, fontsize="medium")
