@@ -15,7 +15,7 @@ import pytest
 from commands import MODEL
 
 from torchtune_smt.cli import COMMANDS
-from torchtune_smt.cli.stopping import Stopped, advice_when_stopped, run_stoppable
+from torchtune_smt.cli.stopping import Stopped, advice_when_stopped, raise_if_stopped, run_stoppable
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 SCRIPTS = {
@@ -114,6 +114,18 @@ def test_advice_is_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert run_stoppable("name", command) == 130
     assert capsys.readouterr().err == "name: stopped; go on with x\n"
+
+
+def test_a_stop_ends_with_its_command() -> None:
+    def command() -> int:
+        interrupt(signal.SIGINT)
+        return 0
+
+    assert run_stoppable("name", command) == 130
+    try:
+        raise_if_stopped()
+    except Stopped:
+        pytest.fail("an error of whatever comes next in this process would be a stop")
 
 
 def test_advice_from_the_inside_wins(capsys: pytest.CaptureFixture[str]) -> None:

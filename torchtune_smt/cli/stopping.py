@@ -77,6 +77,8 @@ def run_stoppable(name: str, command: Callable[[], int]) -> int:
         print(f"{name}: stopped{text and '; '}{text}", file=sys.stderr)
         return 128 + _received
     finally:
+        # The next command in this process has not been stopped.
+        _received = None
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
