@@ -71,7 +71,8 @@ def test_a_pair_of_large_values_hides_no_other_that_is_told_wrongly(size):
     x = np.hstack([draw.normal(size=(100, 2)), draw.choice([-1.0, 0.0, 1.0], (100, 3))])
     x[0, 0] = size
     minimizer, penalty = scaled(x, 2, Logistic(), 0.5)
-    assert separating(minimizer.pairs, [np.ones(2), np.array([1.0, 0.0])]) is None
+    ways = np.ones(2), np.array([1.0, 0.0])
+    assert separating(minimizer.pairs, np.ones(len(x)), *ways) is None
     assert not any("none wrongly" in said for said in minimizer.minimize(penalty).messages)
 
 

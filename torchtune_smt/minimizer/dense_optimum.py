@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -73,16 +73,18 @@ def follow_dense(
     return Followed(change, margins)
 
 
-def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int] | None:
+def separating(
+    pairs: StoredPairs, pulls: Float64, weights: Float64, direction: Float64
+) -> tuple[str, int] | None:
     """Say which dense features tell a pair's better side without error, if one is found.
 
     Where they do, a loss that falls for ever has no minimum: their weights grow and grow. Each
-    feature is tried, and some directions.
+    feature is tried, where the weights have gone and were going, and the part in which they grow.
 
     Parameters
     ----------
-    directions : list of float64 [k]
-        Where the weights have gone, or were going.
+    pulls : float64 [N]
+    weights, direction : float64 [k]
 
     Returns
     -------
@@ -92,8 +94,13 @@ def separating(pairs: StoredPairs, directions: list[Float64]) -> tuple[str, int]
     if pairs.one_sided:
         number, told = max(pairs.one_sided, key=lambda some: some[1])
         return f"dense feature {number}", told
-    for direction in directions:
-        if (told := int(np.count_nonzero(told_by(pairs, direction)))) > 0:
+
+    def ways() -> Iterator[Float64]:
+        yield from (weights, direction)
+        yield growing(pairs, pulls, weights)
+
+    for way in ways():
+        if (told := int(np.count_nonzero(told_by(pairs, way)))) > 0:
             return "a weighting of the dense features", told
     return None
 

@@ -12,7 +12,7 @@ from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.minimizer.boundary import at_boundary
 from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
-from torchtune_smt.minimizer.dense_optimum import growing, separating
+from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.minimizer.lambda_max import lambda_max
 from torchtune_smt.minimizer.line_search import line_minimum
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -281,8 +281,8 @@ class Descent:
                 f"with tuner.minimizer.mu={self.accuracy.gap * objective:.1g} it would be that "
                 "small"
             )
-        way = growing(self.pairs, loss.pulls(point.margins), point.dense)
-        found = separating(self.pairs, [point.dense, point.direction, way])
+        pulls = loss.pulls(point.margins)
+        found = separating(self.pairs, pulls, point.dense, point.direction)
         if found is not None:
             what, told = found
             if loss.has_tail:
