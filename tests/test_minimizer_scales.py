@@ -1,10 +1,13 @@
 """The minimiser where sparse features are of very different sizes."""
 
+import re
+
 import numpy as np
 import pytest
 from minimizer_reference import residual, rows_of
 from test_minimizer import problem
 
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Logistic, Minimizer, SmoothedHinge, SquaredHinge
 
@@ -44,6 +47,17 @@ def test_the_unit_of_features_is_of_no_account(loss, scale):
     assert two.certificate.objective == pytest.approx(one.certificate.objective, rel=1e-3)
     # With λ_max times as large.
     assert other.largest_scale(penalty) == pytest.approx(scale * plain.largest_scale(penalty))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_whose_squares_overflow(sign):
+    x = problem(3)
+    x[5, 7] = sign * 1e160
+    said = (
+        f"feature 7 differs by {x[5, 7]:g} in a pair, and the minimiser takes no more than 1e+100"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(said)}: give it in a larger unit$"):
+        Minimizer(rows_of(x), 3, Logistic())
 
 
 def test_values_that_are_0_are_no_features():

@@ -19,6 +19,8 @@ from torchtune_smt.minimizer.device_passes import DevicePasses
 # A pair has next to no curvature where it adds less than this part of what another one adds, to
 # the second derivative by each of its features.
 SLIGHT = 1e-6
+# Values are squared, and their squares multiplied with weights.
+LARGEST: Final = 1e100
 
 # Pairs that are stored at a time, and their values.
 _BLOCK: Final = 1 << 13
@@ -59,7 +61,7 @@ class StoredPairs:
     Raises
     ------
     InputError
-        There are no pairs, or no room for them.
+        There are no pairs, or no room for them; a value is above 1e100.
     ValueError
         The rows are damaged, a value is not finite, or the device is not there.
     """
@@ -72,6 +74,7 @@ class StoredPairs:
             )
         try:
             pairs.check()
+            _check_sizes(pairs)
             # In a value that is 0 no pair differs.
             self._store(pairs.where(pairs.value != 0.0), n_dense)
         except MemoryError:
@@ -179,6 +182,16 @@ class StoredPairs:
         return Curvature(
             (begin, feature, value), columns, scale[row], cross, square, bound, self.size[chosen]
         )
+
+
+def _check_sizes(pairs: Rows) -> None:
+    """Raise InputError where squares of values would overflow."""
+    for at in (pairs.value.argmax(), pairs.value.argmin()) if pairs.value.size else ():
+        if abs(pairs.value[at]) > LARGEST:
+            raise InputError(
+                f"feature {pairs.feature[at]} differs by {pairs.value[at]:.3g} in a pair, and the "
+                f"minimiser takes no more than {LARGEST:g}: give it in a larger unit"
+            )
 
 
 def _side_by_side(pairs: Rows) -> Int64:
