@@ -16,14 +16,17 @@ from liu2013_rows import ROWS, Options
 
 
 class FakeTrain:
-    """Stands for train.py: writes what it would, and dies on the way where it is told to."""
+    """Stands for train.py: writes what it would; dies, or tunes nothing, where it is told to."""
 
     pid = -1
 
-    def __init__(self, *, dies: Sequence[str] = (), keeps: bool = True) -> None:
+    def __init__(
+        self, *, dies: Sequence[str] = (), keeps: bool = True, untuned: Sequence[str] = ()
+    ) -> None:
         self.commands: list[list[str]] = []
         self.dies = set(dies)
         self.keeps = keeps
+        self.untuned = untuned
         self.code = 0
 
     def __call__(self, arguments: Sequence[str], log: IO[bytes]) -> FakeTrain:
@@ -49,11 +52,12 @@ class FakeTrain:
                 (folder / "checkpoint.pt").touch()
             (folder / "metrics.jsonl").write_text("half\n")
             return False
+        best = 0 if folder.name in self.untuned else 1
         lines = [
             {"step": 0, "bleu/dev": 30.0},
-            {"step": 1, "bleu/dev": 31.0},
-            {"step": 2, "bleu/dev": 30.5},
-            {"step": 2, "bleu/dev_tuned": 31.0, "best_iteration": 1},
+            {"step": 1, "bleu/dev": 30.0 + best},
+            {"step": 2, "bleu/dev": 30.0 + best / 2},
+            {"step": 2, "bleu/dev_tuned": 30.0 + best, "best_iteration": best},
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         (folder / "checkpoint.pt").unlink(missing_ok=True)

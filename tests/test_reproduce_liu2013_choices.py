@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -75,6 +76,31 @@ def test_options_are_chosen_one_after_the_other(
     folder = run.folder / runs.SWEEP / "optimizer.lr"
     record = json.loads((folder / "0.01" / runs.RECORD).read_text())
     assert record["overrides"][-2:] == ["regularizer.strength=0.0001", "optimizer.lr=0.01"]
+
+
+@pytest.mark.parametrize("shorter", [True, False])
+def test_nothing_is_chosen_where_no_value_tunes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shorter: bool
+) -> None:
+    """All values are equal then, and the first one would be taken."""
+    chosen = options(tmp_path, "--sweep", *(["--sweep-iterations", "2"] if shorter else []))
+    row = ROWS["l1_dev_id"]
+    run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
+    rates = ["0.001", "0.003", "0.01"]
+
+    def chosen_with(untuned: Sequence[str]) -> bool:
+        train = FakeTrain(untuned=untuned)
+        monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
+        return choose(row, FakeDevtest(), run, chosen) is not None  # type: ignore[arg-type]
+
+    if shorter:
+        said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
+        with pytest.raises(InputError, match=said):
+            chosen_with(rates)
+        # A value that tunes is better than others, or worse.
+        shutil.rmtree(run.folder)
+        rates.pop()
+    assert chosen_with(rates)
 
 
 def test_rows_of_another_seed_take_over_what_was_chosen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from alike import Key, shared
@@ -91,6 +92,12 @@ def choose(
         With what was chosen, which may be done, or begun: by the shorter run that chose it.
     resuming : tuple of str
         See `runs.complete`.
+
+    Raises
+    ------
+    InputError
+        Nothing could be chosen: with each value, the weights of a shorter run are those that it
+        began with.
     """
     points: list[dict[str, Any]] = []
     chosen: tuple[str, ...] = ()
@@ -104,6 +111,8 @@ def choose(
         found = sweep(option, options.grids[option], tried_with, kept)
         if not found:
             return None
+        if options.sweep_iterations is not None:
+            _refuse_untuned(option, found, options.sweep_iterations)
         tried = [_point(corpus, one) for one in found]
         best = max(range(len(tried)), key=lambda i: tried[i]["devtest"])
         points += tried
@@ -125,6 +134,14 @@ def sweep_run(run: Run, options: Options) -> Run:
     shorter = f"tuner.iterations={options.sweep_iterations}"
     overrides = tuple(shorter if o.startswith("tuner.iterations=") else o for o in run.overrides)
     return Run(run.folder / SWEEP, overrides)
+
+
+def _refuse_untuned(option: str, found: Sequence[Run], iterations: int) -> None:
+    if all(read_log(one.folder).best == 0 for one in found):
+        raise InputError(
+            f"no value of {option} can be chosen from runs of {iterations} iterations: with each, "
+            "the weights that tuning begins with stay the best; give more --sweep-iterations"
+        )
 
 
 def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
