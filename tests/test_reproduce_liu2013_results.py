@@ -74,7 +74,8 @@ def test_tables(tmp_path: Path) -> None:
     assert "| 30.12 | baseline | 40.50 | baseline |" in lines[places[1]]
     assert "| 503 groups of 12,345 features | 425 |" in lines[places[2]]
     assert any(
-        "`regularizer.lambda2=3e-08` * | 41.00 | 31.00 | 800 | 2.5 | 1.5 |" in x for x in lines
+        "`regularizer.lambda2=3e-08` * (end) | 41.00 | 31.00 | 800 | 2.5 | 1.5 |" in x
+        for x in lines
     )
     assert any(x.endswith("| 503 | 425 | 46.9 | 41.8 | 1,256 |") for x in lines)
     assert not re.search(r"/(home|tmp|root)", text)
@@ -87,6 +88,25 @@ def test_tables(tmp_path: Path) -> None:
     assert rows[1]["p_test"] == ""
     assert (tmp_path / "out" / "bleu-by-features.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def test_a_choice_that_lies_at_an_end_says_so(tmp_path: Path) -> None:
+    more = [POINTS[0] | {"option": f"optimizer.lr={rate}"} for rate in ("0.01", "0.1", "0.003")]
+    chosen = "regularizer.lambda2=3e-07 optimizer.lr=0.01"
+    tried = [*POINTS, POINTS[0] | {"option": "regularizer.lambda2=3e-07"}, *more]
+    result("l1_dev_id", chosen=chosen, points=tried).save(tmp_path / "multi30k" / "l1_dev_id")
+    alone = {"chosen": "regularizer.lambda2=3e-08", "points": POINTS[1:]}
+    result("oscar", **alone).save(tmp_path / "multi30k" / "oscar")
+    write_tables(tmp_path, tmp_path)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    values = [line.split(" | ")[1] for line in lines if "=" in line and line.count(" | ") == 6]
+    assert sorted(value for value in values if "*" in value) == [
+        "`optimizer.lr=0.01` *",
+        "`regularizer.lambda2=3e-07` * (end)",
+        # Of one value nothing is chosen.
+        "`regularizer.lambda2=3e-08` *",
+    ]
+    assert len(values) == 7
 
 
 def translate_rows(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -362,14 +362,34 @@ def _points(results: Sequence[Result]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for result in swept:
+        ends = _ends([point["option"] for point in result.points])
         for point in result.points:
-            taken = " *" if point["option"] in result.chosen.split() else ""
+            taken = ""
+            if point["option"] in result.chosen.split():
+                taken = " * (end)" if point["option"] in ends else " *"
             lines.append(
                 f"| {name(result, sizes)} | `{point['option']}`{taken} "
                 f"| {point['dev']:.2f} | {point['devtest']:.2f} | {point['active']:,} "
                 f"| {point['minutes']:.1f} | {point['cpu_minutes']:.1f} |"
             )
-    return [*lines, "", "\\* taken", ""]
+    note = (
+        "\\* taken; (end): the smallest or the largest value that was tried, beyond which a better "
+        "one may be"
+    )
+    return [*lines, "", note, ""]
+
+
+def _ends(tried: Iterable[str]) -> set[str]:
+    """Return the smallest and the largest value of each option of which several were tried."""
+    values: dict[str, list[str]] = {}
+    for option in tried:
+        values.setdefault(option.partition("=")[0], []).append(option)
+    several = (options for options in values.values() if len(options) > 1)
+    return {
+        end(options, key=lambda option: float(option.partition("=")[2]))
+        for options in several
+        for end in (min, max)
+    }
 
 
 def _published_table(sections: Sequence[Section], published: Mapping[str, Published]) -> list[str]:
