@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from alike import Key, shared
@@ -20,7 +19,7 @@ from liu2013_rows import (
     place,
 )
 from published import read_results
-from runs import SWEEP, Run, drop_kept, lengthen, read_log, sweep
+from runs import SWEEP, Log, Run, drop_kept, lengthen, read_log, sweep
 from tuned import Corpus
 
 from torchtune_smt.core.errors import InputError
@@ -111,9 +110,14 @@ def choose(
         found = sweep(option, options.grids[option], tried_with, kept)
         if not found:
             return None
-        if options.sweep_iterations is not None:
-            _refuse_untuned(option, found, options.sweep_iterations)
-        tried = [_point(corpus, one) for one in found]
+        logs = [read_log(one.folder) for one in found]
+        if options.sweep_iterations is not None and all(log.best == 0 for log in logs):
+            raise InputError(
+                f"no value of {option} can be chosen from runs of {options.sweep_iterations} "
+                "iterations: with each, the weights that tuning begins with stay the best; give "
+                "more --sweep-iterations"
+            )
+        tried = [_point(corpus, one, log) for one, log in zip(found, logs, strict=True)]
         best = max(range(len(tried)), key=lambda i: tried[i]["devtest"])
         points += tried
         chosen = (*chosen, tried[best]["option"])
@@ -136,17 +140,8 @@ def sweep_run(run: Run, options: Options) -> Run:
     return Run(run.folder / SWEEP, overrides)
 
 
-def _refuse_untuned(option: str, found: Sequence[Run], iterations: int) -> None:
-    if all(read_log(one.folder).best == 0 for one in found):
-        raise InputError(
-            f"no value of {option} can be chosen from runs of {iterations} iterations: with each, "
-            "the weights that tuning begins with stay the best; give more --sweep-iterations"
-        )
-
-
-def _point(corpus: Corpus, run: Run) -> dict[str, Any]:
+def _point(corpus: Corpus, run: Run, log: Log) -> dict[str, Any]:
     """Return what came out of a value of a sweep."""
-    log = read_log(run.folder)
     return {
         "option": run.overrides[-1],
         "dev": log.dev,

@@ -49,7 +49,7 @@ class Minimizer:
     Raises
     ------
     InputError
-        There are no pairs.
+        There are no pairs, or no room for them; a value is above 1e100.
     ValueError
         Rows are damaged, or have features beyond `dimension`; the device is not there.
     """
