@@ -19,6 +19,7 @@ from torchtune_smt.analyses.progress import Progress, mean_progress
 from torchtune_smt.analyses.reordering import ORDERS, reference_order, segments
 from torchtune_smt.analyses.rivals import disagreements
 from torchtune_smt.analyses.spellings import spellings as count_spellings
+from torchtune_smt.cli.compose import refuse_given
 from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.feature_sets import (
     feature_sets,
@@ -26,7 +27,6 @@ from torchtune_smt.cli.feature_sets import (
     single_outputs,
     tuning_set,
 )
-from torchtune_smt.cli.given import refuse_given
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.outputs import common_data, read_outputs
 from torchtune_smt.cli.systems import Output, find_systems, unused_grouping

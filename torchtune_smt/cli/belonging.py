@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.run_folder import Settings
+from torchtune_smt.cli.wire import decoder_class
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin, Part, digest_of
 from torchtune_smt.core.weights_io import read_origin

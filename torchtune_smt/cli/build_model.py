@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.model_size import model_size
-from torchtune_smt.cli.objects import make, make_dataset
+from torchtune_smt.cli.wire import make, make_dataset
 from torchtune_smt.core.errors import InputError
 
 

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
-from torchtune_smt.cli.given import refuse_given
+from torchtune_smt.cli.compose import refuse_given
 from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, check_words, read_outputs
 from torchtune_smt.cli.stopping import raise_if_stopped

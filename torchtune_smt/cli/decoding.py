@@ -20,15 +20,15 @@ from torchtune_smt.cli.command_line import quoted
 from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.cli.hydra_main import make_classes_importable
 from torchtune_smt.cli.model_size import announcement
-from torchtune_smt.cli.objects import (
+from torchtune_smt.cli.options import is_ours
+from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
+from torchtune_smt.cli.wire import (
     decoder_class,
     make,
     make_dataset,
     make_templates,
     thread_count,
 )
-from torchtune_smt.cli.options import is_ours
-from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import read_origin

@@ -11,7 +11,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.solvers import groups_taken, tunes_while_decoding
+from torchtune_smt.cli.spending import groups_taken, tunes_while_decoding
 from torchtune_smt.cli.task import Task
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import torch
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import decoder_class
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.solvers import tuner_takes
+from torchtune_smt.cli.spending import learner_class
+from torchtune_smt.cli.wire import decoder_class
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.tuners.cluster_groups import ClusteredWeights
 from torchtune_smt.tuners.group_controls import RandomPairs
 from torchtune_smt.tuners.group_learner import GroupLearner
-from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.learn_groups import GroupLearning, StepLearning
 from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
 from torchtune_smt.tuners.mixed_groups import Compute, MixedLearning
 from torchtune_smt.tuners.prepared_pairs import PreparedLearning
-
-LEARNING: Final = ("online", "mix", "batch", "random_pairs", "clusters")
-
-# Those that take steps of Algorithm 2.
-_ONLINE: Final = ("online", "mix")
 
 # What Algorithm 2 is made of.
 _ALGORITHM: Final = {
     "regularizer": ("oscar", "torchtune_smt.regularizers.Oscar"),
     "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
 }
-# What else is of no use to other ways to learn.
-_STEPS: Final = {"batch": ("tuner.passes",), "random_pairs": ("tuner.passes",)}
-
-
-# Those that learn from features as they are.
-_AS_THEY_ARE: Final = ("random_pairs", "clusters")
 
 
 def group_learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
@@ -62,7 +50,7 @@ def group_learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearn
 
 def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
     options = cfg.tuner
-    if _learning(cfg) == "batch":
+    if options.learning == "batch":
         chosen = options.minimizer
         with option_errors("tuner.minimizer"):
             loss = minimizer_loss(chosen.loss, chosen.mu)
@@ -74,25 +62,26 @@ def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
             return BatchLearning(
                 parts.regularizer, loss, fraction, accuracy, cfg.device, chosen.path
             )
-    if _learning(cfg) == "random_pairs":
+    if options.learning == "random_pairs":
         return RandomPairs(parts.regularizer)
-    if _learning(cfg) == "clusters":
+    if options.learning == "clusters":
         with option_errors("tuner.clusters"):
             return ClusteredWeights(parts.regularizer, **options.clusters, passes=options.passes)
     # As an optimizer, its options have been checked.
     group = parts.optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
     steps = group["regularizer"], group["lr"], group["schedule"], options.passes
     with option_errors("tuner"):
-        if _learning(cfg) == "mix":
+        if options.learning == "mix":
             return MixedLearning(*steps, options.shards, compute)
         return GroupLearning(*steps)
 
 
 def check_grouping(cfg: DictConfig) -> None:
     """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
-    if "learning" not in tuner_takes(cfg):
+    learner = learner_class(cfg)
+    if learner is None:
         return
-    online = _learning(cfg) in _ONLINE
+    online = issubclass(learner, StepLearning)
     for group, (choice, kind) in _ALGORITHM.items():
         if cfg[group]["_target_"] != kind and (online or group == "regularizer"):
             raise InputError(
@@ -114,40 +103,3 @@ def check_grouping(cfg: DictConfig) -> None:
             "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
             "features=sparse, or tune dense features with tuner=pro"
         )
-
-
-def unused_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that have no effect on how groups are learnt, each with the reason."""
-    unused: dict[str, str] = {}
-    learning = _learning(cfg) if "learning" in tuner_takes(cfg) else None
-    if learning is not None:
-        chosen = f"tuner.learning={learning}"
-        if learning not in _ONLINE:
-            reason = f"{chosen} takes no steps of Algorithm 2"
-            unused |= dict.fromkeys(("optimizer", *_STEPS.get(learning, ())), reason)
-        else:
-            unused["optimizer.average"] = "the mean of many weights has no groups of equal ones"
-        if learning != "mix":
-            unused["tuner.shards"] = f"{chosen} does not cut the pairs into shards"
-        if learning in _AS_THEY_ARE:
-            reason = f"{chosen} takes features as they are"
-            unused |= dict.fromkeys(("tuner.scaling", "tuner.merge_identical"), reason)
-        if learning == "clusters":
-            unused["regularizer"] = f"{chosen} has an l1 norm of its own (tuner.clusters.strength)"
-        else:
-            unused["tuner.clusters"] = f"{chosen} does not cluster"
-    if learning == "batch":
-        if cfg.tuner.minimizer.loss != "smoothed_hinge":
-            reason = f"tuner.minimizer.loss={cfg.tuner.minimizer.loss} is smooth as it is"
-            unused["tuner.minimizer.mu"] = reason
-        return unused
-    chosen = f"tuner={choices['tuner']}"
-    if learning is not None:
-        chosen += f" tuner.learning={learning}"
-    reason = f"{chosen} does not look for the minimum (tuner=grouping tuner.learning=batch does)"
-    return unused | dict.fromkeys(("regularizer.fraction", "tuner.minimizer"), reason)
-
-
-def _learning(cfg: DictConfig) -> str:
-    learning: str = cfg.tuner.get("learning", LEARNING[0])
-    return learning

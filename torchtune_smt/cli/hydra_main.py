@@ -31,7 +31,7 @@ from torchtune_smt.cli.command_line import (
     split_paths,
     typed,
 )
-from torchtune_smt.cli.given import brings_options
+from torchtune_smt.cli.compose import brings_options
 from torchtune_smt.cli.help import help_text, option_names
 from torchtune_smt.cli.missing_classes import one_line, why_missing
 from torchtune_smt.cli.options import check_options, refuse_removed
@@ -77,9 +77,9 @@ def hydra_main(
                 make_classes_importable(cfg)
                 if brings_options():
                     # It imports what the parts are made of.
-                    from torchtune_smt.cli.unread import refuse_unread
+                    from torchtune_smt.cli.spending import refuse_untaken
 
-                    refuse_unread(name, cfg)
+                    refuse_untaken(name, cfg)
                 refuse_removed(HydraConfig.get().overrides.task)
                 refuse_repeated(HydraConfig.get().overrides.task)
                 check_options(cfg)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import make
+from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics.minimum_risk import minimum_risk

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import make_dataset
 from torchtune_smt.cli.run_folder import lacks_words, recorded_data
 from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
+from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.core.weights_io import read_origin

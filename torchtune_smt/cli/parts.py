@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import (
+from torchtune_smt.cli.optimizers import ChosenOptimizer
+from torchtune_smt.cli.wire import (
     argument_names,
     class_of,
     decoder_class,
@@ -15,10 +18,10 @@ from torchtune_smt.cli.objects import (
     make_dataset,
     make_templates,
 )
-from torchtune_smt.cli.optimizers import ChosenOptimizer
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
 from torchtune_smt.models.base import ModelSource
+from torchtune_smt.tuners.batch import Solver
 
 
 class Parts:
@@ -61,3 +64,42 @@ def refuse_device(cfg: DictConfig) -> None:
             f"device={cfg.device}: this tuner works on the CPU alone; leave it out, or take "
             "tuner=pro or tuner=stochastic"
         )
+
+
+def make_solver(
+    cfg: DictConfig, parts: Parts, arguments_now: Callable[[], dict[str, Any]]
+) -> Solver:
+    """Return the solver that ``tuner.solver`` names.
+
+    Arguments of its class with the name of a group (sampler, loss, optimizer) get what that group
+    describes, ``device`` the device, and ``average`` whether the optimizer averages.
+
+    Parameters
+    ----------
+    arguments_now : callable
+        Returns arguments of the optimizer; asked whenever one is made.
+
+    Raises
+    ------
+    InputError
+        An option is out of range, or there is no such class.
+    """
+
+    def optimizer(parameters: list[Tensor]) -> Any:
+        return parts.optimizer(parameters, **arguments_now())
+
+    if "device" not in argument_names(class_of(cfg, "tuner.solver")):
+        refuse_device(cfg)
+    solver: Solver = make(
+        cfg,
+        "tuner.solver",
+        "solve",
+        offered={
+            "sampler": lambda: parts.sampler,
+            "loss": lambda: parts.loss,
+            "optimizer": lambda: optimizer,
+            "device": lambda: cfg.device,
+            "average": lambda: parts.optimizer.averages,
+        },
+    )
+    return solver

@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.belonging import model_origin, other_origin
 from torchtune_smt.cli.hydra_main import warn
 from torchtune_smt.cli.model_size import announcement
-from torchtune_smt.cli.objects import check_part, make, thread_count
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.unused import refuse_unknown_values
+from torchtune_smt.cli.wire import check_part, make, thread_count
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.weights import Weights

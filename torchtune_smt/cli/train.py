@@ -26,19 +26,19 @@ from torchtune_smt.cli.compare import compare_runs
 from torchtune_smt.cli.exports import export, kept_files, left_alone
 from torchtune_smt.cli.group_learners import check_grouping
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
-from torchtune_smt.cli.objects import make_list
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.read_files import named_files, read_files
 from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
 from torchtune_smt.cli.run_options import folder_option, refuse_misplaced
-from torchtune_smt.cli.solvers import groups_taken
+from torchtune_smt.cli.spending import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.cli.task import evaluate_start, limits_of, open_task
 from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
+from torchtune_smt.cli.wire import make_list
 from torchtune_smt.cli.workers import serve_workers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer

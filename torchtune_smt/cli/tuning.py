@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.dimension import Dimension
 from torchtune_smt.cli.group_learners import group_learner
 from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.objects import class_of, make
 from torchtune_smt.cli.options import chosen_name
-from torchtune_smt.cli.parts import Parts, refuse_device
-from torchtune_smt.cli.solvers import (
+from torchtune_smt.cli.parts import Parts, make_solver, refuse_device
+from torchtune_smt.cli.spending import (
     groups_taken,
     has_solver,
-    make_solver,
+    taken_by_others,
     tuner_takes,
     tunes_while_decoding,
 )
 from torchtune_smt.cli.task import Task, bind
+from torchtune_smt.cli.wire import class_of, make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
@@ -44,12 +44,6 @@ from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.grouped_solver import ScaleSolver
 from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult, compute_here
 from torchtune_smt.tuners.sentences import evaluate
-
-# Options that are not the tuner's, but of how its rounds are run, and what it is given.
-_OF_RUN: Final = frozenset(
-    "epochs iterations patience result tune_on sentences checkpoint_minutes unique keep_lists "
-    "sparse solver dev passes learning minimizer clusters scaling merge_identical shards".split()
-)
 
 
 class Tuning:
@@ -191,6 +185,7 @@ class Tuning:
     ) -> Callable[[Weights, Sentences, Decoder], Tuner]:
         """Return what makes the tuner, of some weights, on some sentences."""
         cfg, parts = self._cfg, self._parts
+        elsewhere = taken_by_others(cfg)
 
         def make_tuner(weights: Weights, sentences: Sentences, decoder: Decoder) -> Tuner:
             offered: dict[str, Callable[[], Any]] = {
@@ -207,7 +202,7 @@ class Tuning:
                 "seed": lambda: cfg.seed,
             }
             offered |= others or {}
-            tuner: Tuner = make(cfg, "tuner", "round", without=_OF_RUN, offered=offered)
+            tuner: Tuner = make(cfg, "tuner", "round", without=elsewhere, offered=offered)
             return tuner
 
         return make_tuner

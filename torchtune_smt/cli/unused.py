@@ -8,13 +8,17 @@ from typing import Final
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.given import OFFERED, given_options, refuse_given
-from torchtune_smt.cli.group_learners import unused_by_learning
-from torchtune_smt.cli.objects import class_of
+from torchtune_smt.cli.compose import OFFERED, given_options, refuse_given
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.solvers import PART_GROUPS, groups_taken, tuner_takes, tunes_while_decoding
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.cli.spending import (
+    PART_GROUPS,
+    cancelled_by_learning,
+    groups_taken,
+    tuner_takes,
+    tunes_while_decoding,
+)
+from torchtune_smt.cli.wire import class_of
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
@@ -42,12 +46,12 @@ def refuse_unknown_values(features: Container[str]) -> None:
 
     The files of ``conf/init/`` name features that not every model has.
     """
-    for option, override in given_options(HydraConfig.get().overrides.task):
-        group, _, name = option.partition("init.values.")
+    for given in given_options(HydraConfig.get().overrides.task):
+        group, _, name = given.option.partition("init.values.")
         if name and not group and name not in features:
-            raise InputError(
-                f"there is no feature {name} at the start, and {override} would change nothing; "
-                "leave it out, or give its weight in a file (init.file)"
+            raise given.refused(
+                f"there is no feature {name} at the start",
+                "; leave it out, or give its weight in a file (init.file)",
             )
 
 
@@ -67,7 +71,7 @@ def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) ->
         **_of_data(cfg, parts, choices),
         **_of_parts(cfg, parts, choices),
         **_of_parallel(cfg, choices),
-        **unused_by_learning(cfg, choices),
+        **cancelled_by_learning(cfg, choices),
     }
 
 

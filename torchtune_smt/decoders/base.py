@@ -43,7 +43,7 @@ class Decoder(ABC):
         either.
     takes_not : mapping of str to str
         Why its class is not given what a configuration offers by the name of an argument (see
-        `torchtune_smt.cli.objects`), where there is more to say than that it is not taken.
+        `torchtune_smt.cli.wire`), where there is more to say than that it is not taken.
     """
 
     stored: ClassVar[bool] = False

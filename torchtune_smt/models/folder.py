@@ -44,7 +44,7 @@ _OF_MODELS: Final = re.compile(
     r"|folds(/folds\.json|/fold-\d+\.arpa\.gz(\.cache)?)?"
 )
 # How often, and after how many seconds, a folder that is being replaced is looked at again.
-_TRIES = 10
+_TRIES = 50
 _PAUSE = 0.01
 
 # What the parts of a model depend on, besides the bitext.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -50,6 +50,12 @@ class ClusteredWeights(GroupLearner):
     ValueError
         A value is out of range.
     """
+
+    prepares: ClassVar[bool] = False
+    takes_not: ClassVar[Mapping[str, str]] = {
+        "optimizer": "has an optimizer of its own (tuner.clusters)",
+        "regularizer": "has an l1 norm of its own (tuner.clusters.strength)",
+    }
 
     count: int = 50
     lr: float = 0.02

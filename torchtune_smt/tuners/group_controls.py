@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -71,6 +71,9 @@ class RandomPairs(GroupLearner):
     regularizer : Oscar
         λ1, λ2 and d say how many pairs.
     """
+
+    prepares: ClassVar[bool] = False
+    takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
 
     @property
     def chance(self) -> Chance:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -64,7 +64,17 @@ class GroupLearner(ABC):
     ----------
     regularizer : Oscar
         Its `dimension`, where it is given, is d.
+
+    Attributes
+    ----------
+    prepares : bool
+        Whether it learns from features that may be scaled or merged (see `PreparedLearning`).
+    takes_not : mapping of str to str
+        Groups and options of a configuration that it makes no use of, with the reasons.
     """
+
+    prepares: ClassVar[bool] = True
+    takes_not: ClassVar[Mapping[str, str]] = {}
 
     regularizer: Oscar
 

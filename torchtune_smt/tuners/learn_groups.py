@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -45,6 +46,10 @@ class StepLearning(GroupLearner):
     ValueError
         A value is out of range.
     """
+
+    takes_not: ClassVar[Mapping[str, str]] = {
+        "optimizer.average": "has no mean of weights: their groups would not be equal"
+    }
 
     lr: float = 1.0
     schedule: str = "1/t"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -76,6 +76,8 @@ class BatchLearning(GroupLearner):
     ValueError
         λ1 and λ2 are 0, the fraction is not above 0 and at most 1, or the path has no value.
     """
+
+    takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
 
     loss: MarginLoss = field(default_factory=SmoothedHinge)
     fraction: float | None = None
