@@ -112,10 +112,10 @@ def test_one_pass_over_the_sentences():
     collector = collector_of(pool, weights)
     done = []
     collector.name = "dev"
-    assert collector.score() == bleu_of(pool, weights)
+    assert collector.score().bleu == bleu_of(pool, weights)
     assert collector.lists.n_hypotheses == 0
     collected = collector.collect(lambda *work: done.append(work))
-    assert collected.bleu == bleu_of(pool, weights)
+    assert collected.score.bleu == bleu_of(pool, weights)
     assert collected.new == collector.lists.n_hypotheses == 4 * K
     assert done == [("decoding dev", 4, 4, "sent")]
     assert collector.collect().new == 0

@@ -53,8 +53,12 @@ def test_files_of_a_run(run: Run) -> None:
     files = {*NAMES, "metrics.jsonl", "config.yaml", "train.log"}
     assert names == files | own
     for name in files:
-        assert f"{run.folder / name}: " in run.outcome.out
-    assert f"tensorboard --logdir {run.folder}" in run.outcome.out
+        assert f"\n  {name} " in run.outcome.out
+    assert f"tensorboard --logdir {run.name}\n" in run.outcome.out
+    *_, last = run.outcome.out.splitlines()
+    assert last.startswith("Now try: echo ")
+    assert last.endswith(f" translate weights={run.name}/weights.txt.gz input=-")
+    assert all(len(line) <= 80 for line in run.outcome.out.splitlines()[-13:-1])
 
 
 def test_bleu_that_is_printed_is_that_of_the_translations(run: Run) -> None:

@@ -11,9 +11,9 @@ from commands import run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.wire import make
 from torchtune_smt.cli.rerank import main
 from torchtune_smt.cli.task import bind
+from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from torchtune_smt import __version__
 from torchtune_smt.cli.stopping import (
     CLOSED,
     advice_when_stopped,
@@ -29,6 +30,8 @@ COMMANDS: Final = {
 }
 # Those that Hydra does not configure.
 _PLAIN: Final = ("get-data", "plot")
+# Those that import what takes seconds.
+_SLOW: Final = ("train", "build-model", "translate")
 _HELP: Final = frozenset({"-h", "--help", "--hydra-help"})
 
 
@@ -42,7 +45,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "torchtune-smt COMMAND --help tells about one command.",
+            "torchtune-smt COMMAND --help tells about one command; --version says which this is.",
         ]
     )
 
@@ -61,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The arguments without the program's name; those of the process by default.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--version" in arguments:
+        print(f"torchtune-smt {__version__}")
+        return 0
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
@@ -78,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # Hydra answers, and nothing else has to be imported.
                 hydra_main = importlib.import_module(f"{__name__}.hydra_main").hydra_main
                 return int(hydra_main(name.replace("-", "_"))(lambda cfg: None)())
+            if name in _SLOW and sys.stderr.isatty():
+                print("loading PyTorch and the compiled kernels ...", file=sys.stderr, flush=True)
             module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
             code = int(module.main() or 0)
             # Where nobody reads it any more, this is the last moment to say so.

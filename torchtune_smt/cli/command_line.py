@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hydra._internal.utils import get_args_parser
@@ -138,6 +141,17 @@ def typed(option: str, value: str) -> str:
     text = quoted(value)
     # Double quotes around Hydra's single ones are the easiest to read.
     return f"{option}={shlex.quote(text) if set(text) & _SPECIAL else f'{chr(34)}{text}{chr(34)}'}"
+
+
+def program_name() -> str:
+    """Return how the installed command is typed here."""
+    if shutil.which("torchtune-smt"):
+        return "torchtune-smt"
+    beside = Path(sys.executable).with_name("torchtune-smt")
+    if not beside.is_file():
+        return "torchtune-smt"
+    inside = beside.is_relative_to(Path.cwd())
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if inside else beside))
 
 
 def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -123,7 +123,7 @@ def hydra_main(
                 return 1
             sys.argv = [sys.argv[0], *given.overrides, *more, *given.flags]
             # Hydra then raises instead of printing a trace: the message says enough.
-            os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+            os.environ["HYDRA_FULL_ERROR"] = "1"
             try:
                 hydra.main(config_path=str(config_folder()), config_name=name, version_base="1.3")(
                     task
@@ -230,7 +230,10 @@ class _Remarks(logging.Handler):
     """Says what readers of files remark, as `warn` does: the standard output is for results."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        warn([record.getMessage()])
+        if record.levelno >= logging.WARNING:
+            warn([record.getMessage()])
+        else:
+            print(record.getMessage(), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -238,6 +241,7 @@ def _remarks() -> Iterator[None]:
     """Say what parts of this package log meanwhile."""
     logger, handler = logging.getLogger(PACKAGE.name), _Remarks()
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:

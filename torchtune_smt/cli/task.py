@@ -22,9 +22,9 @@ from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.metrics.base import BoundMetric, Metric, bind_metric
+from torchtune_smt.metrics.base import BoundMetric, Metric, Score, bind_metric
 from torchtune_smt.models.base import Model
-from torchtune_smt.tuners.sentences import evaluate, translate
+from torchtune_smt.tuners.sentences import Evaluated, evaluate_by, translate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
 
@@ -271,8 +271,19 @@ def bind(metric: Metric, decoder: Decoder, sentences: Sentences) -> BoundMetric:
     return bound
 
 
-def evaluate_start(task: Task) -> dict[str, float]:
-    """Return corpus BLEU of each set under the weights that tuning starts from.
+def score_of(found: Evaluated) -> Score:
+    """Return what weights are chosen by, and corpus BLEU."""
+    bleu = found.score.score
+    return Score(bleu if found.gain is None else found.gain, bleu)
+
+
+def evaluate_start(task: Task, metric: BoundMetric | None = None) -> dict[str, Score]:
+    """Return the score of each set under the weights that tuning starts from.
+
+    Parameters
+    ----------
+    metric : BoundMetric, optional
+        By which dev is scored, where that is not corpus BLEU, which the other sets have.
 
     Features that only test has come into a vocabulary of its own: those of the sentences that are
     tuned on then have the same ids, and weights the same bits, with any test set or none.
@@ -280,5 +291,6 @@ def evaluate_start(task: Task) -> dict[str, float]:
     scores = {}
     for name, sentences in task.sets.items():
         decoder = task.decoder if name == "dev" else task.decoder.fork()
-        scores[name] = evaluate(decoder, task.weights, sentences)[0].score
+        own = metric if name == "dev" else None
+        scores[name] = score_of(evaluate_by(own, decoder, task.weights, sentences))
     return scores

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.command_line import (
     leaves,
     override_key,
+    program_name,
     quoted,
     split_arguments,
     typed,
@@ -35,7 +37,7 @@ from torchtune_smt.cli.spending import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.cli.systems import WITHOUT_EFFECT
-from torchtune_smt.cli.task import evaluate_start, limits_of, open_task
+from torchtune_smt.cli.task import evaluate_start, limits_of, open_task, score_of
 from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
@@ -43,7 +45,8 @@ from torchtune_smt.cli.workers import serve_workers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
-from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.console import Console
 from torchtune_smt.runs.folder import (
@@ -67,11 +70,11 @@ from torchtune_smt.runs.samples import SampleTranslations
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.runs.transcript import Transcript, transcript
 from torchtune_smt.tuners.grouping import GroupingTuner
-from torchtune_smt.tuners.sentences import evaluate
+from torchtune_smt.tuners.sentences import evaluate_by
 
 
 def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
-    """Tune the configured system; returns dev BLEU, for sweeps.
+    """Tune the configured system; returns the score of dev, for sweeps.
 
     Parameters
     ----------
@@ -144,7 +147,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     fingerprint |= limits_of(task.model, cfg.decoder)
     names = None
     if cfg.resume is not None:
-        before = _scores_before(folder, sets)
+        before = _scores_before(folder, sets, run.name)
         names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint, files, lacking)
         done = run.progress
         # Without weights it was killed while it ended, and does that again.
@@ -160,13 +163,13 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         record(folder, cfg)
         print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")
     else:
-        print(
-            "scoring before tuning (a first run compiles its kernels: a minute or two)", flush=True
-        )
-        before = evaluate_start(task)
+        print("scoring before tuning", flush=True)
+        before = evaluate_start(task, tuning.by)
         tuning.take_met(task)
-        run.progress.note_start(before["dev"], weights.parameter)
-        scores = ", ".join(f"{name} BLEU {score:.2f}" for name, score in before.items())
+        run.progress.note_start(before["dev"].tuned, weights.parameter)
+        scores = ", ".join(f"{name} BLEU {score.bleu:.2f}" for name, score in before.items())
+        if run.name != "BLEU":
+            scores = f"dev {run.shown(before['dev'].tuned)}, {scores}"
         order = " (the order of the lists, as all weights are 0)" if as_they_came else ""
         print(f"before tuning: {scores}{order}", flush=True)
     if parts.dataset.splitter is not None:
@@ -184,7 +187,9 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         if cfg.resume is None:
             samples.record(0)
             log.text("config", f"```yaml\n{OmegaConf.to_yaml(cfg, resolve=True)}\n```")
-            log.scalars(0, {f"bleu/{name}": score for name, score in before.items()})
+            first = {f"bleu/{name}": score.bleu for name, score in before.items()}
+            own = {} if run.name == "BLEU" else {"metric/dev": before["dev"].tuned}
+            log.scalars(0, first | own)
             log.weights(0, weights)
             if tuning.online and tuning.dimension.value is not None:
                 log.scalars(0, {"oscar/dimension": tuning.dimension.value})
@@ -198,21 +203,26 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             Checkpoints(folder / CHECKPOINT, fingerprint, minutes, names, files),
         ]
         progress = run.run()
-        after: dict[str, CorpusScore] = {}
+        after: dict[str, Score] = {}
+        signature = ""
         for name, some in sets.items():
-            after[name], lines = evaluate(decoder, weights, some)
+            found = evaluate_by(tuning.by if name == "dev" else None, decoder, weights, some)
+            after[name], lines = score_of(found), found.lines
+            signature = signature or found.score.signature
             with atomic_writer(folder / f"{name}.translations.txt") as file:
                 file.writelines(some.lines(lines))
         best = progress.best.round if progress.best is not None else 0
-        tuned = {f"bleu/{name}_tuned": score.score for name, score in after.items()}
+        tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
+        if run.name != "BLEU":
+            tuned["metric/dev_tuned"] = after["dev"].tuned
         reached = [f"best {unit}: {best or '0 (the start)'}"]
         if progress.round - 1 != best:
-            reached.append(f"last {unit}: {progress.round - 1}, dev BLEU {progress.last:.2f}")
+            reached.append(f"last {unit}: {progress.round - 1}, dev {run.shown(progress.last)}")
         if as_they_came:
             reached.append("before: the order of the lists, as all weights were 0")
-        if after["dev"].score <= before["dev"]:
+        if after["dev"].tuned <= before["dev"].tuned:
             reached.append(gained_nothing(run))
-        text = summary(before, after, weights, reached, start)
+        text = summary(before, after, signature, weights, run, reached, start)
         log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
@@ -223,7 +233,8 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     if note is not None:
         print(note)
-    return after["dev"].score
+    print(f"Now try: {_next_command(cfg, parts, folder, sets)}")
+    return after["dev"].tuned
 
 
 def main() -> int:
@@ -261,6 +272,24 @@ def main() -> int:
         raise_if_stopped()
         print(error_line(error), file=sys.stderr)
         return 1
+
+
+def _next_command(
+    cfg: DictConfig, parts: Parts, folder: Path, sets: Mapping[str, Sentences]
+) -> str:
+    """Return the command that applies a run's weights, as it is typed in a shell."""
+    path = folder / WEIGHTS
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    weights = typed("weights", str(path))
+    program = program_name()
+    if parts.decoder.stored:
+        lists = cfg.decoder.get("test") or cfg.decoder.dev
+        first = lists if isinstance(lists, str) else lists[0]
+        return f"{program} rerank {weights} {typed('input', str(first))}"
+    sources = [source.words for source in sets["dev"].sources if source.words]
+    shortest = min(sources, key=lambda words: len(list(words)), default=["..."])
+    text = shlex.quote(" ".join(shortest))
+    return f"echo {text} | {program} translate {weights} input=-"
 
 
 def _tidy(cfg: DictConfig, folder: Path) -> None:
@@ -355,11 +384,14 @@ def _hparams(cfg: DictConfig) -> dict[str, str | float]:
     return {k: v for k, v in given.items() if k not in WITHOUT_EFFECT} | {"seed": cfg.seed}
 
 
-def _scores_before(folder: Path, sets: Iterable[str]) -> dict[str, float]:
-    """Return the BLEU scores before tuning that a run recorded."""
+def _scores_before(folder: Path, sets: Iterable[str], metric: str) -> dict[str, Score]:
+    """Return the scores before tuning that a run recorded."""
     first = RunLog.first_line(folder)
     try:
-        return {name: first[f"bleu/{name}"] for name in sets}
+        found = {name: Score(first[f"bleu/{name}"], first[f"bleu/{name}"]) for name in sets}
+        if metric != "BLEU":
+            found["dev"] = found["dev"]._replace(tuned=first["metric/dev"])
+        return found
     except KeyError as error:
         raise InputError(
             f"{folder}: metrics.jsonl has no {error.args[0]} before tuning; start the run anew"

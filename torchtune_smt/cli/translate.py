@@ -74,8 +74,9 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         return detokenizer.line(words) if cfg.detokenize else " ".join(words)
 
     uncovered = Uncovered(decoder)
-    # Who types lines sees the answers alone.
-    disable = True if total is None and sys.stdin.isatty() else None
+    # Where the answers are seen, a bar would be in their midst.
+    seen = cfg.output is None and sys.stdout.isatty()
+    disable = True if seen or (total is None and sys.stdin.isatty()) else None
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
     with _output(cfg.output) as out, bar:
         for batch in batches:

@@ -22,15 +22,16 @@ from torchtune_smt.cli.spending import (
     tuner_takes,
     tunes_while_decoding,
 )
-from torchtune_smt.cli.task import Task, bind
+from torchtune_smt.cli.task import Task, bind, score_of
 from torchtune_smt.cli.wire import class_of, make
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.metrics import BleuPlusOne
-from torchtune_smt.metrics.base import Metric
+from torchtune_smt.metrics.base import BoundMetric, Metric, Score, is_of_bleu, metric_name
 from torchtune_smt.parallel.base import Serial, Strategy, Work
 from torchtune_smt.parallel.decode import Decode, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, InProcess, Worker
@@ -43,7 +44,7 @@ from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.group_learner import GroupLearner
 from torchtune_smt.tuners.grouped_solver import ScaleSolver
 from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult, compute_here
-from torchtune_smt.tuners.sentences import evaluate
+from torchtune_smt.tuners.sentences import evaluate_by
 
 
 class Tuning:
@@ -105,12 +106,17 @@ class Tuning:
         cfg, parts, takes = self._cfg, self._parts, self._takes
         # Where no gains are asked for, lists have some all the same.
         metric = parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
+        name = metric_name(metric)
+        self.by = self._bound_to_dev(metric, task)
+        if name != "BLEU" and self.by is None:
+            print(f"{name} scores no sentences of dev: weights are chosen by its BLEU")
+            name = "BLEU"
 
-        def collector(name: str, sentences: Sentences) -> Collector:
-            lists = _open_lists(folder / LISTS / name, cfg, task, resumed)
+        def collector(what: str, sentences: Sentences) -> Collector:
+            lists = _open_lists(folder / LISTS / what, cfg, task, resumed)
             bound = bind(metric, task.decoder, sentences)
             decoder = self.strategy.decoder(task.decoder, self.engine)
-            return Collector(decoder, task.weights, sentences, bound, lists, name)
+            return Collector(decoder, task.weights, sentences, bound, lists, what, self.by is None)
 
         on_dev = task.tuning is task.sets["dev"]
         lists = None
@@ -128,7 +134,7 @@ class Tuning:
             "dimension": lambda: lambda: self.dimension.value,
             "learning": self._group_learning,
             "train": lambda: collector("learning", task.tuning),
-            "dev": lambda: self._on_dev(collector("dev", task.sets["dev"])),
+            "dev": lambda: self._on_dev(collector("dev", task.sets["dev"]), name),
         }
         if self.strategy.shards_data:
             # Counted before weights come from a checkpoint, and the same in all workers.
@@ -148,10 +154,15 @@ class Tuning:
             )
         )
         own = "dev" in takes or ("collector" in takes and on_dev)
-        score: Callable[[], float] = tuner.score if own else partial(self._dev_score, task)  # type: ignore[attr-defined]
+        score: Callable[[], Score] = tuner.score if own else partial(self._dev_score, task)  # type: ignore[attr-defined]
         options = cfg.tuner
         return Rounds(
-            tuner, score, rounds=self._rounds, patience=options.patience, result=options.result
+            tuner,
+            score,
+            rounds=self._rounds,
+            patience=options.patience,
+            result=options.result,
+            name=name,
         )
 
     def take_met(self, task: Task) -> None:
@@ -162,11 +173,19 @@ class Tuning:
         if not self.strategy.shards_data:
             task.weights.take(task.decoder.features)
 
-    def _dev_score(self, task: Task) -> float:
-        """Return corpus BLEU of dev; what the decoder has met there has its ids from now on."""
-        score = evaluate(task.decoder, task.weights, task.sets["dev"])[0].score
+    def _dev_score(self, task: Task) -> Score:
+        """Return the score of dev; what the decoder has met there has its ids from now on."""
+        found = evaluate_by(self.by, task.decoder, task.weights, task.sets["dev"])
         self.take_met(task)
-        return score
+        return score_of(found)
+
+    def _bound_to_dev(self, metric: Metric, task: Task) -> BoundMetric | None:
+        """Return the metric for dev, where its mean is what weights are chosen by."""
+        dev = task.sets["dev"]
+        elsewhere = self._cfg.tuner.tune_on == "train" and declared(metric, "by_number", "bind")
+        if is_of_bleu(metric) or elsewhere or not dev.has_references:
+            return None
+        return bind(metric, task.decoder, dev)
 
     @property
     def uses_engine(self) -> bool:
@@ -279,7 +298,7 @@ class Tuning:
         """Yield what shards of pairs come to, from workers if there are some."""
         return self.engine.map(None, tasks) if self.uses_engine else compute_here(tasks)
 
-    def _on_dev(self, collector: Collector) -> Rounds:
+    def _on_dev(self, collector: Collector, name: str) -> Rounds:
         """Return a run on dev that finds the weights of groups."""
         options = self._cfg.tuner.dev
         tuner = BatchTuner(
@@ -289,7 +308,8 @@ class Tuning:
             tolerance=options.tolerance,
             seed=self._cfg.seed,
         )
-        return Rounds(tuner, tuner.score, rounds=options.iterations, patience=options.patience)
+        rounds, patience = options.iterations, options.patience
+        return Rounds(tuner, tuner.score, rounds=rounds, patience=patience, name=name)
 
 
 def _scales(cfg: DictConfig) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import Source
 
-# Words that are named, the most frequent ones.
-_SHOWN = 5
+# Characters of a line, in which the most frequent words are named.
+_WIDTH = 68
 
 
 class Uncovered:
@@ -37,10 +37,12 @@ class Uncovered:
         counts = self._counts
         if not counts:
             return None
-        some = ", ".join(word for word, _ in counts.most_common(_SHOWN))
-        line = (
-            f"{counts.total():,} of {self._words:,} words ({len(counts):,} different: {some}"
-            f"{', ...' if len(counts) > _SHOWN else ''}) are in no rule"
-        )
-        fate = {"keep": "copied", "drop": "dropped"}.get(unknown or "")
-        return f"{line}, and are {fate} (decoder.unknown={unknown})" if fate else line
+        fate = {"keep": "unknown, and copied", "drop": "unknown, and dropped"}
+        line = f"{counts.total():,} of {self._words:,} words are "
+        line += f"{fate.get(unknown or '', 'in no rule')}: "
+        shown: list[str] = []
+        for word, _ in counts.most_common():
+            if len(line) + len(", ".join([*shown, word])) > _WIDTH:
+                break
+            shown.append(word)
+        return line + ", ".join(shown) + (", ..." if len(shown) < len(counts) else "")

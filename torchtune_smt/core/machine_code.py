@@ -7,7 +7,8 @@ old code of a function that has changed in another file. It trusts what it reads
 with a flipped bit runs. And of two processes that write its index at once, one may leave the code
 of one signature under another.
 
-Like ``__pycache__``, the folder holds code: it lies where only the user writes.
+Like ``__pycache__``, the folder holds code: it is taken from folders alone that are the user's own,
+and that nobody else may write to.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import pickle
 import re
@@ -35,6 +37,8 @@ from numba.core import compiler
 from numba.core.serialize import dumps
 
 from torchtune_smt.core.resources import PACKAGE
+
+_logger = logging.getLogger(__name__)
 
 # numba's types are not for others to check.
 _config: Final[Any] = numba.config
@@ -117,8 +121,18 @@ def cache_folder(module: str) -> Path | None:
         folder = base / name
         try:
             new = not folder.exists()
-            folder.mkdir(parents=True, exist_ok=True)
-            # One that can only be read serves if somebody has filled it.
+            base.parent.mkdir(parents=True, exist_ok=True)
+            for made in (base, folder):
+                made.mkdir(mode=0o700, exist_ok=True)
+            if not (_is_own(base) and _is_own(folder)):
+                warnings.warn(
+                    f"compiled kernels are not taken from {base}: it must be a folder of your own "
+                    "that nobody else may write to (chmod -R go-w)",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                continue
+            # One that can only be read serves if the user has filled it.
             if not os.access(folder, os.W_OK) and not any(folder.iterdir()):
                 continue
         except OSError:
@@ -154,16 +168,9 @@ class MachineCode:
         """Return the compiled function for a signature, or None; a damaged file is deleted."""
         target.refresh()
         path = self._path(signature, target.codegen())
-        if path is None:
-            return None
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        digest, payload = content[:_DIGEST], content[_DIGEST:]
-        if _digest(payload) != digest:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        payload = None if path is None else _own_content(path)
+        if payload is None:
+            _announce()
             return None
         return _CompileResult._rebuild(target, *pickle.loads(payload))
 
@@ -176,8 +183,10 @@ class MachineCode:
         beside = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             # Another process may have taken the folder for an old one.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(_digest(payload) + payload)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "wb") as file:
+                file.write(_digest(payload) + payload)
             beside.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -194,6 +203,40 @@ class MachineCode:
         return self.cache_path / f"{self._name.rpartition('.')[2]}-{name}.code"
 
 
+@functools.cache
+def _announce() -> None:
+    """Say to whoever waits, before the first kernel is compiled, what takes so long."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        _logger.info("compiling kernels, once for this version: a minute or two")
+
+
+def _own_content(path: Path) -> bytes | None:
+    """Return the code in a file of the user's own; None if there is none that is whole."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or not _is_private(status):
+                return None
+            content = file.read()
+    except OSError:
+        return None
+    if _digest(content[_DIGEST:]) == content[:_DIGEST]:
+        return content[_DIGEST:]
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether a folder, and not what a link leads to, is one that only the user fills."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and _is_private(status)
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
+
+
 def _digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=_DIGEST).digest()
 
@@ -205,14 +248,7 @@ def _bases() -> Iterator[Path]:
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isabs(caches):
         yield Path(caches) / "torchtune_smt"
-    # Everybody may write to the folder above: what another user has put there is not run.
-    own = Path(tempfile.gettempdir()) / f"torchtune_smt-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        own.mkdir(mode=0o700, exist_ok=True)
-        status = own.lstat()
-        private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
-        if private and status.st_uid == os.getuid():
-            yield own
+    yield Path(tempfile.gettempdir()) / f"torchtune_smt-{os.getuid()}"
 
 
 def _remove_old(base: Path) -> None:

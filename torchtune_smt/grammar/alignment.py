@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,8 @@ from torchtune_smt.grammar.alignment_files import ALIGNERS, Aligner, Alignment
 _Pairs = Sequence[tuple[list[str], list[str]]]
 
 _SEED: Final = 1
+# Seconds without a word of how far it is.
+_SILENT: Final = 10
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +73,8 @@ def align(
     if too_long:
         logger.warning("%d sentence pairs of over %d words are not aligned", too_long, limit)
     kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
-    direct = _train(kept, model, iterations)
-    inverse = _train([(target, source) for source, target in kept], model, iterations)
+    direct = _train(kept, model, iterations, "source to target")
+    inverse = _train([(t, s) for s, t in kept], model, iterations, "target to source")
     aligner = thot.SymmetrizedAligner(direct, inverse)
     aligner.heuristic = thot.SymmetrizationHeuristic.GROW_DIAG_FINAL_AND
     return [
@@ -82,11 +85,11 @@ def align(
     ]
 
 
-def _train(pairs: _Pairs, model: str, iterations: int) -> thot.AlignmentModel:
+def _train(pairs: _Pairs, model: str, iterations: int, what: str) -> thot.AlignmentModel:
     """Return a model of the second sides of the pairs given the first."""
     if model == "fast_align":
         fast_align = thot.FastAlignModel()
-        _run(fast_align, pairs, iterations)
+        _run(fast_align, pairs, iterations, what)
         return fast_align
     if model == "eflomal":
         eflomal = thot.EflomalAlignmentModel()
@@ -95,21 +98,25 @@ def _train(pairs: _Pairs, model: str, iterations: int) -> thot.AlignmentModel:
         eflomal.num_samplers = 3
         eflomal.auto_iterations = False
         eflomal.set_iterations(iterations, iterations, 4 * iterations)
-        _run(eflomal, pairs, eflomal.scheduled_iterations)
+        _run(eflomal, pairs, eflomal.scheduled_iterations, what)
         return eflomal
     first = thot.Ibm1AlignmentModel()
-    _run(first, pairs, iterations)
+    _run(first, pairs, iterations, f"{what}, words alone")
     # The pairs come along with the model to start from.
     hmm = thot.HmmAlignmentModel(first)
-    _run(hmm, [], iterations)
+    _run(hmm, [], iterations, what)
     return hmm
 
 
-def _run(model: thot.AlignmentModel, pairs: _Pairs, iterations: int) -> None:
-    """Add pairs to a model, and train it."""
+def _run(model: thot.AlignmentModel, pairs: _Pairs, iterations: int, what: str) -> None:
+    """Add pairs to a model, and train it; now and then it is said how far it is."""
     for source, target in pairs:
         model.add_sentence_pair(source, target)
     model.start_training()
-    for _ in range(iterations):
+    said = time.monotonic()
+    for done in range(1, iterations + 1):
         model.train()
+        if time.monotonic() > said + _SILENT:
+            said = time.monotonic()
+            logger.info("  aligning from %s: pass %d of %d", what, done, iterations)
     model.end_training()

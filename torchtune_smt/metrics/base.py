@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.returned import checked_numbers
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
+
+
+class Score(NamedTuple):
+    """How good the best hypotheses of a set are.
+
+    Attributes
+    ----------
+    tuned : float
+        By the metric that is tuned, larger is better: what weights are chosen by.
+    bleu : float
+        Corpus BLEU (0..100); the same number where that is the corpus form of the metric.
+    """
+
+    tuned: float
+    bleu: float
+
 
 References = Sequence[Sequence[list[str]]]
 """``references[i]``: the references of sentence i, each a list of tokens."""
@@ -69,12 +85,23 @@ def bind_metric(
         if numbers is None or not declared(metric, "by_number", "bind"):
             return metric.bind(references, words)
         return _ByNumber(metric, references, words, numbers)
-    if not declared(metric, "from_statistics", "bind"):
+    if not is_of_bleu(metric):
         raise InputError(
             f"metric: {type(metric).__name__} needs the words of the hypotheses, and scores.dat "
             "has only BLEU's statistics; choose a metric of BLEU's family, or give n-best lists"
         )
     return metric.bind([], words)
+
+
+def is_of_bleu(metric: Metric) -> bool:
+    """Return whether corpus BLEU is what a metric is of a corpus; of others it is their mean."""
+    return bool(declared(metric, "from_statistics", "bind"))
+
+
+def metric_name(metric: Metric) -> str:
+    """Return what a metric is called where scores are shown."""
+    name = "BLEU" if is_of_bleu(metric) else getattr(metric, "name", type(metric).__name__)
+    return str(name)
 
 
 def with_gains(metric: BoundMetric, lists: KBestLists) -> KBestLists:
@@ -119,6 +146,32 @@ class _ByNumber:
 
     def gains(self, kbest: KBest) -> Float64:
         return self._bound.gains(replace(kbest, index=self._numbers[kbest.index]))
+
+
+_SHAPE = "references[i] must be a list of references of sentence i, and each a list of words"
+
+
+def check_shape(references: Any, n_sentences: int) -> None:
+    """Raise ValueError where references are not lists of lists of words, for each sentence.
+
+    Parameters
+    ----------
+    references : References
+        What should be that.
+    n_sentences : int
+        Of how many sentences they must be.
+    """
+    for index, alternatives in enumerate(references):
+        flat = isinstance(alternatives, str) or any(isinstance(one, str) for one in alternatives)
+        if flat or not all(isinstance(word, str) for one in alternatives for word in one):
+            raise ValueError(
+                f'{_SHAPE}, as in [[["a", "dog"], ["the", "dog"]], [["yes"]]]; those of sentence '
+                f"{index} are {shown(repr(alternatives))}"
+            )
+    if len(references) != n_sentences:
+        raise ValueError(
+            f"there are references of {len(references)} sentences, and lists of {n_sentences}"
+        )
 
 
 def check_references(references: References) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from os import PathLike
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -55,6 +56,7 @@ class ExternalScores:
         self.missing: Literal["error", "worst"] = missing
         self.scores = _read_scores(path)
         self._bound: BoundExternalScores | None = None
+        self.name = Path(path).name.partition(".")[0]
 
     def bind(self, references: References, words: Vocabulary) -> BoundExternalScores:
         """Look the words up once; of the references only their number counts.

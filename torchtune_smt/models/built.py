@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,17 @@ from torchtune_smt.models.folder import (
     part_digests,
 )
 from torchtune_smt.models.sharing import file_checksums, take_over
+
+logger = logging.getLogger(__name__)
+
+# Pairs of a bitext that take a while, so that each step is said before it begins.
+_LARGE = 5_000
+_DOING = {
+    ALIGNMENT: "aligning",
+    GRAMMAR: "extracting",
+    LANGUAGE_MODEL: "estimating a language model",
+    FOLDS: "estimating cross-fitted language models",
+}
 
 
 @dataclass(frozen=True)
@@ -276,6 +288,8 @@ class BuiltModel(ModelSource):
         parts: dict[str, str] = {}
         for part, write in steps.items():
             before = time.perf_counter()
+            if len(sources) >= _LARGE:
+                logger.info("  %s ...", _DOING[part])
             taken = take_over(part, digests[part], Path(self.folder), folder)
             if taken is None:
                 parts[part], said = write()

@@ -44,7 +44,7 @@ class GroupRecords(Callback):
             self.log.histogram("groups/log10_sizes", np.log10(sizes), step)
         title = (
             f"iteration {report.round}: {weights.size:,} groups of {sizes.sum():,} features, "
-            f"dev BLEU {run.progress.last:.2f}"
+            f"dev {run.shown(run.progress.last)}"
         )
         self.log.image("groups/picture", draw_groups(weights, sizes, title), step)
         if report.kept:

@@ -12,6 +12,7 @@ import torch
 from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.state import vector
+from torchtune_smt.metrics.base import Score
 from torchtune_smt.tuners.base import Report, Tuner
 
 
@@ -163,8 +164,8 @@ class Rounds:
     ----------
     tuner : Tuner
     evaluate : callable
-        Returns the score (larger is better) of the weights as they are; asked before the first
-        round, if `Progress.note_start` was not, and after each.
+        Returns the score (larger is better) of the weights as they are, alone or with corpus BLEU
+        beside it; asked before the first round, if `Progress.note_start` was not, and after each.
     rounds : int
         At most.
     patience : int, optional
@@ -173,6 +174,8 @@ class Rounds:
         Weights of the round with the best score (or the start's, if none is better), of the last
         one, or, of tuners that have it, the average: `Tuner.averaged`, or the mean of the weights
         after each round (Simianer et al. 2012, Algorithm 1).
+    name : str
+        What the score is called: that of the metric that is tuned.
     callbacks : sequence of Callback
         Asked in this order. Whoever saves comes last.
 
@@ -187,11 +190,12 @@ class Rounds:
     """
 
     tuner: Tuner
-    evaluate: Callable[[], float]
+    evaluate: Callable[[], float | Score]
     _: KW_ONLY
     rounds: int = 10
     patience: int | None = None
     result: str = "best"
+    name: str = "BLEU"
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -251,8 +255,7 @@ class Rounds:
         self.check_left()
         tuner, progress, weights = self.tuner, self.progress, self.tuner.weights
         if progress.best is None:
-            score = self.evaluate()
-            progress.note_start(score, weights.parameter)
+            progress.note_start(self._scored().tuned, weights.parameter)
         while progress.round <= self.rounds and not progress.is_stale(self.patience):
             number = progress.round
             for report in tuner.round(number, progress.done):
@@ -267,8 +270,8 @@ class Rounds:
                     f"a weight is not finite after {tuner.unit} {number}: check the feature "
                     "values, and lower the learning rate if there is one"
                 )
-            score = self.evaluate()
-            progress.compare(score, values)
+            score = self._scored()
+            progress.compare(score.tuned, values)
             if self.result == "average" and tuner.averaged() is None:
                 total = weights.parameter.detach().clone()
                 if progress.total is not None:
@@ -276,12 +279,16 @@ class Rounds:
                 progress.total = total
             kept = self.result == "last" or progress.stale == 0
             report = tuner.summary(kept)
-            said = f"{tuner.unit} {number}: dev BLEU {score:.2f}"
+            said = f"{tuner.unit} {number}: dev {self.shown(score.tuned)}"
+            numbers = {"bleu/dev": score.bleu}
+            if self.name != "BLEU":
+                said += f", BLEU {score.bleu:.2f}"
+                numbers["metric/dev"] = score.tuned
             progress.round += 1
             progress.done = 0
             yield replace(
                 report,
-                numbers={"bleu/dev": score, **report.numbers},
+                numbers=numbers | report.numbers,
                 text=", ".join(filter(None, [said, report.text])),
                 round=number,
                 kept=kept,
@@ -296,6 +303,14 @@ class Rounds:
                 average = progress.total / (progress.round - 1)
             if average is not None:
                 set_weights(weights.parameter, average)
+
+    def shown(self, score: float) -> str:
+        """Return a score as it is written for people."""
+        return f"{self.name} {score:.{2 if self.name == 'BLEU' else 4}f}"
+
+    def _scored(self) -> Score:
+        score = self.evaluate()
+        return score if isinstance(score, Score) else Score(score, score)
 
     def state_dict(self) -> dict[str, Any]:
         """Return, in numbers, strings and tensors, what there is besides weights."""

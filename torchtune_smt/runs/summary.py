@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.metrics.corpus import CorpusScore
+from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.log import active_features
 from torchtune_smt.runs.rounds import Rounds
 
@@ -22,28 +22,39 @@ def gained_nothing(run: Rounds) -> str:
             what += " (all are 0: they rank nothing, and leave lists in the order they come in)"
     else:
         what = (
-            f"dev BLEU is no better than before; tuner.result=best keeps the start if no {unit} is"
+            f"dev {run.name} is no better than before; tuner.result=best keeps the start if no "
+            f"{unit} is"
         )
     advice = f"; try {run.tuner.advice}" if run.tuner.advice else ""
     return f"tuning has gained nothing: {what}{advice} (docs/errors.md)"
 
 
 def summary(
-    before: Mapping[str, float],
-    after: Mapping[str, CorpusScore],
+    before: Mapping[str, Score],
+    after: Mapping[str, Score],
+    signature: str,
     weights: Weights,
+    run: Rounds,
     reached: Sequence[str],
     start: float,
 ) -> str:
-    """Return what came out as a table and some lines."""
-    lines = [f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}"]
+    """Return what came out as a table and some lines; before BLEU the metric that was tuned."""
+    lines = []
+    if run.name != "BLEU":
+        old, new = before["dev"].tuned, after["dev"].tuned
+        wide = max(6, len(run.name) + 1)
+        lines += [
+            f"{run.name:<{wide}}{'before':>9}{'after':>9}{'gain':>9}",
+            f"{'dev':<{wide}}{old:>9.4f}{new:>9.4f}{new - old:>+9.4f}",
+        ]
+    lines.append(f"{'BLEU':<6}{'before':>8}{'after':>8}{'gain':>8}")
     for name, score in after.items():
-        old, new = before[name], score.score
+        old, new = before[name].bleu, score.bleu
         lines.append(f"{name:<6}{old:>8.2f}{new:>8.2f}{new - old:>+8.2f}")
     active = active_features(weights)
     parts = ", ".join(f"{count:,} {name}" for name, count in sorted(active.items()))
     lines += [
-        f"signature: {after['dev'].signature}",
+        f"signature: {signature}",
         *reached,
         f"active features: {sum(active.values()):,} ({parts})",
         f"time: {time.perf_counter() - start:.0f} s",
@@ -52,13 +63,15 @@ def summary(
 
 
 def contents(folder: Path) -> str:
-    """Return what lies in a run folder, a line a file."""
-    lines = []
+    """Return what lies in a run folder, a line a file, and how its curves are looked at."""
+    inside = folder.is_relative_to(Path.cwd())
+    folder = folder.relative_to(Path.cwd()) if inside else folder
+    lines = [f"{folder} has"]
     for name, what in {
         "weights.txt.gz": "tuned weights, name and value a line",
-        "moses.ini": "the moses.ini that there was, with the tuned weights",
+        "moses.ini": "what there was, with the tuned weights",
         "moses.sparse.txt": "its sparse weights",
-        "groups.tsv.gz": "groups of features: number, weight, size, and a feature, a line each",
+        "groups.tsv.gz": "groups: number, weight, size, and a feature",
         "dev.translations.txt": "translations with the tuned weights",
         "test.translations.txt": "translations with the tuned weights",
         "compounds.tsv.gz": "counts of words, by which compounds were split",
@@ -68,5 +81,5 @@ def contents(folder: Path) -> str:
         "config.yaml": "the configuration, resolved",
     }.items():
         if (folder / name).exists():
-            lines.append(f"{folder / name}: {what}")
-    return "\n".join([*lines, f"tensorboard --logdir {shlex.quote(str(folder))}"])
+            lines.append(f"  {name:<22}{what}")
+    return "\n".join([*lines, f"curves: tensorboard --logdir {shlex.quote(str(folder))}"])

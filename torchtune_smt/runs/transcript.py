@@ -21,6 +21,7 @@ class Transcript:
     def __init__(self) -> None:
         self._held: list[str] = []
         self._file: IO[str] | None = None
+        self._is_over = False
 
     def open(self, path: Path, *, append: bool) -> None:
         """Write to a file, first of all what has been printed so far."""
@@ -32,11 +33,16 @@ class Transcript:
     def add(self, text: str) -> None:
         """Write what was printed; it is held back as long as there is no file.
 
+        Nothing is written once the run is over: others may have kept the streams, and print
+        later, as handlers of logs do, or what is called as the interpreter ends.
+
         Raises
         ------
         InputError
             The file cannot be written, as on a full disk.
         """
+        if self._is_over:
+            return
         if self._file is None:
             self._held.append(text)
         else:
@@ -45,6 +51,8 @@ class Transcript:
 
     def close(self) -> None:
         """Close the file, if there is one; raise InputError if the rest cannot be written."""
+        self._is_over = True
+        self._held.clear()
         if self._file is not None:
             with writing(self._file.name):
                 self._file.close()

@@ -19,6 +19,7 @@ from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore
+from torchtune_smt.metrics.base import Score
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.collect import Collector
@@ -237,13 +238,13 @@ class BatchTuner(Tuner):
         self._numbers: dict[str, float] = {}
         self._clock, self._solving = time.perf_counter(), 0.0
 
-    def score(self) -> float:
-        """Decode with the weights as they are, for the next iteration; return corpus BLEU.
+    def score(self) -> Score:
+        """Decode with the weights as they are, for the next iteration; return what comes out.
 
         Where the sentences tuned on are those that weights are to be evaluated on, this is the
         evaluation, and nothing is decoded twice.
         """
-        return self.collector.collect(self.show).bleu
+        return self.collector.collect(self.show).score
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Do an iteration; none if decoding brings nothing new and weights no longer move."""

@@ -16,7 +16,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.kbest.store import ListStore
-from torchtune_smt.metrics.base import BoundMetric, with_gains
+from torchtune_smt.metrics.base import BoundMetric, Score, with_gains
 from torchtune_smt.metrics.bleu import BleuReferences
 from torchtune_smt.metrics.corpus import bleu_of_statistics
 from torchtune_smt.tuners.base import Show, silent
@@ -34,13 +34,13 @@ class Collected:
     ----------
     new : int
         Hypotheses that no earlier iteration had.
-    bleu : float
-        Corpus BLEU (0..100) of the best hypotheses.
+    score : Score
+        Of the best hypotheses.
     seconds : float
     """
 
     new: int
-    bleu: float
+    score: Score
     seconds: float
 
 
@@ -57,6 +57,9 @@ class Collector:
     metric : BoundMetric
         Of the gains.
     lists : ListStore
+    is_bleu : bool
+        Whether weights are chosen by corpus BLEU, and not by the mean gain of their best
+        hypotheses.
     name : str
         What the sentences are called, where it is shown how many have been decoded.
     """
@@ -67,6 +70,7 @@ class Collector:
     metric: BoundMetric
     lists: ListStore
     name: str = ""
+    is_bleu: bool = True
 
     def __post_init__(self) -> None:
         references = self.sentences.references if self.sentences.has_references else []
@@ -86,11 +90,13 @@ class Collector:
             All lists have one hypothesis.
         """
         start = time.perf_counter()
-        total: Int64 = np.zeros(10, np.int64)
+        total, gain = np.zeros(10, np.int64), 0.0
         done, sources = 0, self.sentences.sources
         for lists in self._decoded():
+            lists = with_gains(self.metric, lists)
             total += _of_best(lists)
-            self.lists.add(with_gains(self.metric, lists))
+            gain += _gain_of_best(lists)
+            self.lists.add(lists)
             done += len(lists)
             show(f"decoding {self.name}".rstrip(), done, len(sources), "sent")
         new = self.lists.end_iteration()
@@ -99,16 +105,30 @@ class Collector:
                 "every list has one hypothesis, which leaves nothing to choose and to learn from; "
                 "let lists be longer (decoder.k)"
             )
-        return Collected(new, bleu_of_statistics(total), time.perf_counter() - start)
+        return Collected(new, self._score(total, gain), time.perf_counter() - start)
 
-    def score(self) -> float:
-        """Return corpus BLEU of the weights of the moment, and leave the lists as they are."""
-        return bleu_of_statistics(np.sum([_of_best(lists) for lists in self._decoded()], axis=0))
+    def score(self) -> Score:
+        """Return the score of the weights of the moment, and leave the lists as they are."""
+        total, gain = np.zeros(10, np.int64), 0.0
+        for lists in self._decoded():
+            total += _of_best(lists)
+            gain += 0.0 if self.is_bleu else _gain_of_best(with_gains(self.metric, lists))
+        return self._score(total, gain)
+
+    def _score(self, total: Int64, gain: float) -> Score:
+        bleu = bleu_of_statistics(total)
+        return Score(bleu if self.is_bleu else gain / len(self.sentences), bleu)
 
     def _decoded(self) -> Iterator[KBestLists]:
         """Yield lists of some sentences at a time, with the statistics of their hypotheses."""
         for lists in self.decoder.decode_all(self.sentences.sources, self.weights, _BATCH):
             yield self._references.with_statistics(take(self.weights, lists))
+
+
+def _gain_of_best(lists: KBestLists) -> float:
+    """Return the sum of the gains of the best hypotheses."""
+    assert lists.gain is not None
+    return float(lists.gain[lists.begin[:-1]].sum())
 
 
 def _of_best(lists: KBestLists) -> Int64:

@@ -16,6 +16,7 @@ from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.metrics.base import Score
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
@@ -98,10 +99,12 @@ class GroupingTuner(Tuner):
         self._learnt: FeatureGroups | None = None
         self._begin = 0.0
 
-    def score(self) -> float:
-        """Return corpus BLEU of dev, which tuning on it has told; before any, it is decoded."""
-        best = self.dev.progress.best
-        return self._batch.collector.score() if best is None else best.score
+    def score(self) -> Score:
+        """Return the score of dev, which tuning on it has told if that is BLEU; else decode it."""
+        best, collector = self.dev.progress.best, self._batch.collector
+        if best is None or not collector.is_bleu:
+            return collector.score()
+        return Score(best.score, best.score)
 
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Learn groups, which is a part, and tune them on dev, each of whose rounds is a step.
@@ -243,7 +246,7 @@ class GroupingTuner(Tuner):
             **learned.numbers,
             "lists/hypotheses": lists.n_hypotheses,
             "lists/new": collected.new,
-            "bleu/learning": collected.bleu,
+            "bleu/learning": collected.score.bleu,
             "seconds/decoding": collected.seconds,
             "seconds/learning": seconds,
         }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from typing import NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Decoder, lists_of
-from torchtune_smt.kbest.lists import Source
+from torchtune_smt.kbest.lists import KBest, Source
 from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.metrics.base import BoundMetric, gains_of
 from torchtune_smt.metrics.corpus import CorpusScore, bleu_of_statistics, corpus_bleu
 
 
@@ -18,11 +20,33 @@ def translate(
     decoder: Decoder, snapshot: Snapshot, sources: Sequence[Source], batch_size: int = 64
 ) -> list[str]:
     """Return the best translation of each sentence as one line of words."""
-    lines = []
+    return [kbest.text(0) for kbest in _best(decoder, snapshot, sources, batch_size)]
+
+
+def _best(
+    decoder: Decoder, snapshot: Snapshot, sources: Sequence[Source], batch_size: int = 64
+) -> Iterator[KBest]:
+    """Yield the list of each sentence, of its best hypothesis alone."""
     for begin in range(0, len(sources), batch_size):
-        batch = sources[begin : begin + batch_size]
-        lines += [kbest.text(0) for kbest in lists_of(decoder, batch, snapshot, 1)]
-    return lines
+        yield from lists_of(decoder, sources[begin : begin + batch_size], snapshot, 1)
+
+
+class Evaluated(NamedTuple):
+    """The best hypotheses of a set.
+
+    Attributes
+    ----------
+    score : CorpusScore
+        Corpus BLEU.
+    lines : list of str
+        One a sentence.
+    gain : float, optional
+        The mean of what a metric gives them.
+    """
+
+    score: CorpusScore
+    lines: list[str]
+    gain: float | None = None
 
 
 def evaluate(
@@ -33,14 +57,27 @@ def evaluate(
     Without references BLEU comes from the statistics of the lists, and a line has the place of
     the hypothesis in its list (from 0, after copies were dropped).
     """
+    score, lines, _ = evaluate_by(None, decoder, snapshot, sentences)
+    return score, lines
+
+
+def evaluate_by(
+    metric: BoundMetric | None, decoder: Decoder, snapshot: Snapshot, sentences: Sentences
+) -> Evaluated:
+    """Return what `evaluate` does, with the mean gain by a metric for these sentences, if any."""
     if sentences.has_references:
-        lines = translate(decoder, snapshot, sentences.sources)
-        return score_corpus(lines, sentences), lines
-    best = lists_of(decoder, sentences.sources, snapshot, 1)
-    assert best.statistics is not None and best.entry is not None
-    score = bleu_of_statistics(best.statistics.sum(axis=0, dtype=np.int64))
+        best = list(_best(decoder, snapshot, sentences.sources))
+        lines = [kbest.text(0) for kbest in best]
+        score = score_corpus(lines, sentences)
+        if metric is None:
+            return Evaluated(score, lines)
+        return Evaluated(score, lines, float(np.mean([gains_of(metric, one)[0] for one in best])))
+    found = lists_of(decoder, sentences.sources, snapshot, 1)
+    assert found.statistics is not None and found.entry is not None
+    bleu = bleu_of_statistics(found.statistics.sum(axis=0, dtype=np.int64))
     signature = f"statistics:scores.dat|smooth:exp|version:{version('sacrebleu')}"
-    return CorpusScore("BLEU", score, signature), [str(entry) for entry in best.entry.tolist()]
+    lines = [str(entry) for entry in found.entry.tolist()]
+    return Evaluated(CorpusScore("BLEU", bleu, signature), lines)
 
 
 def score_corpus(hypotheses: Sequence[str], sentences: Sentences) -> CorpusScore:
