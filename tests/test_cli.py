@@ -15,7 +15,7 @@ import yaml
 from commands import MODEL, NAMES, SMALL, Run, run_command, train
 from hydra import compose, initialize_config_dir
 from hydra.core.plugins import Plugins
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -523,10 +523,11 @@ def test_every_configuration_composes(choice: str) -> None:
     for part in (*parts, *config.features.templates):
         # Some need a file, for example.
         if not OmegaConf.missing_keys(part):
-            # OSCAR's d may be a word, which is counted before the class is asked, and its fraction
-            # is that of a path, for tuner=grouping.
+            # OSCAR's d may be a word, which is counted before the class is asked, and its strength
+            # one that follows from the data, for tuner=grouping.
             counted = {"dimension": None} if "dimension" in part else {}
-            arguments = {name: part[name] for name in part if name != "fraction"}
+            later = getattr(get_object(part._target_), "later", ())
+            arguments = {name: part[name] for name in part if name not in later}
             assert not isinstance(instantiate(arguments, **counted), DictConfig)
     assert callable(instantiate(config.optimizer, _partial_=True))
 

@@ -155,7 +155,7 @@ def test_a_killed_run_is_resumed(
 
 
 RESUMED = {
-    "batch": ["regularizer.fraction=0.1", "tuner.scaling=rms", "tuner.merge_identical=true"],
+    "batch": ["regularizer.noise=0.5", "tuner.scaling=rms", "tuner.merge_identical=true"],
     "mix": ["tuner.shards=3"],
     "clusters": ["tuner.clusters.count=5"],
 }
@@ -369,6 +369,14 @@ def test_groups_tuned_by_another_solver(place: Path) -> None:
         ([*BATCH, "tuner.minimizer.loss=hinge"], "loss must be smoothed_hinge or squared_hinge or"),
         ([*BATCH, "tuner.minimizer.loss=logistic", "tuner.minimizer.mu=1"], "smooth as it is"),
         ([*BATCH, "regularizer.lambda1=0", "regularizer.lambda2=0"], "give one above 0"),
+        ([*BATCH, "regularizer.noise=0.9"], "fraction=0.1 says how strong OSCAR is, and reg"),
+        (
+            ["tuner.learning=batch", "regularizer.lambda2=1e-8"],
+            "noise=0.95 says how strong OSCAR is (null: lambda1 and lambda2 do), and",
+        ),
+        (["tuner.learning=batch", "regularizer.noise=1"], "a number above 0 and below 1, or null"),
+        (["tuner.learning=batch", "regularizer.noise=0"], "a number above 0 and below 1, or null"),
+        (["regularizer.noise=0.9"], "tuner.learning=online makes no use of it"),
         (["regularizer.fraction=0.1"], "tuner.learning=online makes no use of it"),
         (["tuner.minimizer.seconds=9"], "tuner.learning=online makes no use of it"),
         (["tuner.passes=0"], "tuner.passes must be a whole number, 1 or more, not 0"),

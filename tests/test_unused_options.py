@@ -165,8 +165,12 @@ effect(draws_pairs, "sampler._target_ sampler.candidates sampler.threshold sampl
 effect(draws_pairs, "sampler.distinct sampler.percent")
 effect(part("loss"), "loss._target_ loss.reduction loss.temperature loss.entropy loss.cost")
 effect(part("loss"), "loss.variant")
-effect(part("regularizer"), "regularizer._target_ regularizer.strength regularizer.lambda1")
-effect(part("regularizer"), "regularizer.lambda2 regularizer.dimension")
+effect(part("regularizer"), "regularizer._target_ regularizer.strength regularizer.dimension")
+# They are scaled to where regularizer.noise says.
+effect(
+    lambda c: "regularizer" in c.parts and c.tuner != "grouping/batch",
+    "regularizer.lambda1 regularizer.lambda2",
+)
 effect(part("optimizer"), "optimizer._target_ optimizer.lr optimizer.initial_accumulator")
 effect(part("optimizer"), "optimizer.initial_precision")
 effect(part("optimizer"), "optimizer.regularize_dense optimizer.regularize_each")
@@ -180,7 +184,8 @@ effect(anywhere, "tuner.dev.patience")
 effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/clusters"), "tuner.passes")
 effect(learns("mix"), "tuner.shards")
 effect(lambda c: c.tuner in (*TAKES_STEPS, "grouping/batch"), "tuner.scaling tuner.merge_identical")
-effect(learns("batch"), "regularizer.fraction tuner.minimizer.loss tuner.minimizer.mu")
+effect(learns("batch"), "regularizer.fraction regularizer.noise")
+effect(learns("batch"), "tuner.minimizer.loss tuner.minimizer.mu")
 effect(learns("batch"), "tuner.minimizer.residual tuner.minimizer.gap tuner.minimizer.seconds")
 effect(learns("batch"), "tuner.minimizer.path")
 effect(learns("clusters"), "tuner.clusters.count tuner.clusters.lr tuner.clusters.strength")

@@ -58,9 +58,11 @@ def _learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearner:
             accuracy = Accuracy(chosen.residual, chosen.gap, seconds)
             check_device(cfg.device)
         with option_errors("regularizer"):
-            fraction = cfg.regularizer.get("fraction")
+            fraction, noise = (cfg.regularizer.get(name) for name in ("fraction", "noise"))
+            if fraction is not None:
+                noise = None
             return BatchLearning(
-                parts.regularizer, loss, fraction, accuracy, cfg.device, chosen.path
+                parts.regularizer, loss, fraction, accuracy, cfg.device, chosen.path, noise
             )
     if options.learning == "random_pairs":
         return RandomPairs(parts.regularizer)

@@ -57,6 +57,9 @@ def _one_of(*choices: str) -> Rule:
     return Rule(" or ".join(choices), lambda value: value in choices)
 
 
+_INSIDE: Final = Rule(
+    "a number above 0 and below 1", lambda value: _is_number(value) and 0 < value < 1
+)
 _SWITCH: Final = Rule("true or false", lambda value: isinstance(value, bool))
 # Kernels take 64 bits with a sign.
 _SEED: Final = Rule(
@@ -155,6 +158,7 @@ RULES: Final = {
         (_number(0), "tuner.clusters.strength decoder.keep_mb"),
         (_whole(1), "tuner.clusters.count tuner.shards"),
         (_share().or_null(), "regularizer.fraction"),
+        (_INSIDE.or_null(), "regularizer.noise"),
         (_one_of("drop", "keep"), "tuner.zero_group"),
         (_one_of("derivation", "string"), "tuner.unique"),
         (_one_of("each", "scale"), "tuner.sparse"),

@@ -224,12 +224,29 @@ def cancelled_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[s
     if learner is BatchLearning and cfg.tuner.minimizer.loss != "smoothed_hinge":
         reason = f"tuner.minimizer.loss={cfg.tuner.minimizer.loss} is smooth as it is"
         unused["tuner.minimizer.mu"] = reason
+    if learner is BatchLearning:
+        unused |= _second_strengths(cfg.regularizer)
     for holder in ("tuner", "regularizer"):
         names = options_taken(cfg, holder)
         if names is not None:
             idle = {str(name) for name in cfg[holder]} - names - {"_target_"}
             unused |= {f"{holder}.{name}": f"{chosen} makes no use of it" for name in idle}
     return unused
+
+
+def _second_strengths(regularizer: Any) -> dict[str, str]:
+    """Return the options of OSCAR that another one overrules where groups are those of the minimum.
+
+    A lambda of 0 is no strength: it says which norm it is.
+    """
+    noise, fraction = regularizer.get("noise"), regularizer.get("fraction")
+    if fraction is not None:
+        said = f"regularizer.fraction={fraction} says how strong OSCAR is"
+        return {"regularizer.noise": said}
+    if noise is None:
+        return {}
+    said = f"regularizer.noise={noise} says how strong OSCAR is (null: lambda1 and lambda2 do)"
+    return {f"regularizer.{n}": said for n in ("lambda1", "lambda2") if regularizer.get(n)}
 
 
 def refuse_untaken(command: str, cfg: DictConfig) -> None:

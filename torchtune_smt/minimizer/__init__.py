@@ -4,6 +4,7 @@ from torchtune_smt.minimizer.certificate import Certificate, Residual
 from torchtune_smt.minimizer.losses import Logistic, MarginLoss, SmoothedHinge, SquaredHinge
 from torchtune_smt.minimizer.minimizer import Minimizer, path_scales
 from torchtune_smt.minimizer.minimum import Accuracy, Minimum
+from torchtune_smt.minimizer.noise import noise_draws, noise_scale
 from torchtune_smt.minimizer.penalty import Penalty
 
 __all__ = [
@@ -17,5 +18,7 @@ __all__ = [
     "Residual",
     "SmoothedHinge",
     "SquaredHinge",
+    "noise_draws",
+    "noise_scale",
     "path_scales",
 ]

@@ -37,9 +37,9 @@ class Oscar:
 
     separable: ClassVar[bool] = False
     lazy: ClassVar[bool] = True
-    # Options beside these: a share of the strength at which no weight is left, which is known later
+    # Options beside these: strengths that are known later, from the data
     # (`torchtune_smt.tuners.minimize_groups.BatchLearning`).
-    later: ClassVar[tuple[str, ...]] = ("fraction",)
+    later: ClassVar[tuple[str, ...]] = ("fraction", "noise")
 
     def __post_init__(self) -> None:
         check_strength("lambda1", self.lambda1)

@@ -1,7 +1,14 @@
 """Samplers of pairs of hypotheses to be ranked, within one sentence's k-best list."""
 
-from torchtune_smt.samplers.base import PairSampler, pair_rows
+from torchtune_smt.samplers.base import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.samplers.pro import ProSampler
 from torchtune_smt.samplers.ranked import AllPairs, Multipartite
 
-__all__ = ["AllPairs", "Multipartite", "PairSampler", "ProSampler", "pair_rows"]
+__all__ = [
+    "AllPairs",
+    "Multipartite",
+    "PairSampler",
+    "ProSampler",
+    "pair_rows",
+    "shuffled_gains",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -109,8 +110,43 @@ def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> In
     return pairs
 
 
+def shuffled_gains(kbest: KBest, seed: Sequence[int], n_dense: int = 0) -> KBest:
+    """Return a list with its gains dealt out anew, so that no sparse feature says anything of them.
+
+    Dense features go where the gains go: what they say of them, they still do. Hypotheses of equal
+    words have one gain, as before, and the dense features of one hypothesis.
+
+    Parameters
+    ----------
+    kbest : KBest
+        With gains.
+    seed : sequence of int
+        They are dealt out with ``(*seed, kbest.index)``.
+    n_dense : int
+        Ids below it are dense features.
+
+    Raises
+    ------
+    ValueError
+        The list has no gains, or one of them is not finite.
+    """
+    gain = kbest.finite_gains()
+    first, string = np.unique(string_numbers(kbest), return_inverse=True)
+    dealt = np.random.default_rng((*seed, kbest.index)).permutation(first)[string]
+    rows, given = kbest.rows, kbest.rows.chosen(dealt)
+    dense, sparse = given.where(given.feature < n_dense), rows.where(rows.feature >= n_dense)
+    row = [np.repeat(np.arange(len(part)), np.diff(part.begin)) for part in (dense, sparse)]
+    order = np.argsort(np.concatenate(row), kind="stable")
+    rows = Rows(
+        dense.begin + sparse.begin,
+        np.concatenate([dense.feature, sparse.feature])[order],
+        np.concatenate([dense.value, sparse.value])[order],
+    )
+    return replace(kbest, rows=rows, gain=gain[dealt])
+
+
 def string_numbers(kbest: KBest) -> Int64:
-    """Return a number for each hypothesis (int64 [k]), the same for the same words."""
+    """Return for each hypothesis the first one of the same words (int64 [k])."""
     if kbest.tokens is None or kbest.token_begin is None:
         return np.arange(len(kbest))
     return number_equal(kbest.token_begin, kbest.tokens)

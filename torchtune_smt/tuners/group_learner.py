@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -82,6 +82,20 @@ class GroupLearner(ABC):
     def chance(self) -> Chance:
         """What is random, and varied to see which groups depend on it."""
         return ORDER
+
+    def calibrated(
+        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
+    ) -> Self:
+        """Return what learns with the strength that follows from pairs that say nothing, if any.
+
+        Parameters
+        ----------
+        noise : callable
+            Returns such pairs; see `torchtune_smt.minimizer.noise_scale`.
+        start, n_dense, show
+            See `find`.
+        """
+        return self
 
     def learn(
         self,

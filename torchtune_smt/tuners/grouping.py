@@ -17,7 +17,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.metrics.base import Score
-from torchtune_smt.samplers import PairSampler, pair_rows
+from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.collect import Collector
@@ -205,6 +205,12 @@ class GroupingTuner(Tuner):
         def draw() -> Rows:
             return pair_rows(lists, self.sampler, (*seed, 6))
 
+        def noise(draw: int) -> Rows:
+            """Return pairs as those are, of gains that say nothing of sparse features."""
+            shuffled = (shuffled_gains(kbest, (*seed, 7, draw), n_dense) for kbest in lists)
+            return pair_rows(shuffled, self.sampler, (*seed, 8, draw))
+
+        learning = learning.calibrated(noise, start, n_dense, self.show)
         learned = learning.learn(pairs, start, n_dense, seed, self.show, draw)
         keep = None
         if self.zero_group == "keep":

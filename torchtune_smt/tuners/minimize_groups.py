@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -21,14 +21,20 @@ from torchtune_smt.minimizer import (
     Residual,
     SmoothedHinge,
     SquaredHinge,
+    noise_scale,
     path_scales,
 )
+from torchtune_smt.minimizer.noise import check_share
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
 from torchtune_smt.tuners.group_learner import TOO_STRONG, GroupLearner, LearntGroups
 
 FRACTION_TOO_LARGE: Final = (
     "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
+)
+NOISE: Final = (
+    "no feature says more than noise does; more sentences tell more of them from noise, and "
+    "regularizer.fraction takes features all the same"
 )
 WITHOUT_LAMBDA_MAX: Final = "lambda_max is 0, and no smaller lambdas leave any"
 
@@ -64,6 +70,12 @@ class BatchLearning(GroupLearner):
     fraction : float, optional
         λ1 and λ2 are then scaled together to this part of λ_max, from which on no sparse feature
         has a weight; of each set of pairs anew.
+    noise : float, optional
+        λ1 and λ2 are then scaled together to where no sparse feature has a weight in this share of
+        draws of pairs that say nothing (see `noise_scale`), once for all of d features; without a
+        `dimension`, for all sparse ones. `calibrated` tells where that is.
+    noise_scale : float, optional
+        What `calibrated` has found.
     accuracy : Accuracy
     device : {"cpu", "cuda"}
         Where passes over all pairs are made; see `Minimizer`.
@@ -74,7 +86,8 @@ class BatchLearning(GroupLearner):
     Raises
     ------
     ValueError
-        λ1 and λ2 are 0, the fraction is not above 0 and at most 1, or the path has no value.
+        λ1 and λ2 are 0, the fraction is not above 0 and at most 1, noise is not above 0 and below
+        1, or given with a fraction; or the path has no value.
     """
 
     takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
@@ -84,18 +97,52 @@ class BatchLearning(GroupLearner):
     accuracy: Accuracy = field(default_factory=Accuracy)
     device: str = "cpu"
     path: int = 1
+    noise: float | None = None
+    noise_scale: float | None = None
 
     def __post_init__(self) -> None:
         if self.regularizer.lambda1 == self.regularizer.lambda2 == 0:
             raise ValueError("without lambda1 and lambda2 nothing is grouped: give one above 0")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        if self.noise is not None:
+            check_share(self.noise)
+        if self.noise is not None and self.fraction is not None:
+            raise ValueError("noise and fraction both say how strong OSCAR is: give one of them")
         check_whole("path", self.path, 1)
 
     @property
     def chance(self) -> Chance:
         """See `GroupLearner.chance`."""
         return SAMPLE
+
+    def calibrated(
+        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
+    ) -> Self:
+        """Return what learns with the strength at which noise has no weight, if `noise` is given.
+
+        Raises
+        ------
+        InputError
+            A draw has no pairs.
+        """
+        if self.noise is None:
+            return self
+        oscar = self.regularizer
+        if oscar.dimension is None:
+            oscar = replace(oscar, dimension=start.size - n_dense)
+        assert oscar.dimension is not None
+        scale = noise_scale(
+            noise,
+            Penalty(oscar.lambda1, oscar.lambda2, oscar.dimension),
+            n_dense,
+            self.loss,
+            self.noise,
+            start=_dense_alone(start, n_dense),
+            device=self.device,
+            on_draw=lambda done, draws: show("shuffling gains", done, draws, "draw"),
+        )
+        return replace(self, regularizer=oscar, noise_scale=scale)
 
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
@@ -104,21 +151,19 @@ class BatchLearning(GroupLearner):
         oscar = self.regularizer
         minimizer = Minimizer(pairs, n_dense, self.loss, start.size, self.device)
         penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, oscar.dimension)
-        begin = start.copy()
-        begin[n_dense:] = 0.0
+        begin = _dense_alone(start, n_dense)
         largest = minimizer.largest_scale(penalty, begin)
-        scale = 1.0
-        if self.fraction is not None:
-            if largest == 0.0:
-                said = f"lambda_max is 0, so that no part of it groups anything: {_why(minimizer)}"
-                return LearntGroups(
-                    np.full(start.size, -1, np.int64),
-                    penalty.dimension,
-                    "no step",
-                    (said,),
-                    why_none=WITHOUT_LAMBDA_MAX,
-                )
-            scale = self.fraction * largest
+        scale = self._scale(largest)
+        if scale == 0.0:
+            whose = "" if largest == 0.0 else " of noise"
+            said = f"lambda_max{whose} is 0, so that no part of it groups anything: "
+            return LearntGroups(
+                np.full(start.size, -1, np.int64),
+                penalty.dimension,
+                "no step",
+                (f"{said}{_why(minimizer)}",),
+                why_none=WITHOUT_LAMBDA_MAX,
+            )
         if self.path > 1 and scale < largest:
             scales = path_scales(largest, scale, self.path)
             found, steps, left = self._follow(minimizer, penalty, scales, begin, show)
@@ -143,14 +188,16 @@ class BatchLearning(GroupLearner):
         }
         part = "lambda_max is 0"
         if largest > 0.0:
-            fraction = 1.0 / largest if self.fraction is None else self.fraction
-            numbers["minimum/fraction"] = fraction
-            part = f"{fraction:.3g} of lambda_max"
+            numbers["minimum/fraction"] = scale / largest
+            part = f"{scale / largest:.3g} of lambda_max"
+            if self.noise is not None:
+                part += f", where noise has no weight in {self.noise:.5g} of draws"
         text = (
             f"lambda1 = {penalty.lambda1:.4g}, lambda2 = {penalty.lambda2:.4g} ({part}), "
             f"{steps} steps of Newton: {certificate};"
         )
         why = TOO_STRONG if self.fraction is None else FRACTION_TOO_LARGE
+        why = why if self.noise is None else NOISE
         if not found.reached:
             why = "the minimum was not reached, and none has a weight where the minimiser stopped"
         elif largest == 0.0:
@@ -170,6 +217,16 @@ class BatchLearning(GroupLearner):
     ) -> Int64:
         """Return the groups of other pairs, found without a path; see `GroupLearner.again`."""
         return GroupLearner.again(replace(self, path=1), pairs, start, n_dense, seed, show)
+
+    def _scale(self, largest: float) -> float:
+        """Return what λ1 and λ2 are multiplied with; 0 where λ_max is, and a part of it asked."""
+        if self.fraction is not None:
+            return self.fraction * largest
+        if self.noise is None:
+            return 1.0
+        if self.noise_scale is None:
+            raise ValueError("noise takes pairs that say nothing: give them to `calibrated`")
+        return self.noise_scale if largest > 0.0 else 0.0
 
     def _minimize(
         self, minimizer: Minimizer, penalty: Penalty, begin: Float64, show: Show
@@ -199,6 +256,13 @@ class BatchLearning(GroupLearner):
             left.append(_left(scales[done - 1] / scales[0], minimum))
             show("minimising", done, len(scales), "value")
         return minimum, steps, left
+
+
+def _dense_alone(start: Float64, n_dense: int) -> Float64:
+    """Return weights without those of sparse features."""
+    begin = start.copy()
+    begin[n_dense:] = 0.0
+    return begin
 
 
 def _left(part: float, minimum: Minimum) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -154,6 +154,18 @@ class PreparedLearning(GroupLearner):
     def chance(self) -> Chance:
         """See `GroupLearner.chance`."""
         return self.learner.chance
+
+    def calibrated(
+        self, noise: Callable[[int], Rows], start: Float64, n_dense: int, show: Show
+    ) -> Self:
+        """Return what learns with the strength of noise, prepared too; see `GroupLearner`."""
+
+        def prepared(number: int) -> Rows:
+            return self._prepared(noise(number), n_dense, start.size)[1].pairs
+
+        learner = replace(self.learner, regularizer=self.regularizer)
+        learner = learner.calibrated(prepared, start, n_dense, show)
+        return replace(self, regularizer=learner.regularizer, learner=learner)
 
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
