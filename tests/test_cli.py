@@ -283,6 +283,74 @@ def test_each_line_of_the_standard_input_is_answered(
     assert answered == ends
 
 
+BAD_LINES = {
+    b"a ||| b": "reserved",
+    b"</s>": "reserved",
+    "d\u00e9j\u00e0".encode("latin-1"): "UTF-8",
+    b"a\0b": "zero byte",
+    b"a\rb": "line end",
+    b"der zug " * 600: "1200 words",
+}
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    stdin = SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+
+
+@pytest.mark.parametrize(
+    ("bad", "number"), [*((bad, 4) for bad in BAD_LINES), (b"|||", 1), (b"\xff", 6)]
+)
+def test_a_bad_line_loses_none_before_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, bad: bytes, number: int
+) -> None:
+    given = (EXAMPLE / "test.de").read_bytes().splitlines()[:5]
+    answers = read_lines(run.folder / "test.translations.txt")[:5]
+    given.insert(number - 1, bad)
+    pipe(monkeypatch, b"\n".join(given))
+    outcome = run_command("translate", f"weights={run.weights}", "input=-", folder=run.place)
+    assert outcome.out.splitlines() == answers[: number - 1]
+    assert outcome.code == 1
+    assert f"standard input:{number}: " in outcome.err
+    assert BAD_LINES.get(bad, "") in outcome.err
+
+
+@pytest.mark.parametrize("where", ["pipe", "file", "file to file"])
+@pytest.mark.parametrize("on_error", ["copy", "skip"])
+def test_bad_lines_are_copied_or_skipped(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, where: str
+) -> None:
+    given = (EXAMPLE / "test.de").read_bytes().splitlines()[:6]
+    data = b"".join(b"%s\n%s\n" % pair for pair in zip(BAD_LINES, given, strict=True))
+    pipe(monkeypatch, data)
+    (tmp_path / "in").write_bytes(data)
+    name = "standard input" if where == "pipe" else str(tmp_path / "in")
+    options = [f"on_error={on_error}", f"input={'-' if where == 'pipe' else name}"]
+    if where == "file to file":
+        options.append(f"output={tmp_path / 'out'}")
+    outcome = run_command("translate", f"weights={run.weights}", *options, folder=run.place).check()
+    out = outcome.out.encode("utf-8", "surrogateescape")
+    if where == "file to file":
+        out = (tmp_path / "out").read_bytes()
+    answers = read_lines(run.folder / "test.translations.txt")
+    expected = [answer.encode() for answer in answers[:6]]
+    assert out.split(b"\n")[1::2] == expected
+    copied = list(BAD_LINES) if on_error == "copy" else [b""] * 6
+    assert out.split(b"\n")[:-1:2] == copied
+    for number, what in enumerate(BAD_LINES.values()):
+        assert re.search(f"{re.escape(name)}:{2 * number + 1}: .*{what}", outcome.err)
+
+
+def test_bad_lines_and_lists(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"|||\nja\n")
+    arguments = [f"weights={run.weights}", "input=-", "n_best=1"]
+    outcome = run_command("translate", *arguments, "on_error=skip", folder=run.place).check()
+    assert outcome.out.startswith("1 ||| ") and outcome.out.count("\n") == 1
+    for value in ("copy", "error"):
+        outcome = run_command("translate", *arguments, f"on_error={value}", folder=run.place)
+        assert outcome.code == 1 and "on_error" in outcome.err
+
+
 def test_a_standard_input_without_line_ends_is_refused(run: Run, repository: Path) -> None:
     result = subprocess.run(
         [

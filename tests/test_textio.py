@@ -111,12 +111,12 @@ class Pieces(io.BytesIO):
 def test_a_pipe_that_gives_a_byte_at_a_time() -> None:
     text = "ein haus\n\nß\r\nb"
     for mark in (b"", codecs.BOM_UTF8):
-        arrived = list(textio.arriving_lines(Pieces(mark + text.encode()), "pipe"))
+        arrived = list(textio.blocks_of_lines("pipe", Pieces(mark + text.encode())))
         assert [line for lines in arrived for line in lines] == ["ein haus", "", "ß", "b"]
-    assert list(textio.arriving_lines(Pieces(b""), "pipe")) == []
+    assert list(textio.blocks_of_lines("pipe", Pieces(b""))) == []
     for pack, how in ((gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")):
         with pytest.raises(InputError, match=f"is packed with {how}"):
-            list(textio.arriving_lines(Pieces(pack(b"a\n")), "pipe"))
+            list(textio.blocks_of_lines("pipe", Pieces(pack(b"a\n"))))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,6 @@ RULES: Final = {
         (_SPLIT, "split"),
         (_one_of("cpu", "cuda"), "device"),
         (_one_of("moses", "cdec").or_null(), "format"),
-        (_one_of("error", "skip"), "on_error"),
         (_one_of("online", "mix", "batch", "random_pairs", "clusters"), "tuner.learning"),
         (_one_of("none", "single", "shuffled"), "tuner.control"),
         (_one_of("none", "rms"), "tuner.scaling"),

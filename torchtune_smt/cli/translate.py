@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -29,7 +28,7 @@ from torchtune_smt.cli.wire import argument_names, class_of, decoder_class
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
-from torchtune_smt.core.textio import arriving_lines, atomic_writer, iterate_lines
+from torchtune_smt.core.textio import BadLine, atomic_writer, blocks_of_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
@@ -38,6 +37,8 @@ from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 
 BATCH = 64
+# What happens to a line with a fault.
+_ON_ERROR: Final = {"stop": "", "copy": "it is copied", "skip": "its translation is left empty"}
 # Groups and options of ``train`` that change no translation, and why.
 _NEVER: Final = {
     **{group: f"translating takes no {group}" for group in NEEDLESS - {"metric"}},
@@ -58,9 +59,13 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     by_risk = risk_order(cfg, settings.given)
     if cfg.capitalize and not cfg.detokenize:
         raise InputError("capitalize=true would change nothing without detokenize=true")
+    if cfg.on_error not in _ON_ERROR:
+        raise InputError(f"on_error must be {' or '.join(_ON_ERROR)}, not {cfg.on_error!r}")
+    if cfg.on_error == "copy" and cfg.n_best is not None:
+        raise InputError("on_error=copy has no features for a list (n_best); take on_error=skip")
     check_written({"output": cfg.output}, [cfg.input, cfg.weights])
     dataset = dataset_of_run(cfg)
-    batches: Iterable[list[Source]] = _read_sources(cfg, dataset)
+    batches: Iterable[list[Source | str]] = _read_sources(cfg, dataset)
     total = None
     if cfg.input != "-":
         # What is wrong with a file is found before a model is opened.
@@ -80,13 +85,18 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
     with _output(cfg.output) as out, bar:
         for batch in batches:
+            sources = [one for one in batch if isinstance(one, Source)]
             k = cfg.n_best or 1
-            if by_risk is None:
-                lists = lists_of(decoder, batch, weights, k)
-            else:
-                lists = by_risk(lists_of(decoder, batch, weights), k)
-            uncovered.add(batch)
-            for kbest in lists:
+            answers: Iterator[KBest] = iter(())
+            if sources:
+                lists = lists_of(decoder, sources, weights, k if by_risk is None else None)
+                answers = iter(lists if by_risk is None else by_risk(lists, k))
+                uncovered.add(sources)
+            for one in batch:
+                if isinstance(one, str):
+                    out.write("" if cfg.n_best else one + "\n")
+                    continue
+                kbest = next(answers)
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")
                     continue
@@ -148,36 +158,41 @@ def _unused(cfg: DictConfig) -> dict[str, str]:
     return unused
 
 
-def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source]]:
+def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source | str]]:
     """Yield the tokenised input in batches; an empty line is a sentence without words.
 
     Of the standard input a batch is what has arrived: each line is answered before the next one.
+    A line with a fault comes as what is written in its place, or the error comes in its turn.
     """
     path = "standard input" if cfg.input == "-" else cfg.input
-    blocks: Iterable[Iterable[str]] = [iterate_lines(path)]
-    if cfg.input == "-":
-        blocks = arriving_lines(cast(BufferedReader, sys.stdin.buffer), path)
+    pipe = cast(BufferedReader, sys.stdin.buffer) if cfg.input == "-" else None
     text = dataset.source_text
     longest = decoder_class(cfg).longest_source(cfg.decoder)
     number = 0
-    for lines in blocks:
-        for some in _batched(lines):
-            batch = []
-            for line in some:
-                words = text.tokens(line)
+
+    def source(line: str | BadLine) -> Source:
+        if isinstance(line, BadLine):
+            raise line.error
+        words = text.tokens(line)
+        check_reserved(words, path, number)
+        if longest is not None:
+            check_length(words, longest, path, number)
+        return Source(number - 1, words)
+
+    for lines in blocks_of_lines(path, pipe):
+        for begin in range(0, len(lines), BATCH):
+            batch: list[Source | str] = []
+            for line in lines[begin : begin + BATCH]:
                 number += 1
-                check_reserved(words, path, number)
-                if longest is not None:
-                    check_length(words, longest, path, number)
-                batch.append(Source(number - 1, words))
+                try:
+                    batch.append(source(line))
+                except InputError as error:
+                    if cfg.on_error == "stop":
+                        yield batch
+                        raise
+                    tqdm.write(f"warning: {error} ({_ON_ERROR[cfg.on_error]})", file=sys.stderr)
+                    batch.append(str(line) if cfg.on_error == "copy" else "")
             yield batch
-
-
-def _batched(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield some lines at a time."""
-    rest = iter(lines)
-    while some := list(islice(rest, BATCH)):
-        yield some
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
@@ -124,6 +125,24 @@ def not_utf8(path: str | os.PathLike[str], line: int) -> InputError:
     return InputError("is not valid UTF-8; convert the file to UTF-8", path=path, line=line)
 
 
+def _zero_byte(path: str | os.PathLike[str], line: int) -> InputError:
+    return InputError(
+        "has a zero byte, so it is no text, but packed with tar, in UTF-16, or damaged; unpack it, "
+        "convert it to UTF-8, or copy it again",
+        path=path,
+        line=line,
+    )
+
+
+def _mixed_ends(path: str | os.PathLike[str], line: int) -> InputError:
+    return InputError(
+        "has a line end of another kind than the lines before (\\r alone, and \\n); convert all of "
+        "them to \\n, and to a blank what ends no line",
+        path=path,
+        line=line,
+    )
+
+
 def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file (plain or ``.gz``), which is read piece by piece.
 
@@ -147,9 +166,51 @@ def lines_of(file: IO[bytes], name: str | os.PathLike[str]) -> Iterator[str]:
     return _lines(iter(lambda: file.read(_BLOCK), b""), name)
 
 
-def arriving_lines(file: io.BufferedIOBase, name: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """Yield the lines of a pipe or a terminal as they arrive: those that are there, at once."""
-    return _line_blocks(iter(lambda: file.read1(_BLOCK), b""), name)
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no text, and what is wrong with it."""
+
+    content: bytes
+    error: InputError
+
+    def __str__(self) -> str:
+        return self.content.decode("utf-8", "surrogateescape")
+
+
+def blocks_of_lines(
+    path: str | os.PathLike[str], pipe: io.BufferedIOBase | None = None
+) -> Iterator[list[str | BadLine]]:
+    """Yield the lines of a file some at a time, with those that are no text in their places.
+
+    Parameters
+    ----------
+    path : path
+    pipe : file, optional
+        A pipe or a terminal, which errors call `path`: its lines come as they arrive, those that
+        are there at once.
+
+    Raises
+    ------
+    InputError
+        As `read_text`, but for what is wrong with a single line.
+    """
+    blocks = _blocks(path) if pipe is None else iter(lambda: pipe.read1(_BLOCK), b"")
+    number = 1
+    for text in _whole_lines(_plain(blocks, path, strict=False)):
+        contents = text.removesuffix(b"\n").split(b"\n")
+        yield [_line(content, path, number + i) for i, content in enumerate(contents)]
+        number += len(contents)
+
+
+def _line(content: bytes, path: str | os.PathLike[str], number: int) -> str | BadLine:
+    if b"\0" in content:
+        return BadLine(content, _zero_byte(path, number))
+    if b"\r" in content:
+        return BadLine(content, _mixed_ends(path, number))
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return BadLine(content, not_utf8(path, number))
 
 
 class UnequalLinesError(Exception):
@@ -244,14 +305,17 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(message, path=path) from None
 
 
-def _plain(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[bytes]:
+def _plain(
+    blocks: Iterable[bytes], path: str | os.PathLike[str], *, strict: bool = True
+) -> Iterator[bytes]:
     r"""Yield the blocks of a text without a byte order mark, each line end as ``\n``.
 
-    InputError is raised at a line of more than `MAX_LINE` bytes, and where the text is packed.
+    InputError is raised at a line of more than `MAX_LINE` bytes, and where the text is packed; if
+    `strict`, at a zero byte, too, and at a line end of another kind than those before. Otherwise a
+    ``\r`` among lines that end with ``\n`` is within its line.
     """
     line, length = 1, 0  # of the line that is open
-    line_feeds = returns = False
-    held = b""
+    kind = held = b""
     for number, block in enumerate(chain(_with_whole_start(blocks), [b""])):
         last = not block
         if number == 0:
@@ -261,30 +325,20 @@ def _plain(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[by
         if block.endswith(b"\r") and not last:
             # Only the next block tells what kind of line end this is.
             block, held = block[:-1], b"\r"
-        if b"\0" in block:
-            before = block[: block.index(b"\0")]
-            raise InputError(
-                "has a zero byte, so it is no text, but packed with tar, in UTF-16, or damaged; "
-                "unpack it, convert it to UTF-8, or copy it again",
-                path=path,
-                line=line + before.count(b"\n"),
-            )
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         line_feed, lone = block.find(b"\n"), block.find(b"\r")
-        if (line_feeds or line_feed >= 0) and (returns or lone >= 0):
-            # The first one of the kind that came later.
-            other = lone if line_feeds else line_feed if returns else max(lone, line_feed)
-            before = block[:other]
-            raise InputError(
-                "has a line end of another kind than the lines before (\\r alone, and \\n); "
-                "convert all of them to \\n, and to a blank what ends no line",
-                path=path,
-                line=line + before.count(b"\n") + before.count(b"\r"),
-            )
-        line_feeds, returns = line_feeds or line_feed >= 0, returns or lone >= 0
-        if returns:
+        if not kind and max(line_feed, lone) >= 0:
+            returns = line_feed < 0 or (strict and 0 <= lone < line_feed)
+            kind = b"\r" if returns else b"\n"
+        other = line_feed if kind == b"\r" else lone
+        if kind == b"\r":
             block = block.replace(b"\r", b"\n")
+        if strict and b"\0" in block:
+            raise _zero_byte(path, line + block.count(b"\n", 0, block.index(b"\0")))
+        if other >= 0 and (strict or kind == b"\r"):
+            yield block[:other]
+            raise _mixed_ends(path, line + block.count(b"\n", 0, other))
         end = block.find(b"\n")
         if length + (end if end >= 0 else len(block)) > MAX_LINE:
             raise InputError(
@@ -324,24 +378,24 @@ def _refuse_packed(block: bytes, path: str | os.PathLike[str]) -> None:
 
 def _lines(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the lines of a text in UTF-8."""
-    return chain.from_iterable(_line_blocks(blocks, path))
+    line = 1
+    for text in _whole_lines(_plain(blocks, path)):
+        try:
+            lines = text.decode("utf-8").removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise not_utf8(path, line + text.count(b"\n", 0, error.start)) from None
+        yield from lines
+        line += len(lines)
 
 
-def _line_blocks(blocks: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """Yield the lines that end in each of some blocks."""
-    line, rest = 1, b""
-    for block in chain(filter(None, _plain(blocks, path)), [b""]):
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines that end in each of some blocks of a text."""
+    rest = b""
+    for block in chain(filter(None, blocks), [b""]):
         rest += block
         end = rest.rfind(b"\n") + 1 if block else len(rest)
-        try:
-            lines = rest[:end].decode("utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise not_utf8(path, line + rest.count(b"\n", 0, error.start)) from None
-        if lines[-1] == "":
-            lines.pop()
-        if lines:
-            yield lines
-        line += len(lines)
+        if end:
+            yield rest[:end]
         rest = rest[end:]
 
 
@@ -419,7 +473,8 @@ def atomic_writer(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     with atomic_path(path) as beside, beside.open("wb") as raw:
         gz = Path(path).suffix == ".gz"
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) if gz else raw as file:
-            with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
+            # Bytes of a line that is copied are written as they are.
+            with io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="\n") as text:
                 yield text
 
 
