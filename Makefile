@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_OPTIONS ?=
 ARGS ?=
+# Tests run in so many processes.
+PROCESSES ?= 2
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check
@@ -18,7 +20,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo test boundscheck fuzz kills lint format clean
+.PHONY: demo test wheel boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -27,7 +29,18 @@ demo: $(package)
 	$(python) train.py $(ARGS)
 
 test: $(tools) $(oracle)
-	$(python) -m pytest $(ARGS)
+	$(python) -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+
+# The package as others install it: its wheel with what that requires, and nothing else, in an
+# environment of its own.
+wheel: $(tools)
+	rm -rf $(VENV)/wheel && mkdir -p $(VENV)/wheel
+	$(pip) wheel -q --no-deps --no-build-isolation -w $(VENV)/wheel .
+	$(PYTHON) -m venv $(VENV)/wheel/env
+	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(TORCH_OPTIONS) $(torch)
+	$(VENV)/wheel/env/bin/pip install -q -c constraints.txt $(VENV)/wheel/*.whl
+	$(VENV)/wheel/env/bin/python scripts/dev/wheel_check.py
+	rm -rf $(VENV)/wheel
 
 # The tests once with numba's bounds checks. Kernels compiled so have a cache folder of their own.
 boundscheck: $(tools)

@@ -1,10 +1,13 @@
 """The command, and the wheel: it must work without the repository."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,30 @@ def test_resources_are_found_in_the_repository(repository: Path) -> None:
     assert config_folder() == repository / "conf"
     assert config_folder().is_dir()
     assert example_folder().is_dir()
+
+
+def test_what_is_imported_is_required(repository: Path) -> None:
+    """What only the test extra brings is not there for others (scipy was so once)."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *extras["ray"]]
+    names = {re.split(r"[<>=~!]", line)[0].lower() for line in required}
+    names.add("llvmlite")  # a part of numba
+    distributions = packages_distributions()
+    imported: set[str] = set()
+    for path in (repository / "torchtune_smt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    others = imported - sys.stdlib_module_names - {"torchtune_smt"}
+    assert others > {"torch", "numpy", "hydra"}
+    for module in others:
+        brought_by = {name.lower() for name in distributions.get(module, [module])}
+        assert brought_by & names, f"{module} is not required by pyproject.toml"
+    # numba's linear algebra in compiled functions is scipy's, and is not imported by name.
+    assert "scipy" in names
 
 
 def test_constraints_are_exact(repository: Path) -> None:
