@@ -191,7 +191,7 @@ def test_tuning_on_lists_starts_from_a_moses_ini(tmp_path: Path) -> None:
     options += ["data.train=null", "data.test=null", "optimizer.lr=1e-9"]
     outcome = run_command("train", *options, folder=tmp_path).check()
     assert "1 of 5 weights are left out, as their features, such as PP_a~~b, are" in outcome.out
-    assert f"{tmp_path}/run/moses.sparse.txt: its sparse weights\n" in outcome.out
+    assert "  moses.sparse.txt      its sparse weights\n" in outcome.out
     found = named(tmp_path / "run" / "weights.txt.gz")
     assert {name: round(value, 6) for name, value in found.items()} == {
         "TargetLM_0": 1.0,

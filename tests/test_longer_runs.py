@@ -65,7 +65,7 @@ def test_the_log_of_a_run(run: Run) -> None:
         *text.splitlines()
     }
     assert "\r" not in text + run.outcome.out + run.outcome.err
-    assert f"{run.name}/train.log: what was printed" in run.outcome.out
+    assert "  train.log             what was printed" in run.outcome.out
 
 
 def test_bars_are_not_taken_down(tmp_path: Path) -> None:

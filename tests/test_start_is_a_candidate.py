@@ -32,7 +32,9 @@ BACKWARDS = """
 from torchtune_smt.metrics import NakovBleu
 
 class Backwards:
-    '''The worse a translation, the higher its gain.'''
+    '''The worse a translation, the higher its gain; of a corpus it is BLEU, as it says.'''
+
+    from_statistics = True
 
     def bind(self, references, target_words):
         return Bound(NakovBleu().bind(references, target_words))

@@ -74,7 +74,7 @@ RUNS: list[list[str]] = [
     RERANK,
     ["experiment=green2013", "metric=external", "metric.path=scores", *RERANKED, *ONCE],
     [*OWN, *DEV, *MOSES, *FEW, *ONCE, "sampler.threshold=0"],
-    [*OWN, *DEV, *WRITTEN, *FEW, *ONCE],
+    [*OWN, *DEV, *WRITTEN, *FEW, *ONCE, "sampler.threshold=0"],
     ["init=file", "init.file=runs/0/weights.txt.gz", *SMALL, *ONCE],
 ]
 # What needs more than the package requires, and what it says.

@@ -54,11 +54,10 @@ class Given(NamedTuple):
 
 def given_options(overrides: Iterable[str]) -> Iterator[Given]:
     """Yield the options that overrides set, but for null, of which nothing is expected."""
-    for override in overrides:
-        parsed = OverridesParser.create().parse_override(override)
+    for parsed in OverridesParser.create().parse_overrides(list(overrides)):
         for option, value in leaves(parsed.key_or_group, parsed.value()):
             if value is not None:
-                yield Given(option, override)
+                yield Given(option, str(parsed.input_line))
 
 
 def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
