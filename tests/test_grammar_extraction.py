@@ -323,6 +323,47 @@ def test_leave_one_out_is_extraction_without_the_sentence(bitext, options, share
         assert_close(found, expected, 1e-12)
 
 
+def with_twins(bitext):
+    """Return a bitext with some sentence pairs once more, in another place, and what is the same.
+
+    Returns
+    -------
+    bitext, and for each sentence the numbers of all those of its words
+    """
+    sources, targets, links = ([*side, *side[::2]] for side in bitext)
+    links[-1] = []
+    pairs = [(tuple(s), tuple(t)) for s, t in zip(sources, targets, strict=True)]
+    together = [[j for j, other in enumerate(pairs) if other == pair] for pair in pairs]
+    return (sources, targets, links), together
+
+
+@settings(max_examples=50)
+@given(bitexts(min_sentences=2), st.booleans(), st.sampled_from([1, 1000]))
+def test_identical_pairs_are_left_out_together(bitext, share, table_limit):
+    """Also where their alignments differ."""
+    bitext, together = with_twins(bitext)
+    first = extracted(bitext, share, table_limit).with_rule_counts()
+    assert first.arrays["identical"].tolist() == [same[0] for same in together]
+    grammar = first.leaving_out_identical()
+    for i, same in enumerate(together):
+        without = tuple([one for j, one in enumerate(s) if j not in same] for s in bitext)
+        again = extracted(without, share, table_limit).with_rule_counts()
+        found = sentence_rules(grammar, bitext[0][i], train_index=i)
+        assert_close(found, sentence_rules(again, bitext[0][i]), 1e-12)
+        every, texts = np.arange(len(grammar)), {}
+        for rule in range(len(again)):
+            texts[tuple(map(tuple, again.rule_text(rule)))] = again.rule_counts(np.array([rule]))[0]
+        counts = grammar.rule_counts_without(every, i)
+        expected = [texts.get(tuple(map(tuple, grammar.rule_text(r))), 0) for r in every.tolist()]
+        assert counts.tolist() == expected
+        assert grammar.left_out_first(i) == same[0] and first.left_out_first(i) == i
+    # By default they stay.
+    alone = sentence_rules(first, bitext[0][0], train_index=0)
+    without = tuple(s[1:] for s in bitext)
+    again = extracted(without, share, table_limit).with_rule_counts()
+    assert_close(alone, sentence_rules(again, bitext[0][0]), 1e-12)
+
+
 def test_leave_one_out_with_counts_of_many_sizes():
     """A rule with a tiny share of what remains after a large count is taken away."""
     often = [("a b".split(), "u v".split(), [(0, 0), (1, 1)])] * 3000

@@ -111,6 +111,7 @@ IMPOSSIBLE = {
     "own_link": lambda a: a.__setitem__((0, 1), -1),
     "rule_alignment": lambda a: a.__setitem__(0, 9999),
     "rule_sentences": lambda a: a.__setitem__(0, 9999),
+    "identical": lambda a: a.__setitem__(0, 1),
     "point_begin": lambda a: a.__setitem__(1, 0),
     "point": lambda a: a.__setitem__(slice(None), 5),
     "own_link_begin": lambda a: a.__setitem__(1, -1),

@@ -22,9 +22,11 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus, read_corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, load_model
+from torchtune_smt.models import built as built_models
 from torchtune_smt.models.phrase import PhraseModel
 
 SETTINGS = BitextModel(
@@ -614,3 +616,58 @@ def test_a_training_sentence_is_decoded_as_if_it_were_new(
     # It does make a difference.
     seen = entries(decoder_of(model), Source(0, bitext.source[index]))
     assert seen[0][1] > own[0][1]
+
+
+def test_all_identical_pairs_are_left_out_together(bitext: Corpus, tmp_path: Path) -> None:
+    """The grammar and the language model of a training sentence have seen none of its twins."""
+    twice = [*range(30), 4, 5, 4]
+    source = replace(
+        SETTINGS, folder=str(tmp_path / "model"), leave_out="identical", rule_counts=False
+    )
+    corpus, said = part_of(bitext, twice), list[str]()
+    model = source.open(lambda: corpus, folds=True, report=said.append)
+    links = read_alignments(tmp_path / "model" / "alignment.gz")
+    own = entries(decoder_of(model), Source(0, corpus.source[30], 30))
+    others = [i for i in range(len(corpus)) if i not in (4, 30, 32)]
+    grammar = extract_grammar(
+        [corpus.source[i] for i in others],
+        [corpus.targets[i] for i in others],
+        [links[i] for i in others],
+        unaligned_edges=SETTINGS.unaligned_edges,
+        table_limit=SETTINGS.table_limit,
+    )
+    # All of them are in the fold of the first one: 1, where those of other numbers stay.
+    folds = [4 % 3 if i in (30, 32) else 5 % 3 if i == 31 else i % 3 for i in range(len(corpus))]
+    unseen = [words for fold, words in zip(folds, corpus.targets, strict=True) if fold != 4 % 3]
+    ngrams = estimate(unseen, SETTINGS.order, SETTINGS.discount_fallback)
+    alone = decoder_of(Model(grammar, NgramModel.from_ngrams(ngrams)))
+    expected = entries(alone, Source(0, corpus.source[30]))
+    assert dict(own) == pytest.approx(dict(expected), abs=1e-4)
+    # By default they stay; that takes other folds, and no other grammar.
+    usual = replace(source, leave_out="sentence")
+    assert usual.why_not_built(corpus, folds=False) is None
+    reason = "it was built with leave_out=identical, not sentence"
+    assert usual.why_not_built(corpus) == reason
+    del said[:]
+    model = usual.open(lambda: corpus, folds=True, report=said.append)
+    assert [line.split()[0] for line in said] == ["building", *["shared"] * 3, "estimated"]
+    assert entries(decoder_of(model), Source(0, corpus.source[30], 30))[0][1] > own[0][1]
+
+
+def test_a_grammar_that_does_not_say_what_is_identical(
+    bitext: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an earlier version is refused, and not used as if it had no twins."""
+    grammar = load_model(folder).grammar
+    assert isinstance(grammar, ExtractedGrammar)
+    del grammar.arrays["identical"]
+    monkeypatch.setattr(
+        built_models,
+        "load_model",
+        lambda *_, **__: Model(grammar, load_model(folder).language_model),
+    )
+    source = replace(SETTINGS, folder=str(folder), leave_out="identical", rule_counts=False)
+    with pytest.raises(InputError, match="earlier version.*leave_out=identical.*remove the folder"):
+        source.open(lambda: bitext)
+    with pytest.raises(ValueError, match="leave_out must be sentence or identical, not 'all'"):
+        replace(SETTINGS, leave_out="all")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_grammar_extraction import bitexts, brute_force, phrases, sentence_rules
+from test_grammar_extraction import bitexts, brute_force, phrases, sentence_rules, with_twins
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import iterate_lines, read_lines
@@ -112,6 +112,19 @@ def test_leave_one_out_is_extraction_without_the_sentence(bitext, unit, table_li
     table = extract_phrases(*bitext, **options)
     for i in range(len(bitext[0])):
         without = tuple([*side[:i], *side[i + 1 :]] for side in bitext)
+        again = extract_phrases(*without, **options)
+        found = sentence_rules(table, bitext[0][i], train_index=i)
+        assert_close(found, sentence_rules(again, bitext[0][i]))
+
+
+@settings(max_examples=40)
+@given(bitexts(min_sentences=2), st.sampled_from(UNITS))
+def test_identical_pairs_are_left_out_together(bitext, unit):
+    options = {"reordering": f"{unit}-mslr-bidirectional-fe"}
+    bitext, together = with_twins(bitext)
+    table = extract_phrases(*bitext, **options).leaving_out_identical()
+    for i, same in enumerate(together):
+        without = tuple([one for j, one in enumerate(s) if j not in same] for s in bitext)
         again = extract_phrases(*without, **options)
         found = sentence_rules(table, bitext[0][i], train_index=i)
         assert_close(found, sentence_rules(again, bitext[0][i]))

@@ -405,7 +405,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return which language model scores the translations of a sentence."""
         if source.train_index < 0 or len(self.models) == 1:
             return 0
-        return 1 + fold_of(source.train_index, len(self.models) - 1)
+        first = self.grammar.left_out_first(source.train_index)
+        return 1 + fold_of(first, len(self.models) - 1)
 
     def _rules_of(self, met: _Met, lm_words: Mapping[int, Int32]) -> SentenceRules:
         model = self._model_of(met.source)

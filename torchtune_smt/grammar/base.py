@@ -149,6 +149,10 @@ class Grammar(ABC):
         """
         raise ValueError("this grammar does not say how often its rules occurred in one sentence")
 
+    def left_out_first(self, train_index: int) -> int:
+        """Return the first of the training sentences that are left out together with one."""
+        return train_index
+
     def rules_within_limit(self) -> Iterator[Int64]:
         """Yield the ids (int64) of all rules within the table limit, piece by piece."""
         for begin in range(0, len(self), 1 << 16):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.offsets import gather
+from torchtune_smt.core.offsets import gather, offsets, places_of
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels as kernels
 from torchtune_smt.grammar.base import Grammar
@@ -32,6 +36,43 @@ def count_sentences(arrays: dict[str, np.ndarray]) -> Int32:
     return np.bincount(arrays["own_rule"], minlength=rules).astype(np.int32)
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Rules of training sentences that are left out, and what these added to their counts.
+
+    Attributes
+    ----------
+    rule : int32 [n]
+        Ascending, none twice.
+    place : slice or int64 array
+        Which of ``own_rule`` they are, rule after rule for each sentence.
+    into : int64 array, optional
+        The place in `rule` of each of these, where there are several sentences.
+    """
+
+    rule: Int32
+    place: slice | Int64
+    into: Int64 | None = None
+
+    def total(self, own: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums [n, ...] of what each sentence added: `own` is beside ``own_rule``."""
+        added = own[self.place]
+        if self.into is None:
+            return added
+        total = np.zeros((self.rule.size, *added.shape[1:]), np.int64)
+        np.add.at(total, self.into, added)
+        return total
+
+    @property
+    def sentences(self) -> Int64:
+        """In how many of the sentences each rule occurs."""
+        into = np.arange(self.rule.size) if self.into is None else self.into
+        return np.bincount(into, minlength=self.rule.size)
+
+
+NOTHING = LeftOut(np.empty(0, np.int32), slice(0, 0))
+
+
 class ExtractedGrammar(Grammar):
     """A grammar that keeps the counts of its extraction, and what each sentence added to them.
 
@@ -46,7 +87,8 @@ class ExtractedGrammar(Grammar):
     sentence (and with the same alignments of the others) gives: its counts are subtracted, rules
     with no count left disappear, probabilities and lexical weights are estimated anew, and the
     table limit is applied afterwards. The alignment of a rule (`links`) alone is that in most
-    sentences of the whole bitext.
+    sentences of the whole bitext. Other sentence pairs of the same words stay, unless the grammar
+    is one of `leaving_out_identical`.
 
     Parameters
     ----------
@@ -61,7 +103,8 @@ class ExtractedGrammar(Grammar):
         alignments were kept, ``point`` (int32) and ``point_begin`` have them
         (`orientation_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which
         is the one in most sentences that a rule occurs in. In how many it does is in
-        ``rule_sentences`` (int32 [rules]), which those of earlier versions do not have.
+        ``rule_sentences`` (int32 [rules]), and ``identical`` (int32 [sentences]) is the first
+        sentence pair of the same words as each; those of earlier versions do not have these two.
     table_limit : int
     rule_counts : bool
         Two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``, 1 where
@@ -100,16 +143,31 @@ class ExtractedGrammar(Grammar):
         self._lexical = np.zeros((self.rule_source.size, 2))
         self._has_lexical = np.zeros(self.rule_source.size, np.bool_)
         self._has_counts = rule_counts
+        self._identical: Int32 | None = None
 
-    def with_rule_counts(self) -> ExtractedGrammar:
+    def with_rule_counts(self) -> Self:
         """Return the grammar with features of how often its rules occurred."""
-        return ExtractedGrammar(
-            self.source_words,
-            self.target_words,
-            self.arrays,
-            table_limit=self.table_limit,
-            rule_counts=True,
-        )
+        other = copy(self)
+        other.dense_names, other._has_counts = [*DENSE_NAMES, *COUNT_NAMES], True
+        return other
+
+    def leaving_out_identical(self) -> Self:
+        """Return the grammar, which leaves out all sentence pairs of the same words together.
+
+        Raises
+        ------
+        ValueError
+            It was built by a version that did not write down which are the same.
+        """
+        if "identical" not in self.arrays:
+            raise ValueError("this grammar does not say which of its sentence pairs are identical")
+        other = copy(self)
+        other._identical = self.arrays["identical"]
+        return other
+
+    def left_out_first(self, train_index: int) -> int:
+        """Return the first of the sentences that are left out together with one."""
+        return train_index if self._identical is None else int(self._identical[train_index])
 
     @cached_property
     def _sentences(self) -> Int32:
@@ -128,11 +186,11 @@ class ExtractedGrammar(Grammar):
                 f"there is no training sentence {train_index}: the grammar was extracted from "
                 f"{self.n_sentences}"
             )
-        rules, links = slice(0, 0), slice(0, 0)
+        own, links = self._own(train_index), NO_LINKS
         if train_index >= 0:
-            rules = self._own(train_index)
-            links = slice(*self.arrays["own_link_begin"][train_index : train_index + 2].tolist())
-            linked = np.unique(self.arrays["own_link"][links, 0])
+            number = self._left_out(train_index)
+            links = gather(self.arrays["own_link_begin"], self.arrays["own_link"], number)[1]
+            linked = np.unique(links[:, 0])
             if not np.array_equal(linked[linked < self.lexicon.begin.size - 2], words):
                 raise InputError(
                     f"training sentence {train_index} of the grammar has other words than this "
@@ -142,15 +200,15 @@ class ExtractedGrammar(Grammar):
             node,
             self.node_source,
             self.counts,
-            self.arrays["own_rule"][rules],
-            self.arrays["own_low"][rules],
+            own.rule,
+            own.total(self.arrays["own_low"]),
             self.table_limit,
         )
         if train_index >= 0:
-            self._add_lexical_scores(words, rule, self.arrays["own_link"][links], dense)
+            self._add_lexical_scores(words, rule, links, dense)
         else:
             dense[:, LEXICAL] = self._lexical_scores(words, rule)
-        return begin, rule, self._with_counts(rule, dense, rules)
+        return begin, rule, self._with_counts(rule, dense, own)
 
     def values(self, rule: Int64) -> Float64:
         """Return the feature values of rules, float64 [rules, features]."""
@@ -162,45 +220,39 @@ class ExtractedGrammar(Grammar):
             sides = np.unique(self.rule_source[rule[piece]]).astype(np.int64)
             words = np.unique(gather(self.source_begin, self.source_symbols, sides)[1])
             self._add_lexical_scores(words[words >= 0], rule[piece], NO_LINKS, dense[piece])
-        return self._with_counts(rule, dense, slice(0, 0))
+        return self._with_counts(rule, dense, NOTHING)
 
-    def _with_counts(self, rule: Int64, dense: Float64, own: slice) -> Float64:
-        """Return all features of rules, given those that are always there.
-
-        Parameters
-        ----------
-        own : slice
-            The rules, among ``own_rule``, of the sentence that is left out.
-        """
+    def _with_counts(self, rule: Int64, dense: Float64, own: LeftOut) -> Float64:
+        """Return all features of rules, given those that are always there."""
         if not self._has_counts:
             return dense
         unique = self._sentences_without(rule, own) == 1
         return np.column_stack([dense, np.log10(self._counts_without(rule, own)), unique])
 
-    def _sentences_without(self, rule: Int64, own: slice) -> Int32:
-        """Return in how many sentences but one rules occur; `own` as in `_with_counts`."""
+    def _sentences_without(self, rule: Int64, own: LeftOut) -> Int32:
+        """Return in how many sentences rules occur but for some."""
         sentences = self._sentences[rule]
-        here, _ = self._places_of_own(rule, own)
-        sentences[here] -= 1
+        here, place = self._places_of_own(rule, own)
+        sentences[here] -= own.sentences[place].astype(np.int32)
         return sentences
 
-    def _counts_without(self, rule: Int64, own: slice) -> Float64:
-        """Return how often rules occurred but for a sentence; `own` as in `_with_counts`."""
+    def _counts_without(self, rule: Int64, own: LeftOut) -> Float64:
+        """Return how often rules occurred but for some sentences."""
         counts = self.counts.rule_count[rule]
         here, place = self._places_of_own(rule, own)
-        low = self.counts.rule_low[rule][here] - self.arrays["own_low"][own][place]
-        counts[here] -= self.arrays["own_low"][own][place] / UNIT
+        taken = own.total(self.arrays["own_low"])[place]
+        low = self.counts.rule_low[rule][here] - taken
+        counts[here] -= taken / UNIT
         # As `exact_count`: what is left of a sum is what was never added to.
         counts[here] = np.rint((counts[here] - low / UNIT) / PERIOD) * PERIOD + low / UNIT
         return counts
 
-    def _places_of_own(self, rule: Int64, own: slice) -> tuple[Bool, Int64]:
-        """Return which rules are among a sentence's own ones, and where these stand there."""
-        own_rule = self.arrays["own_rule"][own]
-        if own_rule.size == 0:
+    def _places_of_own(self, rule: Int64, own: LeftOut) -> tuple[Bool, Int64]:
+        """Return which rules are among those left out, and where these stand there."""
+        if own.rule.size == 0:
             return np.zeros(rule.size, np.bool_), np.empty(0, np.int64)
-        place = np.minimum(np.searchsorted(own_rule, rule), own_rule.size - 1)
-        here = own_rule[place] == rule
+        place = np.minimum(np.searchsorted(own.rule, rule), own.rule.size - 1)
+        here = own.rule[place] == rule
         return here, place[here]
 
     def rule_counts(self, rule: Int64) -> Float64:
@@ -212,12 +264,34 @@ class ExtractedGrammar(Grammar):
         return self._sentences[rule].astype(np.float64)
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
-        """Return in how many training sentences but one rules occurred."""
+        """Return in how many training sentences but those left out with one rules occurred."""
         return self._sentences_without(rule, self._own(train_index)).astype(np.float64)
 
-    def _own(self, train_index: int) -> slice:
-        """Return which of ``own_rule`` are a sentence's."""
-        return slice(*self.arrays["own_begin"][train_index : train_index + 2].tolist())
+    @cached_property
+    def _twins(self) -> tuple[Int64, Int64]:
+        """Sentences, those left out together in a row, and where they begin: by the first one."""
+        assert self._identical is not None
+        begin = offsets(np.bincount(self._identical, minlength=self.n_sentences))
+        return np.argsort(self._identical, kind="stable"), begin
+
+    def _left_out(self, train_index: int) -> Int64:
+        """Return which sentences are left out where one is decoded."""
+        if self._identical is None:
+            return np.array([train_index])
+        (order, begin), first = self._twins, self._identical[train_index]
+        return order[begin[first] : begin[first + 1]]
+
+    def _own(self, train_index: int) -> LeftOut:
+        """Return what is left out where a sentence is decoded; nothing for -1."""
+        if train_index < 0:
+            return NOTHING
+        number, own_rule = self._left_out(train_index), self.arrays["own_rule"]
+        if number.size == 1:
+            span = slice(*self.arrays["own_begin"][number[0] : number[0] + 2].tolist())
+            return LeftOut(own_rule[span], span)
+        _, place = places_of(self.arrays["own_begin"], number)
+        rule, into = np.unique(own_rule[place], return_inverse=True)
+        return LeftOut(rule, place, into)
 
     def _lexical_scores(self, words: Int32, rule: Int64) -> Float64:
         """Return the lexical scores of rules, float64 [rules, 2]; those met before are known."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, LeftOut
 from torchtune_smt.grammar.extraction_kernels import UNIT
 from torchtune_smt.grammar.phrase_table import RULE_COUNT, UNIQUE_RULE, reordering_names
 from torchtune_smt.grammar.reordering import ReorderingType
@@ -63,13 +63,13 @@ class ExtractedPhrases(ExtractedGrammar):
         self.reordering: ReorderingType = reordering
         self.dense_names = [*DENSE_NAMES, *reordering_names(reordering)]
 
-    def _with_counts(self, rule: Int64, dense: Float64, own: slice) -> Float64:
-        """Return all features, given those of any `ExtractedGrammar`, without the `own` rules."""
+    def _with_counts(self, rule: Int64, dense: Float64, own: LeftOut) -> Float64:
+        """Return all features, given those of any `ExtractedGrammar`."""
         counts = self.counts.rule_count[rule]
         orientation = self.arrays["orientation"][rule].astype(np.float64)
         here, place = self._places_of_own(rule, own)
-        counts[here] -= self.arrays["own_low"][own][place] / UNIT
-        orientation[here] -= self.arrays["own_orientation"][own][place]
+        counts[here] -= own.total(self.arrays["own_low"])[place] / UNIT
+        orientation[here] -= own.total(self.arrays["own_orientation"])[place]
         kind = self.reordering
         belongs = np.zeros((4, kind.orientations))
         belongs[range(4), _COLUMNS[kind.kind]] = 1.0
@@ -90,5 +90,5 @@ class ExtractedPhrases(ExtractedGrammar):
         return self.counts.rule_count[rule]
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
-        """Return how often phrase pairs occurred in all training sentences but one."""
+        """Return how often phrase pairs occurred but for the sentences left out with one."""
         return self._counts_without(rule, self._own(train_index))

@@ -13,6 +13,7 @@ from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.sequences import SequenceTable
+from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels, rule_link_kernels
 from torchtune_smt.grammar.alignment_files import Alignment
@@ -152,6 +153,7 @@ def extract_grammar(
     arrays["rule_alignment"] = usual.astype(np.int32)
     arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
     arrays["rule_sentences"] = count_sentences(arrays)
+    arrays["identical"] = identical_pairs(bitext)
     return ExtractedGrammar(
         bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
     )
@@ -294,6 +296,17 @@ def count_rules(
     arrays["own_begin"] = offsets(own_rules)
     arrays |= _count_links(bitext)
     return arrays
+
+
+def identical_pairs(bitext: NumberedBitext) -> Int32:
+    """Return for each sentence pair the first one of the same words (int32 [sentences])."""
+    sides = (bitext.source_begin, bitext.source), (bitext.target_begin, bitext.target)
+    source, target = (number_equal(begin, words).astype(np.int64) for begin, words in sides)
+    _, first, same = np.unique(
+        source * max(source.size, 1) + target, return_index=True, return_inverse=True
+    )
+    result: Int32 = first[same].astype(np.int32)
+    return result
 
 
 def most_frequent(owner: Int32, item: Int32, n: int) -> Int64:

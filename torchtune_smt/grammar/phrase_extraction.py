@@ -14,6 +14,7 @@ from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
 from torchtune_smt.grammar.extraction import (
     NumberedBitext,
     count_rules,
+    identical_pairs,
     most_frequent,
     number_bitext,
 )
@@ -81,6 +82,7 @@ def extract_phrases(
     usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), rules)
     table = attached.alignments
     arrays["point_begin"], arrays["point"] = gather(table.begin, table.symbols, usual)
+    arrays["identical"] = identical_pairs(bitext)
     return ExtractedPhrases(
         bitext.source_words,
         bitext.target_words,

@@ -26,7 +26,8 @@ _OF_PHRASES: Final[tuple[str, ...]] = ("orientation", "own_orientation", "point_
 # What others have besides; see `ExtractedGrammar`.
 _ALIGNMENTS: Final[tuple[str, ...]] = ("rule_alignment", "point_begin", "point")
 # What those of earlier versions do not have.
-_SENTENCES: Final = "rule_sentences"
+_SENTENCES: Final[str] = "rule_sentences"
+_IDENTICAL: Final[str] = "identical"
 _WORDS: Final = ("source_words", "target_words")
 
 
@@ -88,7 +89,7 @@ def load_grammar(
         # Grammars of earlier versions have no alignments.
         besides = besides if reordering is not None or besides[0] in arrays else ()
         own = {name: arrays.pop(name) for name in besides}
-        counted = {name: arrays.pop(name) for name in (_SENTENCES,) if name in arrays}
+        counted = {name: arrays.pop(name) for name in (_SENTENCES, _IDENTICAL) if name in arrays}
         kind = None if reordering is None else ReorderingType.parse(str(reordering))
         if not stored.trusted:
             _check(arrays, len(source_words), len(target_words))
@@ -96,8 +97,10 @@ def load_grammar(
                 _check_phrases(arrays, own)
             elif own:
                 _check_alignments(arrays, own)
-            if counted and not _equal(counted[_SENTENCES], count_sentences(arrays)):
+            if _SENTENCES in counted and not _equal(counted[_SENTENCES], count_sentences(arrays)):
                 raise ValueError
+            if _IDENTICAL in counted:
+                _check_identical(counted[_IDENTICAL], arrays["own_begin"].size - 1)
         stored.accept()
         own |= counted
     except (ValueError, KeyError, TypeError, IndexError):
@@ -112,6 +115,16 @@ def load_grammar(
 
 def _equal(array: NDArray[Any], expected: NDArray[Any]) -> bool:
     return array.dtype == expected.dtype and np.array_equal(array, expected)
+
+
+def _check_identical(first: NDArray[Any], sentences: int) -> None:
+    """Raise ValueError unless each sentence pair has a first one that is its own first one."""
+    if first.dtype != np.int32 or first.shape != (sentences,):
+        raise ValueError
+    if sentences and not (first.min() >= 0 and (first <= np.arange(sentences)).all()):
+        raise ValueError
+    if not np.array_equal(first[first], first):
+        raise ValueError
 
 
 def _check_phrases(arrays: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]) -> None:

@@ -36,6 +36,7 @@ def build_folds(
     order: int = 5,
     discount_fallback: tuple[float, float, float] | None = None,
     path: str | PathLike[str] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> str:
     """Write the model of each fold (``fold-<f>.arpa.gz``), estimated on all the others' sentences.
 
@@ -49,6 +50,8 @@ def build_folds(
         At least 2, at most the number of sentences.
     order, discount_fallback, path
         As `estimate` takes them.
+    numbers : sequence of int, optional
+        What counts for the fold of each sentence, in the place of its number.
 
     Returns
     -------
@@ -74,8 +77,13 @@ def build_folds(
     # For all sentences at once, so that errors name the right line.
     read_tokens(sentences, path)
     checksums = []
+    numbers = range(len(sentences)) if numbers is None else numbers
     for fold in range(n_folds):
-        others = [words for i, words in enumerate(sentences) if fold_of(i, n_folds) != fold]
+        others = [
+            words
+            for i, words in zip(numbers, sentences, strict=True)
+            if fold_of(i, n_folds) != fold
+        ]
         ngrams = estimate(others, order, discount_fallback, path)
         write_arpa(_fold_path(folder, fold), ngrams)
         checksums.append(file_checksum(_fold_path(folder, fold)))

@@ -8,9 +8,9 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.container import file_checksum
@@ -32,6 +32,7 @@ from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
     ALIGNMENT,
     FOLDS,
+    FOLDS_SETTINGS,
     GRAMMAR,
     LANGUAGE_MODEL,
     MANIFEST,
@@ -44,6 +45,7 @@ from torchtune_smt.models.sharing import file_checksums, take_over
 
 logger = logging.getLogger(__name__)
 
+LEAVE_OUT: Final = ("sentence", "identical")
 # Pairs of a bitext that take a while, so that each step is said before it begins.
 _LARGE = 5_000
 _DOING = {
@@ -75,6 +77,9 @@ class BuiltModel(ModelSource):
         Discounts for an order whose own cannot be estimated, as on little text.
     folds : int
         Cross-fitted language models, made when they are first wanted; 0: none.
+    leave_out : {"sentence", "identical"}
+        What the model of a training sentence has not seen: this sentence pair alone, or all that
+        have the same words on both sides. With `identical`, they are in one fold, too.
 
     Raises
     ------
@@ -93,6 +98,7 @@ class BuiltModel(ModelSource):
     order: int = 5
     discount_fallback: tuple[float, float, float] | None = None
     folds: int = 10
+    leave_out: Literal["sentence", "identical"] = "sentence"
 
     def __post_init__(self) -> None:
         if self.aligner not in ALIGNERS:
@@ -105,6 +111,8 @@ class BuiltModel(ModelSource):
             raise ValueError(f"order must be in 1..6, not {self.order}")
         if self.folds != 0 and self.folds < 2:
             raise ValueError(f"folds must be 0 or at least 2, not {self.folds}")
+        if self.leave_out not in LEAVE_OUT:
+            raise ValueError(f"leave_out must be {' or '.join(LEAVE_OUT)}, not {self.leave_out!r}")
         if self.discount_fallback is not None:
             # Configurations have lists.
             object.__setattr__(self, "discount_fallback", tuple(self.discount_fallback))
@@ -149,7 +157,11 @@ class BuiltModel(ModelSource):
         if reason is not None:
             report(f"building the model in {self.folder}: {reason}")
             self.build(corpus or bitext(), lambda step: report(f"  {step}"), folds=folds)
-        return load_model(self.folder, folds=folds, may_write=may_write)
+        model = load_model(self.folder, folds=folds, may_write=may_write)
+        if self.leave_out == LEAVE_OUT[0]:
+            return model
+        assert isinstance(model.grammar, ExtractedGrammar)
+        return replace(model, grammar=_leaving_out_identical(model.grammar, Path(self.folder)))
 
     def build(
         self, bitext: Corpus, report: Callable[[str], None] = print, *, folds: bool = True
@@ -199,8 +211,9 @@ class BuiltModel(ModelSource):
         except (ValueError, KeyError, TypeError):
             return f"{path} is damaged"
         folds = folds and self.folds > 0
+        built.setdefault("leave_out", LEAVE_OUT[0])
         for name, value in json.loads(json.dumps(self._settings())).items():
-            if built.get(name) != value and (folds or name != "folds"):
+            if built.get(name) != value and (folds or name not in FOLDS_SETTINGS):
                 return f"it was built with {name}={built.get(name)}, not {value}"
         if bitext is not None and digests[0] != _digest(bitext):
             return "it was built from another bitext"
@@ -238,7 +251,7 @@ class BuiltModel(ModelSource):
         """Write all parts of the model to a folder."""
         # Imported only by those who build: they bring the aligner with them.
         from torchtune_smt.grammar.alignment import align
-        from torchtune_smt.grammar.store import save_grammar
+        from torchtune_smt.grammar.store import load_grammar, save_grammar
         from torchtune_smt.lm.arpa import write_arpa
         from torchtune_smt.lm.estimate import estimate
         from torchtune_smt.lm.folds import build_folds
@@ -268,7 +281,18 @@ class BuiltModel(ModelSource):
             return file_checksum(path), f"estimated a language model of order {self.order}"
 
         def write_folds() -> tuple[str, str]:
-            checksum = build_folds(folder / FOLDS, targets, self.folds, *language_model)
+            numbers = None
+            if self.leave_out != LEAVE_OUT[0]:
+                grammar = _leaving_out_identical(load_grammar(folder / GRAMMAR), folder)
+                numbers = [grammar.left_out_first(i) for i in range(len(targets))]
+            checksum = build_folds(
+                folder / FOLDS,
+                targets,
+                self.folds,
+                self.order,
+                self.discount_fallback,
+                numbers=numbers,
+            )
             return checksum, f"estimated {self.folds} cross-fitted language models"
 
         language_model = self.order, self.discount_fallback
@@ -298,6 +322,17 @@ class BuiltModel(ModelSource):
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
         content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
         write_manifest(folder / MANIFEST, VERSION, content)
+
+
+def _leaving_out_identical(grammar: ExtractedGrammar, folder: Path) -> ExtractedGrammar:
+    try:
+        return grammar.leaving_out_identical()
+    except ValueError:
+        raise InputError(
+            "was built by an earlier version, which did not write down which sentence pairs are "
+            "identical (model.leave_out=identical); remove the folder, so that it is built anew",
+            path=folder,
+        ) from None
 
 
 def _digest(bitext: Corpus) -> str:

@@ -58,6 +58,8 @@ _GRAMMAR_SETTINGS = (
     "reordering",
 )
 _LM_SETTINGS = ("order", "discount_fallback")
+# Of cross-fitted language models alone.
+FOLDS_SETTINGS = ("folds", "leave_out")
 
 
 def load_model(
@@ -179,9 +181,10 @@ def part_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
     aligned = manifest["alignment"] or [settings[name] for name in ALIGNER_SETTINGS]
     grammar = [settings[name] for name in _GRAMMAR_SETTINGS if name in settings]
     language_model = [settings[name] for name in _LM_SETTINGS]
+    together = ["identical"] if settings.get("leave_out") == "identical" else []
     return {
         ALIGNMENT: digest_of([text, aligned]),
         GRAMMAR: digest_of([text, aligned, grammar]),
         LANGUAGE_MODEL: digest_of([text, language_model]),
-        FOLDS: digest_of([text, language_model, settings["folds"]]),
+        FOLDS: digest_of([text, language_model, settings["folds"], *together]),
     }
