@@ -276,7 +276,7 @@ def test_moses_totals(name: str, files: list[str], mean: float, shared: Path) ->
 
 def test_cdec_scores(shared: Path) -> None:
     folder = shared / "oracles" / "cdec"
-    decoder = KBestFiles(unique=False)
+    decoder = KBestFiles(unique=False, missing=0)
     stored = decoder.read("dev", [folder / "dev.k100.pop200.kbest.gz"])
     weights = Weights(decoder.dense_names)
     pairs = [line.split() for line in (folder / "weights").read_text().splitlines()]

@@ -28,8 +28,8 @@ MOSES = """\
 """
 CDEC = """\
 0 ||| ein haus ||| LM=-4.5 Glue=2 id:a=b=1 ||| -8.25
-0 ||| das haus ||| LM=-5 ||| -9 ||| 0.5
-1 ||| gut ||| ||| 0
+0 ||| das haus ||| LM=-5 Glue=0 ||| -9 ||| 0.5
+1 ||| gut ||| Glue=0 LM=0 ||| 0
 """
 
 
@@ -113,7 +113,7 @@ def test_equals_what_was_written(
     before = formats.PIECE
     formats.PIECE = piece
     try:
-        lists = read_lists(path, "moses" if moses else "cdec")
+        lists = read_lists(path, "moses" if moses else "cdec", dense=[])
     finally:
         formats.PIECE = before
     assert entries(lists) == [
@@ -171,7 +171,7 @@ FAULTS = {
     "two scores": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0 1", "'1' is not the score"),
     "infinite score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 1e999", "is not the score"),
     "new": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 X= 1 ||| 0", "'X=' is a dense feature that"),
-    "lacking": (2, "0 ||| a ||| D0= 1 TM0= 1 1 ||| 0", "dense feature 'LM0' of the first line is"),
+    "lacking": (2, "0 ||| a ||| D0= 1 TM0= 1 1 ||| 0", "dense feature 'LM0' is missing"),
     "width": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 1 ||| 0", "'TM0=' has another number of"),
     "dense twice": (2, "0 ||| a ||| D0= 1 D0= 1 LM0= 1 TM0= 1 1 ||| 0", "'D0' is given twice"),
     "sparse twice": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 A_= 1 A_= 2 ||| 0", "'A_' is given"),
@@ -192,6 +192,64 @@ def test_faults_are_located_or_skipped(name: str, tmp_path: Path) -> None:
     assert "1 lines " in lists.summary()
 
 
+ZEROS_LEFT_OUT = CDEC.replace(" Glue=0 LM=0", "").replace(" Glue=0", "")
+
+
+def test_a_line_without_a_dense_value_is_a_fault_unless_one_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "list", ZEROS_LEFT_OUT)
+    with pytest.raises(InputError, match="list:2: .*'Glue' is missing.*missing=VALUE"):
+        read_lists(path)
+    assert read_lists(path, on_error="skip").summary() == (
+        "1 hypotheses of 1 sentences; 2 lines with other dense features, 1 sentences without a list"
+    )
+    whole = write(tmp_path / "whole", CDEC)
+    for format in ("cdec", None):
+        filled = read_lists(path, format, missing=0)
+        assert entries(filled) == entries(read_lists(whole))
+        assert filled.dense_names == ["LM", "Glue"]
+    rows = [row for _, _, row, _ in entries(read_lists(path, missing=-7.5))]
+    assert [(row["LM"], row["Glue"]) for row in rows] == [(-4.5, 2), (-5, -7.5), (-7.5, -7.5)]
+    # A value of 0 that is there stays.
+    assert entries(read_lists(whole, missing=-7.5)) == entries(read_lists(whole))
+    with pytest.raises(ValueError, match="missing must be a finite number"):
+        read_lists(path, missing=math.nan)
+
+
+def test_the_line_is_found_in_whatever_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "PIECE", 64)
+    lines = [f"{i} ||| a ||| LM=-1 F={i % 2} s:{i}=1 ||| 0" for i in range(9)]
+    for change, line, message in (
+        (lambda text: text.replace(" F=1", ""), 8, "'F' is missing"),
+        (lambda text: text.replace("s:", "s"), 8, "'s7' is a dense feature that the first line"),
+    ):
+        path = write(tmp_path / "list", "\n".join([*lines[:7], change(lines[7]), lines[8]]))
+        with pytest.raises(InputError, match=f"list:{line}: .*{message}"):
+            read_lists(path)
+        filled = entries(read_lists(path, missing=3))
+        assert len(filled) == 9 and filled[7][2].get("F") in (1, 3)
+
+
+@pytest.mark.parametrize("dense", [["LM"], ["WT_a~b"], ["D0_0", "WT_a~b"]])
+def test_named_dense_features_are_in_every_line(dense: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "list", ZEROS_LEFT_OUT if dense == ["LM"] else MOSES)
+    with pytest.raises(InputError, match=f"list:[23]: .*'{dense[-1]}' is missing"):
+        read_lists(path, dense=dense)
+    rows = [row for _, _, row, _ in entries(read_lists(path, dense=dense, missing=9))]
+    assert [row[dense[-1]] for row in rows].count(9) == (1 if dense == ["LM"] else 2)
+
+
+def test_labels_of_moses_that_lines_lack_are_filled(tmp_path: Path) -> None:
+    text = MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5").replace("TM0= 0 1e-3", "")
+    read = read_lists(write(tmp_path / "list", text), missing=-3)
+    assert read.dense_names == ["LM0_0", "TM0_0", "TM0_1", "D0_0"]
+    assert [row for _, _, row, _ in entries(read)][:2] == [
+        {"LM0_0": -4.5, "TM0_0": -1, "TM0_1": -2.5, "D0_0": -3, "WT_a~b": 2},
+        {"LM0_0": -5, "D0_0": 1, "TM0_0": -3, "TM0_1": -3, "WT_a~=": 1},
+    ]
+
+
 def test_dense_feature_missing_from_the_first_line_only(tmp_path: Path) -> None:
     path = write(tmp_path / "list", MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5"))
     with pytest.raises(InputError, match="list:2: 'D0=' is a dense feature that the first line"):
@@ -205,6 +263,7 @@ def test_cdec_faults(tmp_path: Path) -> None:
         "LM= 1": "'LM=' has no value",
         "=1": "no feature name before the = of '=1'",
         "LM=1 LM=0": "'LM' is given twice",
+        "F=1 LM=0": "'LM' is a dense feature that the first line does not have",
         "LM=0x1": "'0x1' is no finite number",
         "LM= -1.5": "'LM=' has no value",
     }.items():
@@ -322,8 +381,8 @@ def test_many_names_without_a_colon_are_not_taken_for_dense(tmp_path: Path) -> N
 
 
 def test_names_must_fit_into_a_weights_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 #x=2 ||| 1\n")
-    with pytest.raises(InputError, match="list:2: the feature '#x' begins with #"):
+    path = write(tmp_path / "list", "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 #x:=2 ||| 1\n")
+    with pytest.raises(InputError, match="list:2: the feature '#x:' begins with #"):
         read_lists(path)
     # What a list may have is written and read back.
     lists = read_lists(write(tmp_path / "list", "0 ||| a ||| a==1 w~=~==2 x=y=3 ||| 1\n"))
@@ -463,7 +522,8 @@ def test_each_file_may_have_some_of_the_sentences(tmp_path: Path) -> None:
 def test_lists_of_several_files_are_merged_without_copies(tmp_path: Path) -> None:
     texts = [
         "0 ||| a ||| F=1 ||| 1\n0 ||| b ||| F=1 ||| 1\n1 ||| c ||| F=1 ||| 1\n",
-        "0 ||| b ||| F=1 ||| 5\n0 ||| a ||| F=2 ||| 1\n1 ||| c ||| ||| 1\n2 ||| d ||| F=3 ||| 1\n",
+        "0 ||| b ||| F=1 ||| 5\n0 ||| a ||| F=2 ||| 1\n"
+        "1 ||| c ||| F=0 ||| 1\n2 ||| d ||| F=3 ||| 1\n",
     ]
     together = read_merged(tmp_path, texts)
     owners = [(s, w[0], row.get("F", 0)) for s, w, row, _ in entries(together)]

@@ -209,7 +209,7 @@ def test_written_lists_are_read_as_they_were(tmp_path_factory, chosen):
     texts = [[kbest.text(h) for h in range(len(kbest))] for kbest in lists]
     pairs = zip(lists, texts, strict=True)
     path.write_text("".join(line for kbest, text in pairs for line in nbest_lines(kbest, text)))
-    read = read_lists(path, "cdec", words=lists.words, features=lists.features).lists
+    read = read_lists(path, "cdec", words=lists.words, features=lists.features, missing=0).lists
     read.check()
     assert np.array_equal(read.tokens, lists.tokens) and np.array_equal(read.score, lists.score)
     assert read.begin.tolist() == lists.begin.tolist()

@@ -185,7 +185,7 @@ def _runs_on(shared: Path, folder: Path) -> Iterator[Run]:
     scores = f"decoder.dev_scores=[{names.replace('NAME', 'scores')}]"
     yield from _on_lists("statistics", [features, scores], ["online", *batch])
     kbest = f"decoder.dev={cdec / 'dev.k100.pop200.kbest.gz'}"
-    yield from _on_lists("cdec", [*data, kbest], ["pro"])
+    yield from _on_lists("cdec", [*data, kbest, "decoder.missing=0"], ["pro"])
     grammar = (
         *("data=multi30k", "model=files", f"model.grammar={cdec / 'grammar.dev.gz'}", *_DENSE),
         f"model.language_model={folder / LANGUAGE_MODEL}",

@@ -109,7 +109,7 @@ def feature_sets(cfg: DictConfig) -> list[FeatureSet]:
     sets = []
     for system, output in outputs.items():
         if output.kind == "lists":
-            stored = read_lists(output.path)
+            stored = read_lists(output.path, missing=0)
             dense = frozenset(stored.dense_names)
             sets.append(FeatureSet(system, _fired(stored.lists, cfg.n_best), dense))
             continue

@@ -128,6 +128,8 @@ RULES: Final = {
             "threads tuner.sentences tuner.patience tuner.dev.patience n_best sentence rows",
         ),
         (_number(0), "tuner.tolerance tuner.dev.tolerance tuner.checkpoint_minutes mbr_scale"),
+        (Rule("a finite number", _is_number).or_null(), "missing decoder.missing"),
+        (_LIST.or_null(), "dense"),
         (_share(), "tuner.interpolation tuner.dev.interpolation"),
         (_SWITCH, "optimizer.regularize_dense tuner.keep_lists tuner.shuffle"),
         (_SWITCH, "tuner.merge_identical"),

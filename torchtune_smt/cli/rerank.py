@@ -16,6 +16,7 @@ from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
 from torchtune_smt.models.weight_files import read_any_weights
@@ -34,7 +35,14 @@ def main(cfg: DictConfig) -> None:
     with option_errors("rerank"):
         # Once: a pipe has nothing left for another time.
         text = read_text_of_lists(cfg.input)
-        stored = read_lists(cfg.input, cfg.format, dense=[], on_error=cfg.on_error, text=text)
+        stored = read_lists(
+            cfg.input,
+            cfg.format,
+            dense=_dense_of(cfg.weights) if cfg.dense is None else cfg.dense,
+            missing=cfg.missing,
+            on_error=cfg.on_error,
+            text=text,
+        )
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
     weights = FrozenWeights(*read_any_weights(cfg.weights))
@@ -71,6 +79,12 @@ def main(cfg: DictConfig) -> None:
     else:
         with atomic_writer(cfg.output) as file:
             file.writelines(lines)
+
+
+def _dense_of(path: str) -> Sequence[str] | None:
+    """Return the dense features of the lists that weights were tuned on, if their file tells."""
+    origin = read_origin(path)
+    return None if origin is None else origin.dense
 
 
 def _some(names: Sequence[str]) -> str:

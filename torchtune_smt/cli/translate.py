@@ -100,7 +100,8 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
                 if cfg.n_best is None:
                     out.write(text(kbest, 0) + "\n")
                     continue
-                out.writelines(nbest_lines(kbest, [text(kbest, h) for h in range(len(kbest))]))
+                texts = [text(kbest, h) for h in range(len(kbest))]
+                out.writelines(nbest_lines(kbest, texts, decoder.dense_names))
             out.flush()
             bar.update(len(batch))
     said = uncovered.text(cfg.decoder.get("unknown"))

@@ -63,6 +63,8 @@ class KBestFiles(Decoder):
     dense : sequence of str, optional
         Names of the dense features, where the format's own distinction does not hold; see
         `read_lists`.
+    missing : float, optional
+        The value of a dense feature that a line lacks; by default that is a fault.
     features : str or sequence of str
         Only these features are read; see `choose_features`.
     on_error : {"error", "skip"}
@@ -102,6 +104,7 @@ class KBestFiles(Decoder):
         k: int | None = None,
         format: Format | None = None,
         dense: Sequence[str] | None = None,
+        missing: float | None = None,
         features: str | Sequence[str] = "all",
         on_error: OnError = "error",
         unique: bool = True,
@@ -119,6 +122,7 @@ class KBestFiles(Decoder):
         self.k = k
         self.format = format
         self.dense = _paths(dense)
+        self.missing = missing
         self.keep = None if features == "all" else _paths(features)
         self.on_error: OnError = on_error
         self.unique = unique
@@ -175,7 +179,7 @@ class KBestFiles(Decoder):
                 "features.dat needs its own scores.dat"
             )
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
-        options["features"] = self._read_features
+        options |= {"features": self._read_features, "missing": self.missing}
         parts = []
         for number, path in enumerate(lists):
             if scores is None:
@@ -373,7 +377,7 @@ class KBestFiles(Decoder):
         report(f"k-best lists of {name}: {stored.summary()}")
 
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
-        """Note the dense features of a file; those of Moses's files must be always the same."""
+        """Note the dense features of a file; they must be those of the others, unless told so."""
         if self.dense is not None:
             missing = [name for name in self.dense if name not in self._read_features]
             if missing:
@@ -389,7 +393,7 @@ class KBestFiles(Decoder):
                 raise InputError(
                     f"the dense feature {(new + lacking)[0]} is "
                     f"{'only here' if new else 'missing here'} and not in the other files; all "
-                    "need the same dense features",
+                    "need the same dense features (or missing=0, or dense=[NAME,...])",
                     path=path,
                 )
         self._read_dense += new

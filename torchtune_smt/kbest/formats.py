@@ -7,16 +7,17 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
-from torchtune_smt.core.offsets import runs
+from torchtune_smt.core.offsets import offsets, runs
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.text import split_fields, split_words
 from torchtune_smt.core.text_kernels import count_lines
@@ -42,6 +43,11 @@ _TUNING_FILES: Final = dict.fromkeys(
     (b"FEATURES_", b"SCORES_"),
     "is one of Moses's tuning files, no n-best list, and has no words; tuning alone takes them, as "
     "decoder.dev=features.dat decoder.dev_scores=scores.dat",
+)
+
+_CURES: Final = (
+    "; say what stands for a missing one, with missing=VALUE (0 for cdec's lists, which have no "
+    "zeros), or which ones are dense, with dense=[NAME,...]"
 )
 
 # For each fault: its name in counts, and the message.
@@ -78,7 +84,7 @@ FAULTS: Final = {
     kernels.NEW_DENSE: (
         "with other dense features",
         "{token!r} is a dense feature that the first line does not have; every line needs the same "
-        "ones (a label with an underscore and one value is sparse)",
+        "ones ({sparse})" + _CURES,
     ),
     kernels.OTHER_WIDTH: (
         "with other dense features",
@@ -86,7 +92,8 @@ FAULTS: Final = {
     ),
     kernels.LACKS_DENSE: (
         "with other dense features",
-        "the dense feature {token!r} of the first line is missing; every line needs the same ones",
+        "the dense feature {token!r} is missing; every line needs the same ones ({sparse})"
+        + _CURES,
     ),
     kernels.TWICE: ("with a feature twice", "the feature {token!r} is given twice"),
     kernels.TOO_FEW_VALUES: (
@@ -114,6 +121,7 @@ def read_lists(
     words: Vocabulary | None = None,
     features: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
+    missing: float | None = None,
     on_error: OnError = "error",
     shard: bool = False,
     text: bytearray | None = None,
@@ -126,8 +134,10 @@ def read_lists(
     - ``moses``: ``Label= v v Label= v``. A label is sparse if it has an underscore and one value,
       as in Moses's tuner. Values of the others are called ``Label_0``, ``Label_1``, ... (``LM0_0``,
       too: Moses's own features.dat has it so); every line must have the same ones.
-    - ``cdec``: ``name=v name=v``, where the last ``=`` counts, and features that a line does not
-      mention are 0. The format does not say which ones are dense: here those without a colon.
+    - ``cdec``: ``name=v name=v``, where the last ``=`` counts. The format does not say which ones
+      are dense: here those without a colon; every line must have the same ones.
+
+    A sparse feature that a line does not mention is 0.
 
     Parameters
     ----------
@@ -138,6 +148,8 @@ def read_lists(
         Taken and added to, so that several files share their ids.
     dense : sequence of str, optional
         Names of the dense features, where they are not those told above.
+    missing : float, optional
+        The value of a dense feature that a line lacks and another has; by default that is a fault.
     on_error : {"error", "skip"}
         Whether a line with a fault is an error, or is left out and counted. Numbers of sentences
         that are missing are errors, or counted, too.
@@ -154,25 +166,29 @@ def read_lists(
     path = Path(path)
     if format not in (None, *get_args(Format)):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
+    if missing is not None and not math.isfinite(missing):
+        raise ValueError(f"missing must be a finite number, not {missing}")
     data = read_text_of_lists(path) if text is None else text
     if format is None:
         format = _detect(data)
     moses = format == "moses"
     example = "Label= 0.5" if moses else "name=0.5"
-    assembler = ListAssembler(data, path, words, features, on_error, example)
+    assembler = ListAssembler(data, path, words, features, on_error, example, missing)
     for piece, sizes, lines in assembler.parsed(kernels.MOSES if moses else kernels.CDEC):
         assembler.add(piece, sizes, lines + 1)
-    lists = assembler.lists()
     names = assembler.dense_names if dense is None else list(dense)
     if not moses and dense is None:
-        names = _without_colon(lists)
+        names = assembler.without_colon()
         if len(names) > MAX_DENSE:
             raise InputError(
                 f"has {len(names):,} features without a colon in their names, which "
                 "would all be dense; say which ones are, with dense=[NAME,...]",
                 path=path,
             )
-    stored = StoredLists(lists, names, moses, assembler.n_sentences, assembler.skipped)
+    # The parser has seen to it that lines have all of Moses's labels.
+    must = names if not moses or dense is not None or missing is not None else ()
+    lists = assembler.lists(must, fixed=not moses and dense is None and missing is None)
+    stored = StoredLists(lists, names, missing != 0, assembler.n_sentences, assembler.skipped)
     return stored if shard else merged([stored], [path], strict=on_error == "error")
 
 
@@ -190,7 +206,7 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
     return text
 
 
-def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
+def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list as lines of an n-best list, with features as cdec has them.
 
     Parameters
@@ -199,6 +215,8 @@ def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
         With names of features, and scores.
     texts : sequence of str
         What stands for the words of each hypothesis.
+    dense : sequence of str
+        Names of the features that are written where they are 0, too.
 
     Raises
     ------
@@ -209,8 +227,9 @@ def nbest_lines(kbest: KBest, texts: Sequence[str]) -> Iterator[str]:
         raise ValueError("only lists with names of features and scores can be written")
     for h, (text, score) in enumerate(zip(texts, kbest.score.tolist(), strict=True)):
         ids, values = kbest.row(h)
-        named = zip(kbest.features.names(ids), values.tolist(), strict=True)
-        row = " ".join(f"{name}={value:.10g}" for name, value in named)
+        named = dict.fromkeys(dense, 0.0)
+        named |= zip(kbest.features.names(ids), values.tolist(), strict=True)
+        row = " ".join(f"{name}={value:.10g}" for name, value in named.items())
         yield f"{kbest.index} ||| {text} ||| {row} ||| {score:.10g}\n"
 
 
@@ -227,6 +246,8 @@ class ListAssembler:
     on_error : {"error", "skip"}
     example : str
         How a feature is written.
+    missing : float, optional
+        See `read_lists`.
     """
 
     def __init__(
@@ -237,6 +258,7 @@ class ListAssembler:
         features: Vocabulary | None,
         on_error: OnError,
         example: str,
+        missing: float | None = None,
     ) -> None:
         if on_error not in get_args(OnError):
             raise ValueError(f"on_error must be error or skip, not {on_error!r}")
@@ -249,6 +271,8 @@ class ListAssembler:
         self._path = path
         self._strict = on_error == "error"
         self._example = example
+        self._missing = missing
+        self._sparse = "a name with a colon is sparse"
         self._dense: Int32 = np.empty(0, np.int32)
         self.n_sentences = 0  # by the largest number, which `lists` finds
         self._last = -1, 0  # the largest sentence number so far, and its line
@@ -271,10 +295,12 @@ class ListAssembler:
             piece = Piece.empty(lines, tokens)
             broken = self._blank_invalid(start, stop)
             sizes, n_labels = kernels.parse_lines(
-                self._text, start, stop, form, width, POWERS, self._labels, n_labels, seen, piece
-            )
-            if n_labels >= 0 and not self.dense_names:
-                self.set_dense(_dense_names(self._text, self._labels[:n_labels]))
+                self._text, start, stop, form, width, POWERS, self._labels, n_labels, seen,
+                self._missing is None, piece,
+            )  # fmt: skip
+            if form == kernels.MOSES:
+                self._sparse = "a label with an underscore and one value is sparse"
+                self.set_dense(_dense_names(self._text, self._labels[: max(n_labels, 0)]))
             self._read_long(piece, sizes[-1])
             piece.fault[broken] = kernels.NOT_UTF8
             yield piece, sizes, np.arange(line, line + lines)
@@ -346,12 +372,8 @@ class ListAssembler:
             slot = int(bad[0])
             if slot:
                 self._last = max(self._last, _largest(piece.sentence[:slot], line))
-            message = FAULTS[int(fault[slot])][1].format(
-                token=self._token(int(fault[slot]), int(piece.place[slot])),
-                example=self._example,
-                before=self._last[1],
-            )
-            raise InputError(message, path=self._path, line=int(line[slot]))
+            token = self._token(int(fault[slot]), int(piece.place[slot]))
+            raise self._error(int(fault[slot]), token, int(line[slot]))
         for code, count in Counter(fault[bad].tolist()).items():
             self.skipped[f"lines {FAULTS[code][0]}"] += count
         if piece.sentence.size:
@@ -360,20 +382,42 @@ class ListAssembler:
         self._lines += line.size
         return np.flatnonzero(good)
 
-    def lists(self) -> KBestLists:
-        """Return all that was added.
+    def without_colon(self) -> list[str]:
+        """Return the names without a colon: all, or those of the first line if none may lack."""
+        used: Bool = np.zeros(len(self.features), np.bool_)
+        for part in self._parts[: 1 if self._missing is None else None]:
+            used[part.row(0)[0] if self._missing is None else part.rows.feature] = True
+        return [name for name in self.features.names(np.flatnonzero(used)) if ":" not in name]
+
+    def lists(self, dense: Sequence[str] = (), *, fixed: bool = False) -> KBestLists:
+        """Return all that was added, without the zeros.
+
+        Parameters
+        ----------
+        dense : sequence of str
+            Names of the features that every line must have; those that no line has are let pass.
+        fixed : bool
+            Whether no other name may be without a colon.
 
         Raises
         ------
         InputError
-            Nothing is left.
+            A line lacks a dense feature, or nothing is left.
         """
-        if not self._parts:
+        column = np.full(len(self.features), -1, np.int64)
+        if fixed:
+            names = self.features.names(range(len(self.features)))
+            column[[":" not in name for name in names]] = len(dense)
+        known = [id for id in self.features.lookup(dense).tolist() if id >= 0]
+        column[known] = np.arange(len(known))
+        settled = [self._settled(part, column, np.array(known, np.int32)) for part in self._parts]
+        parts = [part for part in settled if part.n_hypotheses]
+        if not parts:
             raise InputError(
                 f"no hypothesis is left ({listed(self.skipped) or 'no lines'}); check the format",
                 path=self._path,
             )
-        lists = KBestLists.joined(self._parts)
+        lists = KBestLists.joined(parts)
         kept = longest_in_order(np.repeat(lists.index, np.diff(lists.begin)))
         if left_out := lists.n_hypotheses - kept.size:
             self.skipped[f"lines {FAULTS[kernels.OUT_OF_ORDER][0]}"] += left_out
@@ -386,6 +430,54 @@ class ListAssembler:
         self.n_sentences = max(last, *faulty) + 1
         self._check_names(lists)
         return lists
+
+    def _settled(self, part: KBestLists, column: Int64, dense: Int32) -> KBestLists:
+        """Return lists without zeros, where what lacks a dense feature is filled, or a fault.
+
+        Parameters
+        ----------
+        column : int64 [features]
+            The place in `dense`, or after it where no line may have the feature; -1: sparse.
+        dense : int32
+            Ids of the features that every line must have.
+        """
+        rows = part.rows
+        owner = np.repeat(np.arange(len(rows)), np.diff(rows.begin))
+        place = column[rows.feature]
+        present: Bool = np.zeros((len(rows), dense.size + 1), np.bool_)
+        present[owner[place >= 0], place[place >= 0]] = True
+        lacking = ~present[:, :-1]
+        bad = present[:, -1] | (lacking.any(axis=1) & (self._missing is None))
+        for line in np.flatnonzero(bad)[:1].tolist() if self._strict else []:
+            new = rows.feature[(owner == line) & (place == dense.size)].tolist()
+            fault = kernels.NEW_DENSE if new else kernels.LACKS_DENSE
+            id = new[0] if new else int(dense[lacking[line].argmax()])
+            raise self._error(fault, self.features[id], int(part.entries()[line]))
+        if self._missing:
+            line, lacks = np.nonzero(lacking)
+            owner = np.concatenate([owner, line])
+            order = np.argsort(owner, kind="stable")
+            rows = Rows(
+                offsets(np.bincount(owner, minlength=len(rows))),
+                np.concatenate([rows.feature, dense[lacks]])[order],
+                np.concatenate([rows.value, np.full(line.size, self._missing)])[order],
+            ).sorted()
+        part = replace(part, rows=rows.where(rows.value != 0))
+        if not bad.any():
+            return part
+        self.skipped[f"lines {FAULTS[kernels.LACKS_DENSE][0]}"] += int(bad.sum())
+        self._faulty.append(np.repeat(part.index, np.diff(part.begin))[bad])
+        return part.chosen(np.flatnonzero(~bad))
+
+    def _error(self, fault: int, token: str, line: int) -> InputError:
+        """Return the error of a line."""
+        message = FAULTS[fault][1].format(
+            token=token,
+            example=self._example,
+            before=self._last[1],
+            sparse=self._sparse,
+        )
+        return InputError(message, path=self._path, line=line)
 
     def _blank_invalid(self, start: int, stop: int) -> list[int]:
         """Overwrite lines that are not UTF-8 with blanks; return which ones of the piece.
@@ -472,13 +564,6 @@ def _dense_names(text: UInt8, labels: Int64) -> list[str]:
         label = _decoded(text[begin:end])
         names += [f"{label}_{i}" for i in range(width)]
     return names
-
-
-def _without_colon(lists: KBestLists) -> list[str]:
-    """Return the names of the features that occur and have no colon."""
-    used = np.flatnonzero(np.bincount(lists.rows.feature))
-    names = [] if lists.features is None else lists.features.names(used)
-    return [name for name in names if ":" not in name]
 
 
 def _largest(sentence: Int64, line: Int64) -> tuple[int, int]:

@@ -190,6 +190,7 @@ def parse_lines(
     labels: Int64,
     n_labels: int,
     seen: Int64,
+    fixed: bool,
     piece: Piece,
 ) -> tuple[tuple[int, int, int, int], int]:
     r"""Parse the lines of a form.
@@ -205,9 +206,12 @@ def parse_lines(
         ``name=v``; sentences, words and totals are then 0 and none.
     width : int
     labels, seen
-        See `_close_label`; the first line without a fault decides which dense labels there are.
+        See `_close_label`.
     n_labels : int
         Their number, -1 before they are known.
+    fixed : bool
+        Whether the first line without a fault decides which dense labels there are; else any line
+        may add some, and lack others.
     piece : Piece
         Written to.
 
@@ -226,7 +230,7 @@ def parse_lines(
     while i < stop:
         field, place = 2 if form == VALUES else 0, 0
         sentence, total = 0, 0.0
-        known = n_labels >= 0
+        known = fixed and n_labels >= 0
         line_labels = max(n_labels, 0)
         met, guess = 0, 0
         label, label_end, first = -1, -1, 0
@@ -372,7 +376,7 @@ def tidy_rows(
     out_feature: Int32,
     out_value: Float64,
 ) -> None:
-    """Write the rows with feature ids for columns, ascending, and without the zeros.
+    """Write the rows with feature ids for columns, ascending.
 
     A feature that a line has twice is the fault `TWICE`.
 
@@ -395,13 +399,8 @@ def tidy_rows(
             out_value[n] = piece.value[p]
             n += 1
         sort_row(first, n, out_feature, out_value)
-        last, n = n, first
-        for p in range(first, last):
-            if p > first and out_feature[p] == out_feature[p - 1] and piece.fault[line] == FINE:
+        for p in range(first + 1, n):
+            if out_feature[p] == out_feature[p - 1] and piece.fault[line] == FINE:
                 piece.fault[line] = TWICE
                 piece.place[line] = out_feature[p]
-        for p in range(first, last):
-            if out_value[p] != 0.0:
-                out_feature[n], out_value[n] = out_feature[p], out_value[p]
-                n += 1
         out_begin[line + 1] = n

@@ -52,6 +52,7 @@ def read_tuning_files(
     *,
     features: Vocabulary | None = None,
     dense: Sequence[str] | None = None,
+    missing: float | None = None,
     on_error: OnError = "error",
     shard: bool = False,
 ) -> StoredLists:
@@ -63,7 +64,7 @@ def read_tuning_files(
     ----------
     features_path, scores_path : path
         Line by line of the same hypotheses.
-    features, dense, on_error, shard
+    features, dense, missing, on_error, shard
         As for `read_lists`. Damaged heads of blocks are errors in any case.
 
     Raises
@@ -104,14 +105,14 @@ def read_tuning_files(
         lost[lines] = piece.fault != kernels.FINE
         scores.check(piece, score_line[lines])
     example = "name=0.5 after the dense values"
-    assembler = ListAssembler(text, features_path, None, features, on_error, example)
+    assembler = ListAssembler(text, features_path, None, features, on_error, example, missing)
     assembler.set_dense(names)
     for piece, sizes, lines in assembler.parsed(kernels.VALUES, len(names)):
         piece.sentence[:] = sentence[lines]
         # What one file lacks is left out of the other.
         piece.fault[lost[lines] & (piece.fault == kernels.FINE)] = kernels.NO_STATISTICS
         assembler.add(piece, sizes, line[lines])
-    lists = assembler.lists()
+    lists = assembler.lists(dense or ())
     lists = replace(
         lists,
         statistics=statistics[np.searchsorted(line, lists.entries())],

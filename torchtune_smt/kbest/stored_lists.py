@@ -28,7 +28,7 @@ class StoredLists:
     dense_names : list of str
         The dense features, in the order of the file.
     same_dense : bool
-        Whether the format has every file name the same dense features (Moses's).
+        Whether every file must name the same dense features.
     n_sentences : int
         Of how many sentences, counted from 0, lines are there, those that were left out included.
     skipped : Counter
