@@ -359,9 +359,9 @@ def test_alignments_of_hierarchical_rules():
         "alignment:gesehen~seen",
     ]
     assert names["[1] es [2] [1] [2] it"] == ["alignment:es~it"]
-    del grammar.arrays["point_begin"]
+    grammar.point_begin = None
     with pytest.raises(ValueError, match="this grammar has none; build the model anew"):
-        RuleFeatures(grammar.with_rule_counts(), [WordAlignment()], features)
+        RuleFeatures(grammar, [WordAlignment()], features)
 
 
 @pytest.mark.parametrize("extract", [extract_grammar, extract_phrases])
