@@ -121,6 +121,12 @@ def test_chosen_sentences_keep_their_lists(decoder: KBestFiles) -> None:
         decoder.decode([Source(3, ["x"])], Weights())
 
 
+def test_lists_without_features(tmp_path: Path) -> None:
+    path = write(tmp_path / "list", "0 ||| h ||| ||| -1.2\n0 ||| g ||| ||| -1.5\n")
+    with pytest.raises(InputError, match="list: has no features.*third field"):
+        KBestFiles().read("dev", [path])
+
+
 def test_lists_of_one_hypothesis(tmp_path: Path) -> None:
     path = write(tmp_path / "list", DEV.replace("1 ||| f ||| LM=-3 id:z=2 ||| 0\n", ""))
     with pytest.raises(InputError, match="list:4: sentence 1 has one hypothesis, and nothing"):

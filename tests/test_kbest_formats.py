@@ -333,6 +333,44 @@ def test_one_wrong_number_costs_its_line(
         assert read.n_sentences == 20 and read.skipped == {"lines out of order": 1}
 
 
+@pytest.mark.parametrize("lines", [1, 3])
+@pytest.mark.parametrize("pieces", [1 << 22, 64])
+def test_whole_lists_in_another_order_are_sorted_where_faults_are_skipped(
+    lines: int, pieces: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "PIECE", pieces)
+    line = "{} ||| a ||| F=1 ||| 1\n"
+    for numbers in (np.arange(6)[::-1], np.array([3, 4, 5, 0, 1, 2]), np.array([4, 0, 1, 2, 3, 5])):
+        text = "".join(line.format(i) for i in np.repeat(numbers, lines))
+        path = write(tmp_path / "list", text)
+        with pytest.raises(InputError, match="list:[0-9]+: the number of"):
+            read_lists(path)
+        read = read_lists(path, on_error="skip")
+        assert read.lists.index.tolist() == list(range(6)) and read.n_sentences == 6
+        assert read.lists.n_hypotheses == 6 * lines and not read.skipped
+        # Nothing but a line with a fault is left out.
+        read = read_lists(write(path, text.replace("2 ||| a", "2 ||| a |||")), on_error="skip")
+        assert read.n_sentences == 6 and set(read.skipped) == {
+            "lines with a bad score",
+            "sentences without a list",
+        }
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2],
+        [3, 3, 4, 4, 0, 0, 1, 1],
+        [9, 7, 5, 3, 1],
+        [0, 0, 3, 3, 1, 1, 5],
+    ],
+)
+def test_other_lists_out_of_order_are_refused(numbers: list[int], tmp_path: Path) -> None:
+    path = write(tmp_path / "list", "".join(f"{i} ||| a ||| F=1 ||| 1\n" for i in numbers))
+    with pytest.raises(InputError, match="list:[0-9]+: .*out of order.*sort them"):
+        read_lists(path, on_error="skip")
+
+
 def test_a_wrong_number_of_a_line_with_a_fault_makes_no_sentences(tmp_path: Path) -> None:
     text = "0 ||| a ||| F=1 ||| 1\n2 ||| a ||| F=x ||| 1\n9999999 ||| a ||| F=x ||| 1\n"
     read = read_lists(write(tmp_path / "list", text), on_error="skip")

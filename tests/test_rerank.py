@@ -15,8 +15,10 @@ from torchtune_smt.cli.rerank import main
 from torchtune_smt.cli.task import bind
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
@@ -73,6 +75,36 @@ def test_best_hypotheses(
     assert "weights: 7 of 9 features" in err and err.endswith(
         "list: W_1, W_2, W_3, W_4, W_5, ...\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 ||| a ||| ||| -1\n0 ||| b ||| ||| -2\n", "list: has no features"),
+        ("0 ||| a ||| LM0_0=-1 W:y=1 ||| -1\n0 ||| b ||| W:y=0 ||| 0\n", "list:2: .*'LM0_0' is"),
+        ("0 ||| a ||| LM0_0=-inf ||| -1\n", "list:1: .*'-inf' .*floor"),
+    ],
+)
+def test_lists_without_values(
+    text: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "list").write_text(text)
+    with pytest.raises(SystemExit, match=message):
+        rerank(monkeypatch)
+
+
+def test_what_stands_for_a_missing_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "list").write_text("0 ||| a ||| L=-1 M=-1 ||| 0\n0 ||| b ||| L=-2 ||| 0\n")
+    (folder / "weights").write_text("L 1\nM 1\n")
+    for missing, best in ((0, "a"), (1.5, "b")):
+        rerank(monkeypatch, f"missing={missing}")
+        assert capsys.readouterr().out == f"{best}\n"
+    # What the weights were tuned with tells.
+    save_weights(folder / "weights", Weights(["L"]), Origin.of_lists(["list"], ["L"]))
+    rerank(monkeypatch)
+    assert capsys.readouterr().out == "a\n"
 
 
 @pytest.mark.parametrize("letter", ["\u00a0", "\u3000", "\x1c", "\u2028"])

@@ -43,6 +43,7 @@ def main(cfg: DictConfig) -> None:
             on_error=cfg.on_error,
             text=text,
         )
+        stored.check_features(cfg.input)
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
     weights = FrozenWeights(*read_any_weights(cfg.weights))

@@ -189,6 +189,7 @@ class KBestFiles(Decoder):
             self._take_dense(part, path)
             parts.append(part)
         stored = merged(parts, [Path(path) for path in lists], strict=self.on_error == "error")
+        stored.check_features(lists[0])
         if self.keep is not None:
             chosen = choose_features(self._read_features, self._read_dense, self.keep, lists[0])
             stored = stored.with_features(chosen, self._kept)

@@ -75,7 +75,8 @@ FAULTS: Final = {
     ),
     kernels.NO_NUMBER: (
         "with a bad value",
-        "the feature value {token!r} is no finite number; write `{example}`",
+        "the feature value {token!r} is no finite number; write `{example}`, and for the logarithm "
+        "of 0 a floor, such as -100",
     ),
     kernels.NO_TOTAL: (
         "with a bad score",
@@ -418,11 +419,7 @@ class ListAssembler:
                 path=self._path,
             )
         lists = KBestLists.joined(parts)
-        kept = longest_in_order(np.repeat(lists.index, np.diff(lists.begin)))
-        if left_out := lists.n_hypotheses - kept.size:
-            self.skipped[f"lines {FAULTS[kernels.OUT_OF_ORDER][0]}"] += left_out
-            lists = lists.chosen(kept)
-        lists = lists.by_sentence()
+        lists = lists.chosen(self._in_order(lists)).by_sentence()
         last = int(lists.index[-1])
         # Sentences count of which all lines have a fault, unless the number belongs to the fault.
         most = last + self._lines
@@ -430,6 +427,32 @@ class ListAssembler:
         self.n_sentences = max(last, *faulty) + 1
         self._check_names(lists)
         return lists
+
+    def _in_order(self, lists: KBestLists) -> Int64:
+        """Return the lines without those that have a wrong number of the sentence.
+
+        Nothing is wrong with lists that are whole, each in one piece, in whatever order.
+        """
+        numbers = np.repeat(lists.index, np.diff(lists.begin))
+        pieces, _ = runs(numbers)
+        gaps = int(pieces.max()) + 1 - pieces.size
+        lost = sum(some.size for some in self._faulty)
+        if gaps <= lost and np.unique(pieces).size == pieces.size:
+            return np.arange(numbers.size)
+        kept = longest_in_order(numbers)
+        out = np.delete(np.arange(numbers.size), kept)
+        again = (np.diff(out) == 1) & (np.diff(numbers[out]) == 0)
+        if again.any() or out.size > kept.size:
+            line = int(lists.entries()[out[again.argmax() if again.any() else 0]])
+            raise InputError(
+                f"the lists are out of order, {out.size:,} lines of {numbers.size:,}, not a wrong "
+                "number here and there; sort them by sentence",
+                path=self._path,
+                line=line,
+            )
+        if out.size:
+            self.skipped[f"lines {FAULTS[kernels.OUT_OF_ORDER][0]}"] += out.size
+        return kept
 
     def _settled(self, part: KBestLists, column: Int64, dense: Int32) -> KBestLists:
         """Return lists without zeros, where what lacks a dense feature is filled, or a fault.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,15 @@ class StoredLists:
         if self.skipped:
             text += f"; {listed(self.skipped)}"
         return text
+
+    def check_features(self, path: str | os.PathLike[str]) -> None:
+        """Raise InputError if lists have no features; `path` is the file that it names."""
+        if self.lists.features is None or len(self.lists.features) == 0:
+            raise InputError(
+                "has no features, from which alone weights are learned: write them into the third "
+                "field of each line, as in name=0.5, the score of the decoder, too",
+                path=path,
+            )
 
     def with_features(self, chosen: Bool, features: Vocabulary) -> StoredLists:
         """Return the lists with some of their features (bool, one a feature) alone.
