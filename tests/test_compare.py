@@ -114,7 +114,7 @@ def test_tables(sweep: Path) -> None:
     text = compare(sweep.parent, sweep, "metrics=[bleu,ter]", FEW).check().out
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in table[:4]} == {14}
-    head = "system runs BLEU 95% s_sel s_opt p p-over-runs BP 1-grams 2-grams 3-grams 4-grams"
+    head = "system runs BLEU 95% s_sel s_opt p-over-runs p BP 1-grams 2-grams 3-grams 4-grams"
     assert [c.strip().replace(" ", "-") for c in table[0].split("|")[1:-1]] == head.split()
     assert table[2].startswith("| loss=hinge | 3 | ")
     assert " ± " in table[2]

@@ -103,14 +103,13 @@ class Comparison:
     def __str__(self) -> str:
         text = (
             f"{self.system} against {self.baseline}: {self.metric} {self.score:.2f} against "
-            f"{self.baseline_score:.2f}, p = {said_p(self.p_value)} ({self.test})"
+            f"{self.baseline_score:.2f}"
         )
-        if self.p_runs is not None:
-            text += (
-                f"; over runs p = {said_p(self.p_runs.value)} "
-                f"({_describe('divisions', self.p_runs)})"
-            )
-        return text
+        of_sentences = f"p = {said_p(self.p_value)} ({self.test})"
+        if self.p_runs is None:
+            return f"{text}, {of_sentences}"
+        of_runs = f"p = {said_p(self.p_runs.value)} ({_describe('divisions', self.p_runs)})"
+        return f"{text}, over runs {of_runs}; over sentences {of_sentences}"
 
 
 class Evaluation:

@@ -75,7 +75,7 @@ def latex(results: Results) -> str:
 
 
 CSV_COLUMNS: Final = (
-    "metric,system,runs,score,low,high,s_sel,s_opt,p,p_runs,"
+    "metric,system,runs,score,low,high,s_sel,s_opt,p_runs,p,"
     "brevity_penalty,precision_1,precision_2,precision_3,precision_4,oracle,signature"
 ).split(",")
 
@@ -92,8 +92,8 @@ def csv_text(results: Results) -> str:
                 [
                     *(score.name, system, len(found.runs), score.score, found.low, found.high),
                     *(found.s_sel, found.s_opt if several else None),
-                    None if comparison is None else comparison.p_value,
                     None if runs is None else runs.value,
+                    None if comparison is None else comparison.p_value,
                     score.brevity_penalty,
                     *(score.precisions or [None] * 4),
                     oracle,
@@ -126,9 +126,7 @@ def metric_table(results: Results, metric: int) -> Table:
         head[1:1] = ["runs"]
         head += ["s_sel", "s_opt"]
     if tested:
-        head += ["p"]
-        if several:
-            head += ["p over runs"]
+        head += ["p over runs", "p"] if several else ["p"]
     if first.precisions:
         head += ["BP", "1-grams", "2-grams", "3-grams", "4-grams"]
     if oracles:
@@ -143,10 +141,10 @@ def metric_table(results: Results, metric: int) -> Table:
             row[1:1] = [str(number)]
             row += [f"{found.s_sel:.2f}", spread]
         if tested:
-            row += ["" if comparison is None else said_p(comparison.p_value)]
             if several:
                 over = None if comparison is None else comparison.p_runs
                 row += ["" if over is None else said_p(over.value)]
+            row += ["" if comparison is None else said_p(comparison.p_value)]
         if first.precisions:
             row += [f"{found.score.brevity_penalty:.3f}"]
             row += [f"{precision:.1f}" for precision in found.score.precisions]
