@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import RESERVED
 from torchtune_smt.data.bitext import (
-    RESERVED,
     Corpus,
     find_files,
     read_corpus,

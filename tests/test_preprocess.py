@@ -1,12 +1,15 @@
 import re
 import unicodedata
+from html import unescape
 
 import pytest
 import sacremoses
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
 from torchtune_smt.data.preprocess import Detokenizer, LengthFilter, Preprocessor
+from torchtune_smt.data.protected import protected
 
 LINE = "Herr Dr. Müller sagt: „Das ist z.B. gut“ – oder?"
 
@@ -54,8 +57,9 @@ TEXT = st.text(st.one_of(st.sampled_from(f"aAbß.,'- (|\u00df❤\U0001f3fd{MARKS
 
 @given(LANGUAGES, TEXT, st.booleans())
 def test_lowercasing_comes_last(language: str, line: str, escape: bool) -> None:
-    cased = Preprocessor(language, lowercase=False, normalize=False, escape=escape).tokens(line)
-    small = Preprocessor(language, normalize=False, escape=escape).tokens(line)
+    options = {"normalize": False, "escape": escape, "protect": False}
+    cased = Preprocessor(language, lowercase=False, **options).tokens(line)
+    small = Preprocessor(language, **options).tokens(line)
     assert small == " ".join(cased).replace("İ", "i").lower().split(" ") if cased else not small
 
 
@@ -67,8 +71,8 @@ def has_marks(line: str) -> bool:
 def test_text_without_marks_becomes_what_moses_makes_of_it(language: str, line: str) -> None:
     line = "".join(c for c in line if not has_marks(c))
     moses = sacremoses.MosesTokenizer(language).tokenize(line, return_str=True, escape=False)
-    tokens = Preprocessor(language, lowercase=False, normalize=False).tokens(line)
-    assert tokens == re.findall("[^ \t\n\r]+", moses)
+    text = Preprocessor(language, lowercase=False, normalize=False, protect=False)
+    assert text.tokens(line) == re.findall("[^ \t\n\r]+", moses)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +175,89 @@ def test_detokenize() -> None:
 )
 def test_the_first_letter_becomes_a_capital(language: str, line: str, expected: str) -> None:
     assert Detokenizer(language, capitalize=True).line(line.split()) == expected
+
+
+NAME = st.from_regex(r"[a-zA-Zü][a-zA-Z0-9_]{0,5}", fullmatch=True)
+DIGITS = st.from_regex("[0-9]{1,3}", fullmatch=True)
+HOST = st.builds("{}.{}.{}".format, NAME, NAME, st.sampled_from(["org", "de", "museum"]))
+PATH = st.from_regex(r"[a-zA-Z0-9/?=&%#:;,.'~|@+{$-]{0,12}[a-zA-Z0-9/=]", fullmatch=True)
+KEPT = st.one_of(
+    st.builds("{}{}/{}".format, st.sampled_from(["http://", "HTTPS://", "ftp://", ""]), HOST, PATH),
+    st.builds("www.{}".format, HOST),
+    st.builds("{}{}@{}".format, st.sampled_from(["", "mailto:"]), NAME, HOST),
+    st.builds(
+        "{}{}{}{}".format, DIGITS, st.sampled_from(":/'"), DIGITS, st.sampled_from(["", "h"])
+    ),
+    st.builds("{}:{}:{}".format, DIGITS, DIGITS, DIGITS),
+    st.builds("{}{}".format, st.sampled_from(["+", "±", "−"]), DIGITS),
+    st.builds("{}{}".format, st.sampled_from("#@"), NAME),
+    st.builds("<{}{}>".format, NAME, st.sampled_from(["", "/"])).filter(
+        lambda tag: tag not in RESERVED | UNKNOWN_WORDS
+    ),
+)
+FRAMES = ["{}", "ab {} , cd", "( {} ) .", '" {} " !', "ab - {} ?", "Ab {} : 5 % ."]
+
+
+@given(st.sampled_from(["de", "en", "fi", "ga"]), KEPT, st.sampled_from(FRAMES), st.booleans())
+def test_what_is_protected_is_copied(language: str, what: str, frame: str, escape: bool) -> None:
+    line = Detokenizer(language).line(frame.split()).format(what)
+    tokens = Preprocessor(language, escape=escape).tokens(line)
+    assert [unescape(token) for token in tokens] == frame.lower().format(what).split()
+    expected = Detokenizer(language).line(frame.lower().split()).format(what)
+    assert Detokenizer(language, verbatim=not escape).line(tokens) == expected
+    if frame.startswith("{}"):
+        assert Detokenizer(language, capitalize=True, verbatim=not escape).line(tokens) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "http://www.example.org/a?b=c um 10:30 uhr, 3/4.",
+        "siehe (http://example.org/foo_(bar)), me@example.org!",
+        '<b>fett</b>, <i>schräg <b>und</b></i>. <br/> neu <br /> <a href="x.org/a">da</a>',
+        "<b>",
+        "<me@example.org> joh 3:16-18, 10:30-11:00pm, 1'000.50, 20°C, +49 30 123",
+        "http://x.org/?a=1&amp;b=2&lt;",
+        "am 12/05/2020 um 10.30: 127.0.0.1:8080",
+    ],
+)
+def test_protected_text_comes_back(line: str) -> None:
+    assert Detokenizer("de", verbatim=True).line(Preprocessor("de").tokens(line)) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a < b und c > d", "a < b und c > d"),
+        ("<s>Wort</s> <unk>", "< s > wort < / s > < unk >"),
+        ("und/oder: A4/B5 5 km/h", "und / oder : a4 / b5 5 km / h"),
+        ("WWW.Example.org, Me@Example.ORG.", "WWW.Example.org , Me@Example.ORG ."),
+        ("Nr. 5: um 10.30 Uhr. Gut", "nr. 5 : um 10.30 uhr . gut"),
+        ("日http://x.org/。", "日 http://x.org/ 。"),
+    ],
+)
+def test_words_beside_what_is_protected(line: str, expected: str) -> None:
+    assert Preprocessor("de").tokens(line) == expected.split()
+
+
+def test_capitals_behind_what_is_protected() -> None:
+    capital = Detokenizer("en", capitalize=True)
+    assert capital.line(["<b>", '"', "ja", '"', "</b>"]) == '<b>"Ja"</b>'
+    assert capital.line(["me@example.org", "writes"]) == "me@example.org writes"
+    assert capital.line(["see", "me@example.org"]) == "See me@example.org"
+
+
+def test_more_protected_words_than_there_are_letters_for_them() -> None:
+    line = " ".join(f"{i}:1" for i in range(7000))
+    tokens = Preprocessor("en").tokens(line)
+    assert tokens[:2] == ["0:1", "1:1"] and "".join(tokens) == line.replace(" ", "")
+
+
+@pytest.mark.parametrize("piece", ["a.", "<a ", "a@", "1:", "(", "http://", '<a x="', "<", "a-"])
+def test_long_words_take_no_longer_than_others(piece: str) -> None:
+    # Hours, if each character looked at all others.
+    line = piece * 200_000
+    assert all(line.startswith(what, begin) for begin, what, _ in protected(line))
 
 
 def test_length_filter() -> None:

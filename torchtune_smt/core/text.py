@@ -12,6 +12,12 @@ from typing import Final
 
 BLANKS: Final = " \t"
 
+RESERVED: Final = frozenset({"|||", "<s>", "</s>"})
+"""Words that the formats of grammars, k-best lists and language models keep for themselves."""
+
+UNKNOWN_WORDS: Final = frozenset({"<unk>", "<UNK>"})
+"""How language models write what they do not know, which is no word that one learns from."""
+
 _SEPARATOR: Final = re.compile(r"(?<![^ \t])\|\|\|(?![^ \t])")
 _WORD: Final = re.compile(r"[^ \t\n\r]+")
 # More digits could overflow; kernels have the same limit.

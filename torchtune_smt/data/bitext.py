@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import RESERVED, UNKNOWN_WORDS
 from torchtune_smt.core.textio import (
     UnequalLinesError,
     atomic_writer,
@@ -19,12 +20,6 @@ from torchtune_smt.core.textio import (
 from torchtune_smt.data.preprocess import LengthFilter, Preprocessor
 
 AnyPath = str | os.PathLike[str]
-
-RESERVED: Final = frozenset({"|||", "<s>", "</s>"})
-"""Words that the formats of grammars, k-best lists and language models keep for themselves."""
-
-UNKNOWN_WORDS: Final = frozenset({"<unk>", "<UNK>"})
-"""How language models write what they do not know, which is no word that one learns from."""
 
 _SPLIT_ONLY: Final = Preprocessor(normalize=False, tokenize=False, lowercase=False)
 

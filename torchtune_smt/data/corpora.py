@@ -212,8 +212,8 @@ def _fisher() -> PublicCorpus:
             part("devtest", "fisher_dev2", references=4),
             part("test", "fisher_test", references=4),
         ),
-        source_text=Preprocessor("es", normalize=False, lowercase=False),
-        target_text=Preprocessor("en", normalize=False, lowercase=False),
+        source_text=Preprocessor("es", normalize=False, lowercase=False, protect=False),
+        target_text=Preprocessor("en", normalize=False, lowercase=False, protect=False),
         lowercase=True,
     )
 
@@ -235,7 +235,10 @@ CORPORA: Final = {
         "multi30k-raw-de-en",
         "master/data/task1/raw",
         "{}.{}.gz",
-        [Preprocessor(language, lowercase=False, escape=True) for language in ("de", "en")],
+        [
+            Preprocessor(language, lowercase=False, escape=True, protect=False)
+            for language in ("de", "en")
+        ],
         lowercase=True,
     ),
     "fisher": _fisher(),

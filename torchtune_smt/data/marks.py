@@ -56,6 +56,11 @@ def with_stand_ins(line: str, alphanumeric: str) -> tuple[str, dict[str, str]]:
     return line, {one: what for what, one in stand_ins.items() if one != what}
 
 
+def unused_signs(line: str) -> Iterator[str]:
+    """Yield signs that a line lacks, which the tokeniser sets apart as words of their own."""
+    return _unused(_SIGNS, set(line))
+
+
 def _unused(numbers: range, used: set[str]) -> Iterator[str]:
     return (chr(number) for number in numbers if chr(number) not in used)
 

@@ -17,6 +17,7 @@ from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.compounds import CompoundSplitter
 from torchtune_smt.data.marks import with_stand_ins
+from torchtune_smt.data.protected import is_protected, protected, tags_attached, with_protected
 
 _SOFT_HYPHEN: Final = "\u00ad"
 # A word of one letter behind an apostrophe begins a line, and the next one has the capital.
@@ -58,10 +59,14 @@ class Preprocessor:
     tokenize: bool = True
     lowercase: bool = True
     escape: bool = False
+    protect: bool = True
     compounds: CompoundSplitter | None = None
 
     def tokens(self, line: str) -> list[str]:
         """Return the tokens of one line."""
+        kept: dict[int, str] = {}
+        if self.tokenize and self.protect:
+            line, kept = with_protected(line)
         if self.normalize:
             line = _moses("PunctNormalizer", self.language).normalize(_composed(line))
         if self.tokenize:
@@ -71,7 +76,11 @@ class Preprocessor:
             # Small letters are composed whose capitals are not, as that of j with a caron.
             line = _composed(line) if self.normalize else line
         words = split_words(line)
-        return words if self.compounds is None else self.compounds.split(words)
+        words = words if self.compounds is None else self.compounds.split(words)
+        if self.escape:
+            moses = _moses("Tokenizer", self.language)
+            kept = {one: moses.escape_xml(what) for one, what in kept.items()}
+        return [word.translate(kept) for word in words] if kept else words
 
     def _tokenized(self, line: str) -> str:
         """Return a line with blanks between its tokens."""
@@ -106,21 +115,35 @@ class Detokenizer:
         Two-letter code of the text.
     capitalize
         The first letter becomes a capital, for text that was lowercased: that behind quotes and
-        other marks, too, but none where a digit, or a letter without case, comes first.
+        other marks, too, but none where a digit, a letter without case, or what `Preprocessor`
+        protects comes first.
+    verbatim
+        In what `Preprocessor` protects entities stay, which the text itself has there.
     """
 
     language: str = "en"
     capitalize: bool = False
+    verbatim: bool = False
 
     def line(self, tokens: Sequence[str]) -> str:
         """Return the text of one sentence."""
-        text: str = _moses("Detokenizer", self.language).detokenize(list(tokens))
+        words = list(tokens)
+        if self.verbatim:
+            words = [w.replace("&", "&amp;") if "&" in w and is_protected(w) else w for w in words]
+        text = tags_attached(_moses("Detokenizer", self.language).detokenize(words))
         return self._capitalized(text) if self.capitalize else text
 
     def _capitalized(self, text: str) -> str:
         """Return the text of a sentence with a capital."""
+        first = 0
+        for begin, what, is_tag in protected(text):
+            if any(map(str.isalnum, text[first:begin])):
+                break
+            if not is_tag:
+                return text
+            first = begin + len(what)
         clipped = _CLIPPED.match(text) if self.language in _CLIPPED_LANGUAGES else None
-        for at in range(clipped.end() if clipped else 0, len(text)):
+        for at in range(clipped.end() if clipped else first, len(text)):
             letter = text[at]
             # The apostrophes of some languages are letters by name.
             if letter.isalnum() and unicodedata.category(letter) != "Lm":
