@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
 import os
+import resource
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 
+from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core.container import (
     ALIGNMENT,
     Container,
@@ -242,3 +246,42 @@ def test_trusted_files_are_not_verified(path: Path) -> None:
     os.utime(path, ns=times)
     with trusting([stored.identity]), pytest.raises(InputError, match="is damaged"):
         read(path)
+
+
+def test_a_mapped_file_is_not_open(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    read_ = [read(path) for _ in range(40)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    mapped = Path("/proc/self/maps").read_text().count(str(path))
+    path.unlink()
+    # Arrays alone hold the pages.
+    arrays = [container.arrays for container in read_]
+    del read_
+    gc.collect()
+    for found in arrays:
+        assert_same(found, example())
+        found["numbers"][:] = 3
+    del arrays, found
+    gc.collect()
+    assert mapped == 40 and str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_too_many_open_files_have_a_cure_of_their_own(path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = max(map(int, os.listdir("/proc/self/fd")))
+    kept = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                kept.append(os.open(path, os.O_RDONLY))
+        for use in (read, lambda p: write_container(p, "test file", 3, {}, example())):
+            with pytest.raises(InputError, match="Too many open files.*ulimit -n"):
+                use(path)
+        line = error_line(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for handle in kept:
+            os.close(handle)
+    assert "Too many open files; " in line and "ulimit -n" in line
+    assert_same(read(path).arrays, example())

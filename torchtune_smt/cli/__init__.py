@@ -15,7 +15,7 @@ from torchtune_smt.cli.stopping import (
     discard_output,
     run_stoppable,
 )
-from torchtune_smt.core.errors import InputError, did_you_mean, escaped
+from torchtune_smt.core.errors import InputError, cure_of, did_you_mean, escaped
 
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",
@@ -106,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Of the standard output, or of a name that no file can have.
         place = "the standard output" if error.filename is None else error.filename
-        print(f"error: {escaped(f'{place}: {error.strerror}')}", file=sys.stderr)
+        cure = cure_of(error)
+        text = f"{place}: {error.strerror}" + (f"; {cure}" if cure else "")
+        print(f"error: {escaped(text)}", file=sys.stderr)
         if error.filename is None:
             discard_output()
         return 1

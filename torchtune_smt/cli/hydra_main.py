@@ -37,7 +37,7 @@ from torchtune_smt.cli.missing_classes import one_line, why_missing
 from torchtune_smt.cli.options import check_options, refuse_removed
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
-from torchtune_smt.core.errors import DivergenceError, InputError, did_you_mean, escaped
+from torchtune_smt.core.errors import DivergenceError, InputError, cure_of, did_you_mean, escaped
 from torchtune_smt.core.resources import PACKAGE, config_folder
 from torchtune_smt.runs.folder import claimed
 
@@ -139,8 +139,8 @@ def hydra_main(
                 # Of a line that a sweep prints between its runs.
                 raise
             except OSError as error:
-                cure = "choose a folder that you may write to (hydra.run.dir)"
-                print(f"{error_line(error)}; {cure}", file=sys.stderr)
+                cure = "; choose a folder that you may write to (hydra.run.dir)"
+                print(error_line(error) + ("" if cure_of(error) else cure), file=sys.stderr)
                 return 1
             finally:
                 sys.argv = before
@@ -315,6 +315,8 @@ def error_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and (cure := cure_of(error)):
+        text += f"; {cure}"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"

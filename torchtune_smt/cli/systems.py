@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import warn
 from torchtune_smt.cli.run_folder import recorded_overrides
-from torchtune_smt.core.errors import InputError, escaped
+from torchtune_smt.core.errors import InputError, cure_of, escaped
 from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import iterate_lines
 from torchtune_smt.runs.folder import METRICS, RECORDS, WEIGHTS
@@ -258,8 +258,8 @@ def _refuse_unreadable(error: OSError) -> None:
     # A run that is at work may have removed it meanwhile.
     if not isinstance(error, FileNotFoundError):
         raise InputError(
-            f"cannot be read ({error.strerror}), and there may be runs in it; make it readable, or "
-            "name the folders of the runs themselves",
+            f"cannot be read ({error.strerror}), and there may be runs in it; "
+            + cure_of(error, "make it readable, or name the folders of the runs themselves"),
             path=error.filename,
         ) from None
 

@@ -12,11 +12,13 @@ little, but no malice: whoever reads a container checks what it says all the sam
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,16 +228,16 @@ def read_container(
     with reading(path), path.open("rb") as file:
         status = os.fstat(file.fileno())
         size = status.st_size
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
+        mapped = _map(file.fileno(), size) if size else memoryview(b"")
     first = len(_MAGIC) + 8 + _DIGEST
-    if size < first or mapped[: len(_MAGIC)] != _MAGIC:
+    if size < first or bytes(mapped[: len(_MAGIC)]) != _MAGIC:
         refuse(f"is damaged, or no {kind} of this version of the package")
     (length,) = struct.unpack_from("<Q", mapped, len(_MAGIC))
     digest = bytes(mapped[first - _DIGEST : first])
     if length > size - first or xxhash.xxh3_128(mapped[first : first + length]).digest() != digest:
         refuse("is damaged")
     try:
-        header = json.loads(mapped[first : first + length])
+        header = json.loads(bytes(mapped[first : first + length]))
         found_kind, found_version = header["kind"], header["version"]
         if found_kind == kind and found_version == version:
             parts = [_part(part) for part in header["arrays"]]
@@ -262,6 +264,25 @@ def read_container(
     if end != size:
         refuse("is damaged: it does not end where it should")
     return Container(content, arrays, digest.hex(), identity, trusted)
+
+
+def _map(handle: int, size: int) -> memoryview:
+    """Map a file into memory, where writing changes a copy of the page.
+
+    `mmap.mmap` would hold a handle for as long as the file is mapped, and a run maps more files
+    than a process may have open.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, handle, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    pages = (ctypes.c_char * size).from_address(address)
+    # Whatever array is left when the interpreter ends may still be read.
+    weakref.finalize(pages, libc.munmap, address, size).atexit = False
+    return memoryview(pages).cast("B")
 
 
 class _Part(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -46,6 +47,15 @@ class InputError(ValueError):
 
 class DivergenceError(ValueError):
     """Numbers are not finite any more: the learning rate is too large, or feature values are."""
+
+
+def cure_of(error: OSError, otherwise: str = "") -> str:
+    """Return what helps against an error of the system; `otherwise` where it does not tell."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room on the disk"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "let more files be open at a time, as with `ulimit -n 4096` before the command"
+    return otherwise
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import gzip
 import io
 import os
@@ -18,7 +17,7 @@ from typing import IO, Final
 
 import numpy as np
 
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, cure_of
 from torchtune_smt.core.leftovers import part_of, replace_folder
 
 MAX_LINE: Final = 1 << 26
@@ -275,7 +274,9 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
             ) from None
         raise InputError(f"is no whole gzip file ({error}); copy it again", path=path) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", path=path) from None
+        cure = cure_of(error)
+        message = f"cannot be read: {error.strerror}" + (f"; {cure}" if cure else "")
+        raise InputError(message, path=path) from None
 
 
 def _begins_as_gzip(path: str | os.PathLike[str]) -> bool:
@@ -299,8 +300,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        cure = "make room on the disk" if full else "choose a folder that you may write to"
+        cure = cure_of(error, "choose a folder that you may write to")
         message = f"cannot be written ({error.strerror}); {cure}"
         raise InputError(message, path=path) from None
 
