@@ -112,8 +112,12 @@ def test_killed_and_resumed(
             break
         time.sleep(0.05)
     assert processes(tmp_path) == []
+    # What another has written there names no place to compute.
+    recorded = tmp_path / "run" / ".hydra" / "overrides.yaml"
+    recorded.write_text(recorded.read_text() + "- engine=ray\n- engine.address=127.0.0.1:1\n")
     outcome = run_command("train", "resume=run", "engine.workers=1", folder=tmp_path).check()
     assert "resuming in epoch 1, after 10 sentences" in outcome.out
+    assert "engine.address=127.0.0.1:1;" in outcome.err
     assert [(tmp_path / "run" / name).read_bytes() for name in NAMES] == one_worker
 
 

@@ -17,7 +17,7 @@ import yaml
 from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 
 from torchtune_smt.cli.command_line import quoted, split_arguments
-from torchtune_smt.cli.run_folder import NEEDLESS, take_up
+from torchtune_smt.cli.run_folder import NEEDLESS, says_where, take_up
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder, example_folder
 from torchtune_smt.grammar import load_grammar, write_grammar
@@ -96,13 +96,35 @@ PLAIN = [
     "metric=word-f1",
     "experiment=null",
     "seed=3",
-    "threads=null",
     "lm=full",
+]
+
+# What says where a command computes is its own command line's alone.
+ELSEWHERE = [
+    "engine=ray",
+    "engine.address=127.0.0.1:6379",
+    "+engine.address=${oc.env:HOME}",
+    "engine.workers=1000",
+    "engine._target_=os.system",
+    "~engine",
+    "++engine={_target_:os.system}",
+    "threads=1000",
     "device=cuda",
 ]
 
 
-@pytest.mark.parametrize("override", sorted({*PLAIN, *own_settings()}))
+@pytest.mark.parametrize("needless", [(), NEEDLESS])
+def test_no_record_says_where_to_compute(tmp_path: Path, needless: frozenset[str]) -> None:
+    folder = record(tmp_path, "seed=2", *ELSEWHERE, "lm=full")
+    settings = take_up(folder, ["engine.workers=2"], needless=needless)
+    assert settings.recorded == ["seed=2", "lm=full"]
+    assert settings.elsewhere == [o for o in ELSEWHERE if o != "engine.workers=1000"]
+    assert settings.given == ["engine.workers=2"]
+
+
+@pytest.mark.parametrize(
+    "override", sorted(o for o in {*PLAIN, *own_settings()} if not says_where(o))
+)
 def test_plain_settings_are_taken(tmp_path: Path, override: str) -> None:
     settings = take_up(record(tmp_path, override), [])
     assert settings.recorded == [override]
@@ -112,6 +134,7 @@ def test_plain_settings_are_taken(tmp_path: Path, override: str) -> None:
 
 def test_settings_of_the_documentation_are_taken(tmp_path: Path) -> None:
     found = [override for override in documented() if not GIVEN_AGAIN.match(override)]
+    found = [override for override in found if not says_where(override)]
     assert len(found) > 30
     assert take_up(record(tmp_path, *found), []).recorded == found
 

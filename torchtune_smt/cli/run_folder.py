@@ -3,7 +3,7 @@
 A run's folder may come from anybody. The configuration is composed anew from ``conf/``, and of the
 overrides that the folder records only plain settings are taken: choices of files by a bare name,
 and options with numbers, words, and lists of them. No class, no interpolation, no path but of
-what is read.
+what is read, no host and no number of processes.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ NEEDLESS: Final = frozenset(
 )
 """Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
 
+WHERE: Final = frozenset({"engine", "threads", "device"})
+"""What says where a command computes, and with how much: its own command line alone, no record."""
+
 # Of one option, and of the whole record.
 _MAX_CHARACTERS = 10_000
 _MAX_BYTES = 1_000_000
@@ -72,11 +75,14 @@ class Settings:
         Those of the run that the command line does not replace.
     has_run : bool
         Whether there is a run that recorded its overrides.
+    elsewhere : sequence of str
+        Those of the run that are of `WHERE`, and are not taken.
     """
 
     given: Sequence[str]
     recorded: Sequence[str] = ()
     has_run: bool = False
+    elsewhere: Sequence[str] = ()
 
     @property
     def names_model(self) -> bool:
@@ -147,6 +153,8 @@ def take_up(
     # Of use only to the command that they were given to.
     replaced |= {"resume", "overwrite"}
     recorded = [o for o in _read_record(path) if override_key(o) not in replaced]
+    elsewhere = [o for o in recorded if says_where(o)]
+    recorded = [o for o in recorded if not says_where(o)]
     # A group that is not as it was in one option makes no sense with its others.
     left_out = {
         _group(override)
@@ -166,7 +174,7 @@ def take_up(
             + cure.format(these=these),
             path=path,
         )
-    return Settings(given, recorded, has_run=True)
+    return Settings(given, recorded, has_run=True, elsewhere=elsewhere)
 
 
 def refuse_links(folder: Path) -> None:
@@ -377,6 +385,11 @@ def _read_yaml(path: Path, kind: type, what: str) -> Any:
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         raise InputError(f"is no {what}; the run folder is damaged", path=path) from None
     return recorded
+
+
+def says_where(override: str) -> bool:
+    """Return whether an override is about one of `WHERE`."""
+    return _group(override) in WHERE
 
 
 def _group(override: str) -> str:

@@ -27,11 +27,11 @@ from torchtune_smt.cli.command_line import (
 from torchtune_smt.cli.compare import compare_runs
 from torchtune_smt.cli.exports import export, kept_files, left_alone
 from torchtune_smt.cli.group_learners import check_grouping
-from torchtune_smt.cli.hydra_main import error_line, hydra_main
+from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.options import is_ours, require_all
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.read_files import named_files, read_files
-from torchtune_smt.cli.run_folder import Settings, record, refuse_links, take_up
+from torchtune_smt.cli.run_folder import Settings, record, refuse_links, says_where, take_up
 from torchtune_smt.cli.run_options import folder_option, refuse_misplaced
 from torchtune_smt.cli.spending import groups_taken
 from torchtune_smt.cli.stopping import advice_when_stopped, raise_if_stopped
@@ -42,7 +42,7 @@ from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.cli.workers import serve_workers
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest.sentences import Sentences
@@ -250,6 +250,9 @@ def main() -> int:
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
             refuse_links(folder)
             settings = take_up(folder, given)
+            if settings.elsewhere:
+                left = shown(" ".join(settings.elsewhere))
+                warn([f"not taken from the run's record: {left}; give again what is to hold here"])
             more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
         own = [flag for flag in flags if flag.startswith("--config-dir=")]
         sweep = Sweep()
@@ -339,7 +342,8 @@ def _how_to_go_on(folder: Path) -> str:
     if (folder / CHECKPOINT).is_file():
         inside = folder.is_relative_to(Path.cwd())
         path = folder.relative_to(Path.cwd()) if inside else folder
-        return f"go on with {typed('resume', str(path))}"
+        where = [shlex.quote(o) for o in HydraConfig.get().overrides.task if says_where(o)]
+        return f"go on with {' '.join([typed('resume', str(path)), *where])}"
     return "there is nothing to resume yet"
 
 
