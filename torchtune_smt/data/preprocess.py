@@ -25,12 +25,32 @@ _CLIPPED_LANGUAGES: Final = ("nl", "af")
 _CLIPPED: Final = re.compile(r"\W*['’]\w(?=\s)")
 
 
+# Rules of Moses's tokenizer.perl that sacremoses lacks: a mark that is part of a word where a small
+# letter follows, and apostrophes that end a word where a letter follows, as in French, or do not.
+_WITHIN_WORDS: Final = {"fi": ":", "sv": ":", "ca": "·", "tdt": "'"}
+_ELISION: Final = ("ca", "ga")
+_GLOTTALS: Final = ("so", "tdt")
+
+
 @cache
 def _moses(tool: str, language: str) -> Any:
     """Return the tool of sacremoses with this name for a language."""
     import sacremoses
 
-    return getattr(sacremoses, f"Moses{tool}")(lang=language)
+    if tool == "Detokenizer" and language in _ELISION:
+        # That of Italian has no rule but the one for elision.
+        language = "it"
+    moses = getattr(sacremoses, f"Moses{tool}")(lang=language)
+    if tool == "Tokenizer":
+        if mark := _WITHIN_WORDS.get(language):
+            pattern = rf"([^{moses.IsAlnum}\s.'`,\-{mark}]|{mark}(?![{moses.IsLower}]))"
+            moses.PAD_NOT_ISALNUM = re.compile(pattern), r" \1 "
+        if language in _ELISION + _GLOTTALS:
+            # The language chooses nothing else from here on.
+            moses.lang = "fr"
+        if language in _GLOTTALS:
+            moses.FR_IT_SPECIFIC_APOSTROPHE = moses.FR_IT_SPECIFIC_APOSTROPHE[:3]
+    return moses
 
 
 @dataclass(frozen=True)
