@@ -73,16 +73,20 @@ def orientation(kind: str, monotone: bool, swap: bool, right: bool) -> int:
 def towards_before(kind: ReorderingType, before: list[tuple[int, int]], first: int, last: int):
     """The orientation of a phrase (first and last word) behind others; <s> is the first of them.
 
-    Hierarchical: towards the longest block, which is any number of the last phrases that cover a
-    span together.
+    Hierarchical: towards the block on top of the stack of Galley and Manning's shift-reduce parser,
+    which joins the two on top as long as one follows the other in the source.
     """
     begin, end = before[-1]
     if kind.hierarchical:
-        for i in range(len(before)):
-            words = sorted(w for a, b in before[i:] for w in range(a, b + 1))
-            if words == list(range(words[0], words[-1] + 1)):
-                begin, end = words[0], words[-1]
-                break
+        stack: list[tuple[int, int]] = []
+        for span in before:
+            stack.append(span)
+            while len(stack) > 1:
+                left, right = sorted(stack[-2:])
+                if left[1] + 1 != right[0]:
+                    break
+                stack[-2:] = [(left[0], right[1])]
+        begin, end = stack[-1]
     return orientation(kind.kind, first == end + 1, last + 1 == begin, first > end)
 
 

@@ -158,7 +158,7 @@ def test_lists_are_those_of_all_translations(
     st.data(),
 )
 def test_blocks_of_any_form(name, length, distortion_limit, data):
-    """One phrase a word, so that blocks alone tell derivations apart, also such as 2 4 1 3."""
+    """One phrase a word, so that blocks alone tell derivations apart; 2 4 1 3 are none together."""
     kind = ReorderingType.parse(name)
     sentence = [f"w{i}" for i in range(length)]
     phrases = [
