@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import os
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -15,7 +16,9 @@ import sacrebleu
 import yaml
 from commands import Outcome, Run, run_command
 
+from torchtune_smt.cli.outputs import check_text
 from torchtune_smt.cli.systems import find_systems
+from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 
@@ -283,6 +286,34 @@ def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path, bars: str) -> N
     assert float(best["score"]) > 50
     # Lists have an oracle besides.
     assert best | {"system": "", "oracle": ""} == found | {"system": "", "oracle": ""}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"text": "ein haus"}', "", '["ein", "haus"]'], "JSON"),
+        (['"ein haus"', '"ein"'], "JSON"),
+        (["{", '  "text": "ein haus"', "}"], "JSON"),
+        (["<refset>", "<seg>ein</seg>", "haus", "</refset>"], "markup"),
+        (["-0.5 ||| ein haus", "-0.25 ||| ein"], "an n-best list begins"),
+        (["H-0\t-0.5\tein haus", "H-1\t-0.25\tein"], "tabs"),
+        (['<seg id="1"> ein haus </seg>', "<seg> ein </seg>"], "markup"),
+        (["-0.5", "1e-3 nan"], "numbers"),
+    ],
+)
+def test_what_is_no_text_has_no_score(lines: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=f"out: holds .*{re.escape(said)}.*plain text"):
+        check_text("out", lines)
+    # Some such lines among others are text.
+    check_text("out", [*lines, "ein haus"])
+
+
+def test_json_is_refused_as_translations_and_as_references(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a house\nmine\n")
+    (tmp_path / "json").write_text('{"text": "a house"}\n{"text": "mine"}\n')
+    for system, reference in (("json", "text"), ("text", "json")):
+        outcome = compare(tmp_path, system, f"references=[{reference}]", command="evaluate")
+        assert outcome.code and "json: holds JSON" in outcome.err
 
 
 def test_lists_from_a_pipe_are_no_translations(tmp_path: Path) -> None:

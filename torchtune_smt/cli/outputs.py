@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +18,7 @@ from torchtune_smt.cli.run_folder import lacks_words, recorded_data
 from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
@@ -121,6 +125,10 @@ def read_outputs(
                 "it to one",
                 path=output.path,
             )
+        if output.kind == "translations":
+            check_text(output.path, lines)
+    for path, lines in zip(references, columns[len(given) :], strict=False):
+        check_text(path, lines)
     if cfg.references is None:
         assert corpus is not None
         rows = [[" ".join(words) for words in row] for row in corpus.references]
@@ -137,6 +145,39 @@ def read_outputs(
         # The references that were given are of something else.
         corpus = None
     return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
+
+
+def check_text(path: str | os.PathLike[str], lines: Sequence[str]) -> None:
+    """Raise InputError if a file is in another form than plain text, a sentence a line."""
+    filled = [line.strip() for line in lines if line.strip()]
+    for form, has in _FORMS.items():
+        # What is written over several lines is a whole alone.
+        several = form in ("JSON", "markup") and has("\n".join(filled))
+        if filled and (several or all(map(has, filled))):
+            raise InputError(
+                f"holds {form}, and no plain text; write one sentence a line, and nothing else",
+                path=path,
+            )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return text[:1] in ("{", "[", '"') and json.loads(text) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+_NUMBER: Final = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?|nan|[-+]?inf")
+# What all lines of a file may have, and those of a text do not.
+_FORMS: Final[Mapping[str, Callable[[str], object]]] = {
+    "JSON": _is_json,
+    "fields between ||| (an n-best list begins with the number of the sentence)": (
+        lambda line: "|||" in split_words(line)
+    ),
+    "columns between tabs": lambda line: "\t" in line,
+    "markup": re.compile(r"<(\w+)\b.*</\1>", re.S).fullmatch,
+    "numbers": lambda line: all(map(_NUMBER.fullmatch, split_words(line))),
+}
 
 
 def check_words(runs: Iterable[Path], split: str) -> None:
