@@ -124,6 +124,48 @@ def test_marks_and_joiners_stay_with_their_word(language: str, line: str, expect
     assert Preprocessor(language).tokens(line) == expected.split(" ")
 
 
+INVISIBLE = [
+    *map(chr, (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0x202B, 0x202E, 0x2060, 0x2062)),
+    *map(chr, (0x2067, 0x206F, 0xFEFF, 0xFFF9, 0x7F, 0x93, 0xE0001, 0xE0041)),
+]
+
+
+@pytest.mark.parametrize("what", [*INVISIBLE, "\u200c", "\u200d", "\u200b\u200c"])
+def test_what_nobody_sees_makes_no_words(what: str) -> None:
+    line = f"{what}Das {what} Haus{what}, Me{what}er {what}3{what}{what}/{what}4 http://x.org/{what}{what}"
+    for language in ("de", "en", "fr"):
+        expected = "das haus , meer 3/4 http://x.org/".split()
+        assert Preprocessor(language).tokens(line) == expected
+    lowercased = Preprocessor("de", tokenize=False).tokens(line)
+    assert lowercased == "das haus, meer 3/4 http://x.org/".split()
+
+
+@pytest.mark.parametrize(
+    ("language", "line", "expected"),
+    [
+        # Persian: a word of two parts; twice is once, and at the end of a word it is nothing.
+        (
+            "fa",
+            "می\u200cخواهم می\u200c\u200cروم می\u200c است\u200f",
+            "می\u200cخواهم می\u200cروم می است",
+        ),
+        # Malayalam and Hindi: other letters than without.
+        ("ml", "അവന്\u200d വന്നു", "അവന്\u200d വന്നു"),
+        ("hi", "क्\u200dष क्\u200cष क्ष", "क्\u200dष क्\u200cष क्ष"),
+        ("km", "ខ្ញុំ\u200bស្រឡាញ់", "ខ្ញុំ ស្រឡាញ់"),
+        ("ar", "\u200fكتاب\u200f \u0600\u0661", "كتاب \u0600 \u0661"),
+        ("en", "👩\u200d🚒 ❤\ufe0f\u200d🔥", "👩\u200d🚒 ❤\ufe0f\u200d🔥"),
+        (
+            "en",
+            "in \U0001f3f4\U000e0067\U000e0062\U000e007f!",
+            "in \U0001f3f4\U000e0067\U000e0062\U000e007f !",
+        ),
+    ],
+)
+def test_joiners_stay_where_they_are_seen(language: str, line: str, expected: str) -> None:
+    assert Preprocessor(language).tokens(line) == expected.split(" ")
+
+
 def test_a_mark_of_its_own_token_is_escaped_as_its_sign_is() -> None:
     assert Preprocessor("en", escape=True).tokens('a|\u0308"\u0308') == (
         ["a", "&#124;\u0308", "&quot;\u0308"]

@@ -102,6 +102,25 @@ def test_a_set_that_cannot_be_right(
     assert all(message in sentence and name in sentence for sentence in found)
 
 
+@pytest.mark.parametrize("taken_apart", [False, True])
+@pytest.mark.parametrize("side", [0, 1])
+def test_entities_on_one_side_only(side: int, taken_apart: bool) -> None:
+    texts = [[[word, mark, word] for word in "abcdefgh"] for mark in ("'", "&apos;")]
+    if taken_apart:
+        texts[1] = [[one, "&", "apos", ";", two] for one, _, two in texts[1]]
+    source, target = texts if side else reversed(texts)
+    corpus = Corpus(source, [[line] for line in target], list(range(1, 9)))
+    (found,) = corpus_suspicions({"train": corpus})
+    name = ("source", "target")[side]
+    assert "&apos;" in found and f"in the {name} of train, and" in found
+    # What one language has no marks of says nothing.
+    for text in texts:
+        corpus = Corpus([["a", "b"]] * 8, [[line] for line in text], list(range(1, 9)))
+        assert not corpus_suspicions({"train": corpus})
+    found = output_suspicions("out", texts[0], [[line] for line in texts[1]])
+    assert any("&apos;" in line for line in found)
+
+
 def test_a_line_lost_in_the_middle(shared: Path) -> None:
     sets = read_sets(shared / "data" / "multi30k-de-en", "de", "en")
     dev = sets["dev"]

@@ -18,6 +18,7 @@ from typing import Final
 _MARKED: Final = re.compile("(?P<sign>[st]t?[mj]+(?:(?<=j)[st]t?[mj]*)*)|[mj]")
 _ZERO_WIDTH_NON_JOINER: Final = "\u200c"
 _ZERO_WIDTH_JOINER: Final = "\u200d"
+_FLAG_LETTERS: Final = range(0xE0020, 0xE0080)
 _SKIN_TONES: Final = range(0x1F3FB, 0x1F400)
 # Letters without case: Yi syllables, which are on the list. Others are taken where the line has
 # them, and what is left where it has all of them stays as it is.
@@ -81,7 +82,8 @@ class _Kinds(dict[int, str]):
             return "a"
         if character == _ZERO_WIDTH_JOINER:
             return "j"
-        if character == _ZERO_WIDTH_NON_JOINER or unicodedata.category(character)[0] == "M":
+        marks = character == _ZERO_WIDTH_NON_JOINER or ord(character) in _FLAG_LETTERS
+        if marks or unicodedata.category(character)[0] == "M":
             return "m"
         return "t" if ord(character) in _SKIN_TONES else "s"
 

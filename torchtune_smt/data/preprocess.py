@@ -19,7 +19,21 @@ from torchtune_smt.data.compounds import CompoundSplitter
 from torchtune_smt.data.marks import with_stand_ins
 from torchtune_smt.data.protected import is_protected, protected, tags_attached, with_protected
 
-_SOFT_HYPHEN: Final = "\u00ad"
+# Characters that nobody sees: controls, formats (Unicode's Cf without the number signs), but not
+# the letters of flags that are made of them.
+_INVISIBLE: Final = re.compile(
+    "(\U0001f3f4[\U000e0020-\U000e007f]+)|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b"
+    "\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0001-\U000e007f]"
+)
+# Languages that part words with it, if they do.
+_ZERO_WIDTH_SPACE: Final = "\u200b"
+_WORDS_WITHOUT_BLANKS: Final = ("km", "lo", "my", "th")
+# Letters and signs that joiners (or what keeps them apart) make a difference to.
+_JOINED: Final = "[\u0590-\u1cff\u2190-\u2bff\u2e80-\u2fff\u3040-\U0010ffff]"
+_JOINERS: Final = re.compile(
+    f"(?<={_JOINED})(\u200d|\u200c(?=[\u200c\u200d]*{_JOINED}))|[\u200c\u200d]"
+)
 # A word of one letter behind an apostrophe begins a line, and the next one has the capital.
 _CLIPPED_LANGUAGES: Final = ("nl", "af")
 _CLIPPED: Final = re.compile(r"\W*['’]\w(?=\s)")
@@ -63,9 +77,9 @@ class Preprocessor:
         Two-letter code: it chooses the rules for abbreviations and apostrophes.
     normalize, tokenize, lowercase
         The steps, in this order: Moses's tokenizer looks at case. `normalize` unifies quotes,
-        dashes and spaces, composes letters with their marks (Unicode's NFC), and leaves out soft
-        hyphens. `tokenize` leaves combining marks and joiners with what they belong to. With none
-        of them the line is only split at its blanks and tabs.
+        dashes and spaces, composes letters with their marks (Unicode's NFC), and leaves out
+        characters that nobody sees. `tokenize` leaves combining marks and joiners with what they
+        belong to. With none of them the line is only split at its blanks and tabs.
     escape
         The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
         Moses's does by default.
@@ -85,6 +99,8 @@ class Preprocessor:
     def tokens(self, line: str) -> list[str]:
         """Return the tokens of one line."""
         kept: dict[int, str] = {}
+        if self.normalize:
+            line = _visible(line, self.language)
         if self.tokenize and self.protect:
             line, kept = with_protected(line)
         if self.normalize:
@@ -119,10 +135,18 @@ def lowercased(line: str) -> str:
 
 
 def _composed(line: str) -> str:
-    """Return a line with letters and marks in one, where Unicode has it, and no soft hyphens."""
-    if line.isascii():
+    """Return a line with letters and marks in one, where Unicode has it."""
+    return unicodedata.normalize("NFC", line)
+
+
+def _visible(line: str, language: str) -> str:
+    """Return a line without the characters that nobody sees, nor sees the effect of."""
+    if line.isprintable() and line.isascii():
         return line
-    return unicodedata.normalize("NFC", line.replace(_SOFT_HYPHEN, ""))
+    if language in _WORDS_WITHOUT_BLANKS:
+        line = line.replace(_ZERO_WIDTH_SPACE, " ")
+    line = _INVISIBLE.sub(lambda match: match[1] or "", line)
+    return _JOINERS.sub(lambda match: match[1] or "", line)
 
 
 @dataclass(frozen=True)

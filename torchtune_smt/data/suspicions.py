@@ -31,6 +31,10 @@ _RUNS: Final = (
     (re.compile("[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]+"), 10.0),
 )
 _FEWEST_RUNS: Final = 20
+# What Moses writes for some characters; also where it was taken apart afterwards.
+_ENTITY: Final = re.compile("& ?(?:amp|apos|quot|lt|gt|bar|bra|ket|# ?(?:124|91|93)) ?;")
+_ESCAPED: Final = re.compile("[&'\"<>|\\[\\]]")
+_FEWEST_ENTITIES: Final = 5
 # Share of training pairs that one expects to be left out for their lengths, at most.
 _UNEQUAL: Final = 0.1
 _FEWEST_LINES: Final = 50
@@ -67,7 +71,10 @@ def corpus_suspicions(
         texts = {name: _side(corpus, side) for name, corpus in sets.items()}
         found += _unlike(texts, ("source", "target")[side])
     if "train" in sets:
-        found += _dropped(sets["train"])
+        train = sets["train"]
+        source, target = TextProfile.of(train.source), TextProfile.of(train.targets)
+        found += source.escaped_unlike(target, "the source of train", "the target of train")
+        found += _dropped(train)
     return found + _copied(sets)
 
 
@@ -115,6 +122,10 @@ class TextProfile:
         Share of them that are attached to a word.
     pieces : float
         Share of the words that are marked as pieces of words (``@@`` at the end, ``▁`` in front).
+    entities : int
+        Characters that are written as Moses escapes them (``&apos;``).
+    unescaped : int
+        Characters that it would escape.
     """
 
     words: int
@@ -122,11 +133,14 @@ class TextProfile:
     marks: int
     attached: float
     pieces: float
+    entities: int
+    unescaped: int
 
     @classmethod
     def of(cls, text: Text) -> TextProfile:
         """Return the profile of a text."""
         words = [word for line in _sample(text) for word in line]
+        rest, entities = _ENTITY.subn("", " ".join(words))
         ends = [word for word in words if word[-1] in _PUNCTUATION]
         attached = sum(len(word) > 1 and word[-2].isalnum() for word in ends)
         marks = attached + sum(len(word) == 1 for word in ends)
@@ -137,6 +151,8 @@ class TextProfile:
             marks,
             attached / max(1, marks),
             sum(word.endswith("@@") or word.startswith("▁") for word in words) / total,
+            entities,
+            len(_ESCAPED.findall(rest)),
         )
 
     def differences(
@@ -156,6 +172,8 @@ class TextProfile:
             found.append(
                 f"pieces of words (@@ or ▁) are in {split}, and none in {whole}: join them"
             )
+        elif tokens:
+            found += self.escaped_unlike(other, name, other_name)
         unlike = abs(self.attached - other.attached) > 0.5
         if tokens and unlike and min(self.marks, other.marks) >= 10:
             found.append(
@@ -164,6 +182,16 @@ class TextProfile:
                 "tokenise both in the same way"
             )
         return found
+
+    def escaped_unlike(self, other: TextProfile, name: str, other_name: str) -> list[str]:
+        """Return whether one of two texts, of any languages, is escaped alone."""
+        pairs = ((self, name, other, other_name), (other, other_name, self, name))
+        return [
+            f"entities (&apos;, &quot;) are in {escaped}, and the characters themselves in "
+            f"{plain}: write both in the same way"
+            for one, escaped, two, plain in pairs
+            if min(one.entities, two.unescaped) >= _FEWEST_ENTITIES and not two.entities
+        ]
 
 
 def _side(corpus: Corpus, side: int) -> list[Text]:
