@@ -155,7 +155,7 @@ def test_a_killed_run_is_resumed(
 
 
 RESUMED = {
-    "batch": ["regularizer.noise=0.5", "tuner.scaling=rms", "tuner.merge_identical=true"],
+    "batch": ["regularizer.fraction=0.1", "tuner.scaling=rms", "tuner.merge_identical=true"],
     "mix": ["tuner.shards=3"],
     "clusters": ["tuner.clusters.count=5"],
 }

@@ -21,7 +21,8 @@ def check_share(share: float) -> None:
 def noise_draws(share: float) -> int:
     """Return of how many draws of noise the largest λ_max is taken: 19 for 0.95, 99 for 0.99.
 
-    So few that one more draw of the same noise lies above it with a probability of 1 - share.
+    The fewest of which one more draw of the same noise is above it with a probability of 1 - share
+    at most.
 
     Raises
     ------
