@@ -428,7 +428,7 @@ OPTIONS = {
     "init.values.EgivenF=nan": "init.values must be names with finite numbers",
     "init.values.EgivenF=much": "init.values must be names with finite numbers",
     "decoder.k=0": "decoder.k must be a whole number, 1 or more",
-    "decoder.pop_limit=many": "decoder.pop_limit must be a whole number, 1 or more, not 'many'",
+    "decoder.pop_limit=many": "decoder.pop_limit must be a whole number, 1 or more",
     "decoder.unique=1": "decoder.unique must be true or false, not 1",
     "tuner.epochs=0": "tuner.epochs must be a whole number, 1 or more, not 0",
     "tuner.batch_size=true": "tuner.batch_size must be a whole number, 1 or more, not True",
@@ -439,7 +439,7 @@ OPTIONS = {
     "sampler.distinct=no": "sampler.distinct must be true or false, not 'no'",
     "metric.smooth_unigrams=flase": "metric.smooth_unigrams must be true or false, not 'flase'",
     "sampler.pairs=9223372036854775808": "sampler.pairs is too large a whole number: 9223372036",
-    "decoder.k=9223372036854775808": "decoder.k must be a whole number, 1 or more, not 92233720",
+    "decoder.k=9223372036854775808": "decoder.k must be a whole number, 1 or more (up to 1,07",
     "loss=null": "error: Config group override must be a string or a list. Got NoneType: loss=null",
     "experiment=null": "experiment=null names no choice; leave it out, or see --help",
     "~loss": "~loss: loss cannot be taken away; give it another value, as in loss=VALUE",
@@ -552,11 +552,28 @@ def test_configuration_files_of_ones_own(tmp_path: Path, text: str, part: str) -
     check(tmp_path, ["train", "loss=mine", "--config-dir=settings"], part)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["data=example", "init=file", "init.file=none"], "none: no such file"),
+        (["data=example", "decoder.max_words=9999999999"], "decoder.max_words must be"),
+        (["decoder=kbest_files", "decoder.dev=missing", "threads=1"], "threads=1 would change"),
+        (["decoder=kbest_files", "decoder.dev=missing", "init=file", "init.file=none"], "none: no"),
+    ],
+)
+def test_options_are_refused_before_anything_is_read_or_built(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    outcome = run_command("train", *options, folder=tmp_path)
+    assert outcome.code == 1 and said in outcome.err and "language model" not in outcome.out
+
+
 def test_an_absurd_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {})
     outcome = run_command(*TRANSLATE, f"decoder.pop_limit={10**12}", folder=tmp_path)
     assert outcome.code == 1
-    assert outcome.err.startswith("error: decoder: pop_limit must be at most 1,073,741,824, not 1")
+    assert outcome.err.startswith("error: decoder.pop_limit must be a whole number")
+    assert "(up to 1,073,741,824), not 1000000000000" in outcome.err
 
     def no_room(*arguments: object) -> None:
         raise MemoryError

@@ -16,6 +16,8 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
 
+_INT64: Final = (1 << 63) - 1
+
 
 class Rule(NamedTuple):
     """What an option may be, for people and as a test."""
@@ -32,11 +34,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _whole(least: int) -> Rule:
+def _whole(least: int, most: int = _INT64) -> Rule:
     return Rule(
-        f"a whole number, {least} or more",
+        f"a whole number, {least} or more" + ("" if most == _INT64 else f" (up to {most:,})"),
         lambda value: (
-            isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 63
+            isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         ),
     )
 
@@ -178,7 +180,9 @@ _OBJECTS: Final = (
 )
 # Groups whose classes check their numbers themselves, and need torch for none of it.
 _SWITCHES_OF: Final = ("metric", "sampler")
-# Whole numbers that are arguments of a class are 1 or more but for these.
+# Whole numbers that are arguments of a class are 1 or more but for the second, and up to 2^63 - 1
+# but for those of the first: no limit of a search is higher.
+_MOST: Final = {"decoder": 1 << 30}
 _LEAST: Final = {"model.folds": 0, "decoder.distortion_limit": -1}
 
 
@@ -209,12 +213,13 @@ def _rules_of_classes(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
             # Fields that a dataclass inherits are spelt in the words of its parent's module.
             typed = made if is_dataclass(made) else made.__init__
             for name, kind in get_type_hints(typed).items():
-                rule = _of_type(kind, _LEAST.get(f"{group}.{name}", 1))
+                most = _MOST.get(group, _INT64)
+                rule = _of_type(kind, _LEAST.get(f"{group}.{name}", 1), most)
                 if rule is not None and (rule is _SWITCH or group not in _SWITCHES_OF):
                     yield f"{group}.{name}", rule
 
 
-def _of_type(kind: Any, least: int) -> Rule | None:
+def _of_type(kind: Any, least: int, most: int) -> Rule | None:
     """Return what an argument of a type may be; None where the type does not say."""
     kinds = set(get_args(kind)) if get_origin(kind) in (Union, UnionType) else {kind}
     wanted = kinds - {NoneType}
@@ -227,7 +232,8 @@ def _of_type(kind: Any, least: int) -> Rule | None:
         if get_origin(one) is Literal:
             rule = _one_of(*get_args(one))
         else:
-            rule = {bool: _SWITCH, str: _TEXT, int: _whole(least), float: _number(least)}.get(one)
+            whole, number = _whole(least, most), _number(least)
+            rule = {bool: _SWITCH, str: _TEXT, int: whole, float: number}.get(one)
     return rule.or_null() if rule is not None and NoneType in kinds else rule
 
 

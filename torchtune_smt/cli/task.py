@@ -24,6 +24,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric, Score, bind_metric
 from torchtune_smt.models.base import Model
+from torchtune_smt.models.weight_files import read_any_weights
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by, translate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
@@ -70,6 +71,9 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     """Return the configured task; a model that is missing is built if it may be written."""
     tune_on = cfg.tuner.tune_on
     corpora = _Corpora(cfg, parts)
+    read = None
+    if cfg.init.file is not None:
+        read = read_any_weights(cfg.init.file, phrase_decoder=bool(parts.decoder.phrases))
     if not parts.decoder.stored:
         # Before a model is built, which takes long.
         for name in ("dev", "test"):
@@ -82,7 +86,7 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     )
     own_words = len(decoder.words)
     if cfg.init.file is not None:
-        weights = weights_of_file(cfg.init.file, decoder)
+        weights = weights_of_file(cfg.init.file, decoder, read=read)
     else:
         weights = weights_of_values(dict(cfg.init["values"]), decoder)
     sets: dict[str, Sentences] = {}

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import compress
 
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.features_in_use import features_in_use
 from torchtune_smt.models.weight_files import read_any_weights
 
 
-def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] = print) -> Weights:
+def weights_of_file(
+    path: str,
+    decoder: Decoder,
+    report: Callable[[str], None] = print,
+    read: tuple[Vocabulary, Float64] | None = None,
+) -> Weights:
     """Return the weights that a file has for features that a decoder may give.
 
     Weights of other features would have no effect: they are left out, and their number is reported.
@@ -20,13 +27,15 @@ def weights_of_file(path: str, decoder: Decoder, report: Callable[[str], None] =
     ----------
     report : callable
         Told what is left out.
+    read : tuple of Vocabulary and float64 array, optional
+        What `read_any_weights` returned, if the file was read already.
 
     Raises
     ------
     InputError
         The file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
-    names, values = read_any_weights(path, phrase_decoder=bool(decoder.phrases))
+    names, values = read or read_any_weights(path, phrase_decoder=bool(decoder.phrases))
     there = features_in_use(path, names, decoder, report)
     weights = Weights(decoder.dense_names)
     weights.set(list(compress(names.names(range(len(names))), there)), values[there])
