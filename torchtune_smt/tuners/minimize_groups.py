@@ -33,8 +33,8 @@ FRACTION_TOO_LARGE: Final = (
     "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"
 )
 NOISE: Final = (
-    "no feature says more than noise does; more sentences tell more of them from noise, and "
-    "regularizer.fraction takes features all the same"
+    "no feature says more than noise does; more sentences, and tuner.scaling=rms for rare "
+    "features, tell more of them from noise, and regularizer.fraction takes features all the same"
 )
 WITHOUT_LAMBDA_MAX: Final = "lambda_max is 0, and no smaller lambdas leave any"
 
