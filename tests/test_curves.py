@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from functools import partial
@@ -22,6 +23,7 @@ from torchtune_smt.analyses.pictures import (
 )
 from torchtune_smt.analyses.spellings import Spelling
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.evaluation.table import Table
 from torchtune_smt.parallel.jobs import Job, utilisation_numbers
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
 from torchtune_smt.runs.timeline import draw_timeline, utilisation
@@ -147,6 +149,21 @@ def test_any_name_stands_as_it_is_in_pictures_of_analyses(name: str) -> None:
     file = io.BytesIO()
     draw_progress({name: [run, run]}, file, "svg")
     assert file.getvalue().decode().count(f"<!-- {name} -->") == 1
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "active/\\ud800\\n": 2, "bleu/dev": 3}\n')
+    run = read_metrics(tmp_path)
+    assert set(run) == {"active/\\ud800\\n", "bleu/dev"}
+    draw({"a": [run]}, io.BytesIO(), "svg")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+f(1)", "@sum", "-x:y", "\t=1", "-1-1", "-"])
+def test_no_cell_of_csv_is_a_formula(text: str) -> None:
+    table = Table(["=head", "n"], [[text, -1.5], ["-2.5", None], ["a=b", "+3"]])
+    head, row, *others = csv.reader(io.StringIO(table.csv()))
+    assert head == ["'=head", "n"] and row == [f"'{text}", "-1.5"]
+    assert others == [["-2.5", ""], ["a=b", "+3"]]
 
 
 def test_a_timeline(sweep: Path, tmp_path: Path) -> None:

@@ -83,11 +83,13 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        """Return head and rows, all numbers unrounded."""
+        """Return head and rows, all numbers unrounded.
+
+        An apostrophe stands before a text that a spreadsheet would take for a formula.
+        """
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(self.head)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
+        writer.writerows([_csv(cell) for cell in row] for row in (self.head, *self.rows))
         return file.getvalue()
 
     @property
@@ -102,6 +104,16 @@ def _cell(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     return cell or ""
+
+
+def _csv(cell: Cell) -> str | int | float:
+    """Return a cell that is no formula."""
+    if isinstance(cell, str) and re.match(r"\s*[=+@-]", cell):
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+    return "" if cell is None else cell
 
 
 def _row(cells: Sequence[str]) -> str:

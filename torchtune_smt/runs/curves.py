@@ -10,7 +10,7 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, escaped
 from torchtune_smt.core.pictures import add_legend, picture
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs.folder import METRICS
@@ -44,7 +44,8 @@ def read_metrics(path: Path) -> dict[str, Series]:
     Parameters
     ----------
     path : path
-        Of the run's folder, or of its ``metrics.jsonl``.
+        Of the run's folder, or of its ``metrics.jsonl``; what is not printable of a name is
+        `escaped`.
 
     Raises
     ------
@@ -59,7 +60,8 @@ def read_metrics(path: Path) -> dict[str, Series]:
             # It is being written, or the disk was full.
             break
         try:
-            entry = {name: float(value) for name, value in json.loads(line).items()}
+            # JSON has names that no text can hold, and no picture.
+            entry = {escaped(name): float(value) for name, value in json.loads(line).items()}
             step = int(entry.pop("step"))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise InputError(
