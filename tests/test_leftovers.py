@@ -13,7 +13,7 @@ import pytest
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
-from torchtune_smt.core.textio import atomic_folder, atomic_path
+from torchtune_smt.core.textio import atomic_folder, atomic_path, open_own
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -209,6 +209,94 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError):
         write_file(Path(f"/dev/fd/{writer}"), "text")
     os.close(writer)
+
+
+def plant(path: Path, kind: str, target: Path) -> None:
+    """Put something else in the place of a file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        path.hardlink_to(target)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"link": target, "device": "/dev/zero", "nowhere": "nowhere"}[kind])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder link", "device", "nowhere", "of others"])
+@pytest.mark.parametrize("suffix", ["part", "old"])
+@pytest.mark.parametrize("write", WRITERS)
+def test_what_was_not_made_here_is_left_alone(
+    write: Callable[..., None],
+    suffix: str,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thesis, folder, planted = (tmp_path / name for name in ("thesis", "f", f".x.12345678.{suffix}"))
+    thesis.write_text("mine")
+    folder.mkdir()
+    (folder / "inner").write_text("mine")
+    if kind == "of others":
+        planted.mkdir()
+        monkeypatch.setattr(os, "geteuid", lambda: os.stat(planted).st_uid + 1)
+    else:
+        target = folder if kind == "folder link" else thesis
+        plant(planted, kind.removeprefix("folder "), target)
+    assert not restored(tmp_path / "x").exists()
+    write(tmp_path / "x", "new")
+    assert names(tmp_path) == {"thesis", "f", "x", planted.name}
+    assert thesis.read_text() == (folder / "inner").read_text() == "mine"
+
+
+def test_only_what_is_whole_is_put_back(tmp_path: Path) -> None:
+    old = tmp_path / ".model.12345678.old"
+    write_folder(old, "old")
+    assert not restored(tmp_path / "model", "last").exists()
+    # A file of the name of a folder.
+    (tmp_path / ".model.87654321.old").write_text("")
+    assert not restored(tmp_path / "model", "last").exists()
+    (old / "last").write_text("")
+    assert (restored(tmp_path / "model", "last") / "inner" / "b").read_text() == "old"
+
+
+@pytest.mark.parametrize("kind", ["link", "nowhere", "hard link"])
+def test_a_link_where_the_package_names_the_file_is_replaced(kind: str, tmp_path: Path) -> None:
+    thesis, path = tmp_path / "thesis", tmp_path / "file"
+    thesis.write_text("mine")
+    plant(path, kind, thesis)
+    with atomic_path(path, own=True) as beside:
+        beside.write_text("new")
+    assert path.read_text() == "new" and not path.is_symlink()
+    assert thesis.read_text() == "mine" and names(tmp_path) == {"thesis", "file"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_where_the_package_names_it(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    plant(path, kind, path)
+    if kind == "device":
+        # Its place is that of the link alone.
+        with atomic_path(path, own=True) as beside:
+            beside.write_text("new")
+        assert path.read_text() == "new"
+        return
+    with pytest.raises(InputError, match="file: .*no plain file"), atomic_path(path, own=True):
+        pass
+    assert names(tmp_path) == {"file"} and not path.is_file()
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "nowhere", "pipe", "folder", "device"])
+@pytest.mark.parametrize("flags", [os.O_TRUNC, os.O_APPEND, 0])
+def test_a_file_that_is_written_in_its_place_is_one_s_own(
+    flags: int, kind: str, tmp_path: Path
+) -> None:
+    thesis, path = tmp_path / "thesis", tmp_path / "file"
+    thesis.write_text("mine")
+    plant(path, kind, thesis)
+    with pytest.raises(InputError, match="file: "):
+        open_own(path, os.O_WRONLY | flags)
+    assert thesis.read_text() == "mine" and names(tmp_path) == {"thesis", "file"}
 
 
 def test_many_processes_at_once(tmp_path: Path) -> None:

@@ -308,6 +308,20 @@ def test_damaged_caches_are_replaced(tmp_path: Path, kept: int) -> None:
     assert cache_path(path).read_bytes() == whole
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "device"])
+def test_nothing_is_written_through_what_has_the_name_of_a_cache(kind: str, tmp_path: Path) -> None:
+    path, thesis = tmp_path / "lm.arpa", tmp_path / "thesis"
+    path.write_text(SMALL)
+    thesis.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(cache_path(path))
+    else:
+        cache_path(path).symlink_to(thesis if kind == "link" else "/dev/zero")
+    assert_same(NgramModel.load(path), NgramModel.load(path, cache=False))
+    assert thesis.read_text() == "mine"
+    assert cache_path(path).is_file() == (kind != "pipe")
+
+
 def test_where_no_cache_can_be_written_the_model_still_loads(tmp_path: Path) -> None:
     path = tmp_path / "model.arpa"
     path.write_text(SMALL)

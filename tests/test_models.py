@@ -102,6 +102,29 @@ def test_the_same_bitext_gives_the_same_bytes(bitext: Corpus, built: Path, tmp_p
     assert content(tmp_path / "again") == ours
 
 
+def test_nothing_is_written_where_a_link_of_a_model_leads(folder: Path, tmp_path: Path) -> None:
+    elsewhere = (folder / "folds").rename(tmp_path / "elsewhere")
+    (folder / "folds").symlink_to(elsewhere)
+    for cache in tmp_path.rglob("*.cache"):
+        cache.unlink()
+    before = content(elsewhere)
+    assert len(load_model(folder, folds=True).folds) == 3
+    assert content(elsewhere) == before
+    assert (folder / "lm.arpa.gz.cache").is_file()
+
+
+def test_a_device_in_a_model_beside_is_not_copied(
+    bitext: Corpus, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "lm.arpa.gz.cache").unlink(missing_ok=True)
+    (folder / "lm.arpa.gz.cache").symlink_to("/dev/zero")
+    (folder / "alignment.gz").unlink()
+    (folder / "alignment.gz").symlink_to("/dev/zero")
+    build_model(tmp_path / "other", bitext, replace(SETTINGS, folds=0), ignore)
+    assert not (tmp_path / "other" / "lm.arpa.gz.cache").exists()
+    assert load_model(tmp_path / "other").folds == []
+
+
 def test_without_folds(bitext: Corpus, tmp_path: Path) -> None:
     build_model(tmp_path / "model", bitext, replace(SETTINGS, folds=0), ignore)
     assert not (tmp_path / "model" / "folds").exists()

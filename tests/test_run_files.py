@@ -50,14 +50,14 @@ def test_a_stopped_run_is_not_written_over(finished: Path, tmp_path: Path) -> No
     (tmp_path / "checkpoint.pt").write_bytes(b"some")
     outcome = train(finished, f"hydra.run.dir={tmp_path}")
     assert outcome.code == 1
-    assert f"go on with resume={tmp_path}, or empty it with overwrite=true" in outcome.err
+    assert f"go on with resume={tmp_path} threads=1, or empty it with overwrite=true" in outcome.err
     assert content(tmp_path) == {"checkpoint.pt": b"some"}
     other = finished / "a, b"
     other.mkdir()
     (other / "checkpoint.pt").write_bytes(b"some")
     outcome = train(finished, "hydra.run.dir='a, b'")
     # What a shell gives to Hydra as one value.
-    assert "go on with resume=\"'a, b'\", or empty it with overwrite=true" in outcome.err
+    assert "go on with resume=\"'a, b'\" threads=1, or empty it with overwrite=true" in outcome.err
 
 
 def test_overwrite_leaves_one_run(finished: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_command_that_goes_on_records_what_it_was_given(finished: Path) -> Non
     recorded = recorded_overrides(finished / "longer")
     assert "tuner.epochs=2" in recorded
     assert "tuner.checkpoint_minutes=5" in recorded
-    assert set(OPTIONS) - set(recorded) == {"tuner.epochs=1"}
+    assert set(OPTIONS) - set(recorded) == {"tuner.epochs=1", "threads=1"}
     for name in ("config.yaml", "hydra.yaml"):
         assert yaml.safe_load((finished / "longer" / ".hydra" / name).read_text())
     # Without any, what was recorded is what it goes on with.

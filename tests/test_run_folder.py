@@ -19,6 +19,7 @@ from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 from torchtune_smt.cli.command_line import quoted, split_arguments
 from torchtune_smt.cli.run_folder import NEEDLESS, says_where, take_up
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.resources import config_folder, example_folder
 from torchtune_smt.grammar import load_grammar, write_grammar
 
@@ -455,11 +456,36 @@ def test_a_pipe_in_a_folder_that_is_resumed(stranger: Path) -> None:
     refused(stranger, stranger / "metrics.jsonl")
 
 
-def refused(stranger: Path, path: Path) -> None:
-    """Check that the folder is not resumed because of one path, and that nothing is written."""
-    (stranger / "weights.txt.gz").unlink()
+OWN_NAMES = ["weights.txt.gz", "train.log", "lists", ".hydra", "test.translations.txt"]
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_a_link_in_a_folder_that_is_written_over(stranger: Path, name: str) -> None:
+    elsewhere, path = stranger.parent / "elsewhere", stranger / name
+    elsewhere.mkdir()
+    (elsewhere / "iteration-0001").write_text(PRECIOUS)
+    remove(path)
+    path.symlink_to(elsewhere if "." not in name.lstrip(".") else stranger.parent / "precious")
+    # Links of the user's own are nobody's business.
+    (stranger / "mine").symlink_to(elsewhere)
+    refused(stranger, path, f"hydra.run.dir={stranger}", "overwrite=true")
+
+
+@pytest.mark.parametrize("name", ["multirun.yaml", "0", "report.html"])
+def test_a_link_in_the_folder_of_a_sweep(stranger: Path, name: str) -> None:
+    sweep, elsewhere = stranger.parent / "sweep", stranger.parent / "elsewhere"
+    sweep.mkdir()
+    elsewhere.mkdir()
+    (sweep / name).symlink_to(elsewhere if name == "0" else stranger.parent / "precious")
+    refused(stranger, sweep / name, "-m", f"hydra.sweep.dir={sweep}", "seed=1,2", "tuner.epochs=1")
+
+
+def refused(stranger: Path, path: Path, *options: str) -> None:
+    """Check that nothing is written to a folder, because of one path; by default, it is resumed."""
+    if not options:
+        (stranger / "weights.txt.gz").unlink()
     before = content(stranger.parent)
-    outcome = run_command("train", f"resume={stranger}", folder=stranger.parent)
+    outcome = run_command("train", *options or [f"resume={stranger}"], folder=stranger.parent)
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {path}: is no plain file or folder")
     assert content(stranger.parent) == before

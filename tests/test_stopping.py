@@ -286,7 +286,9 @@ def test_while_tuning_the_line_says_how_to_resume(
     _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     # The bar, which was there before, has ended its line.
-    assert err.splitlines()[-1] == "torchtune-smt train: stopped; go on with resume='a run'"
+    assert err.splitlines()[-1] == (
+        "torchtune-smt train: stopped; go on with resume='a run' threads=1"
+    )
     assert "Traceback" not in err
     assert not list(tmp_path.rglob("*.part"))
     resumed = python(

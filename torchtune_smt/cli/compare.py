@@ -27,7 +27,7 @@ from torchtune_smt.cli.systems import (
 from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import atomic_writer, check_own
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
 from torchtune_smt.evaluation.tables import STYLES, Results
@@ -197,6 +197,7 @@ def compare_runs(
 
     options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
     if report:
+        check_own(folder / REPORT)
         options.append(f"html={quoted(str(folder / REPORT))}")
     return hydra_main("compare")(run)(arguments=[*options, *flags])
 

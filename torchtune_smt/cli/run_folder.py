@@ -12,7 +12,7 @@ import filecmp
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, fields
 from functools import cache
@@ -116,7 +116,7 @@ def record(folder: Path, cfg: DictConfig) -> None:
     hydra = HydraConfig.get()
     parts = {"config": cfg, "hydra": {"hydra": hydra}, "overrides": hydra.overrides.task}
     for name, part in parts.items():
-        with atomic_writer(folder / RECORDS / f"{name}.yaml") as file:
+        with atomic_writer(folder / RECORDS / f"{name}.yaml", own=True) as file:
             file.write(OmegaConf.to_yaml(part))
 
 
@@ -177,12 +177,20 @@ def take_up(
     return Settings(given, recorded, has_run=True, elsewhere=elsewhere)
 
 
-def refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> None:
     """Raise InputError if a folder that is about to be written to leads elsewhere.
 
     Only folders and plain files may be in it: whoever writes to a link writes to another place.
+
+    Parameters
+    ----------
+    folder : path
+    ours : callable, optional
+        Whether something of a name is written here, and not the user's; by default all is.
     """
     for where, folders, files in os.walk(folder):
+        if ours is not None and where == str(folder):
+            folders[:], files = [list(filter(ours, names)) for names in (folders, files)]
         for name in (*folders, *files):
             path = Path(where, name)
             mode = path.lstat().st_mode

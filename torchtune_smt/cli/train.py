@@ -62,6 +62,8 @@ from torchtune_smt.runs.folder import (
     check_unused,
     claimed,
     empty,
+    is_of_runs,
+    is_of_sweeps,
     remove_lists,
 )
 from torchtune_smt.runs.group_records import GroupRecords
@@ -88,6 +90,8 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
             _check_more(cfg, settings, folder)
         elif not cfg.overwrite:
             check_unused(folder, _how_to_go_on(folder), folder_option())
+        if cfg.resume is None:
+            refuse_links(folder, is_of_runs)
         with transcript() as printed:
             score = _tune(cfg, settings, folder, printed)
     if cfg.report:
@@ -175,7 +179,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     if parts.dataset.splitter is not None:
         # So that the same words are split when the weights are used.
         parts.dataset.splitter.save(folder / COMPOUNDS)
-    with atomic_writer(folder / "config.yaml") as file:
+    with atomic_writer(folder / "config.yaml", own=True) as file:
         file.write(OmegaConf.to_yaml(cfg, resolve=True))
     if tuning.uses_engine:
         callbacks = [serve_workers(cfg, tuning, task), *callbacks]
@@ -209,7 +213,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
             found = evaluate_by(tuning.by if name == "dev" else None, decoder, weights, some)
             after[name], lines = score_of(found), found.lines
             signature = signature or found.score.signature
-            with atomic_writer(folder / f"{name}.translations.txt") as file:
+            with atomic_writer(folder / f"{name}.translations.txt", own=True) as file:
                 file.writelines(some.lines(lines))
         best = progress.best.round if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
@@ -254,6 +258,9 @@ def main() -> int:
                 left = shown(" ".join(settings.elsewhere))
                 warn([f"not taken from the run's record: {left}; give again what is to hold here"])
             more = [*settings.recorded, f"hydra.run.dir={quoted(str(folder))}"]
+        sweeps = [o for o in given if override_key(o) == "hydra.sweep.dir"]
+        if sweeps and "${" not in sweeps[-1]:
+            refuse_links(Path(str(value_of(sweeps, "hydra.sweep.dir"))), is_of_sweeps)
         own = [flag for flag in flags if flag.startswith("--config-dir=")]
         sweep = Sweep()
         reported: list[Path] = []

@@ -168,7 +168,7 @@ def write_container(
     InputError
         The file cannot be written.
     """
-    with atomic_path(path) as beside, beside.open("wb") as file:
+    with atomic_path(path, own=True) as beside, beside.open("wb") as file:
         return write_parts(file, kind, version, content, arrays)
 
 

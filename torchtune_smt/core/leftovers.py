@@ -4,6 +4,9 @@ A file or folder that becomes ``NAME`` is written as ``.NAME.********.part``, an
 a lock on it. Locks end with their process, however it ends: what nobody holds is nobody's, and the
 next that writes ``NAME`` removes it. A folder that has made room for a new one is called
 ``.NAME.********.old`` for a moment; if the process dies in that moment, it gets its place back.
+
+What has such a name and is a link, a pipe, a device, or somebody else's, was not made here: it is
+left alone, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
+
+# Who opens a pipe to read from it waits for whoever writes to it.
+_TO_HOLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -46,7 +54,7 @@ def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: No
     if not path.exists():
         new.rename(path)
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, _TO_HOLD)
     try:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -63,21 +71,28 @@ def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: No
         os.close(handle)
 
 
-def restored(path: Path) -> Path:
-    """Return the path of a folder, put back if a process died while it was being replaced."""
+def restored(path: Path, last: str = "") -> Path:
+    """Return the path of a folder, put back if a process died while it was being replaced.
+
+    Parameters
+    ----------
+    path : path
+    last : str
+        The file that such folders get last: what lacks it is not whole, and not put back.
+    """
     place = Path(os.path.realpath(path))
     if not place.exists():
         for old in _matching(place, "old"):
             with _nobodys(old) as free, suppress(OSError):
-                if free:
+                if free and old.is_dir() and (not last or (old / last).is_file()):
                     old.rename(place)
     return path
 
 
 def clear(path: Path) -> None:
     """Remove what processes that are gone have left of `path`."""
-    restored(path)
-    for part in _matching(path, "part|old"):
+    # One that has made room may be all that there is.
+    for part in _matching(path, "part|old" if path.exists() else "part"):
         with _nobodys(part) as free:
             if free:
                 remove(part)
@@ -85,7 +100,7 @@ def clear(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, as far as that can be done."""
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):
@@ -118,7 +133,7 @@ def _make_and_hold(part: Path, folder: bool) -> int | None:
         else:
             part.touch(0o600, exist_ok=False)
     try:
-        handle = os.open(part, os.O_RDONLY)
+        handle = os.open(part, _TO_HOLD)
     except FileNotFoundError:
         return None
     try:
@@ -137,16 +152,18 @@ def _make_and_hold(part: Path, folder: bool) -> int | None:
 
 @contextmanager
 def _nobodys(path: Path) -> Iterator[bool]:
-    """Yield whether no process holds a file or folder, and hold it meanwhile."""
+    """Yield whether a file or folder is ours and no process holds it, and hold it meanwhile."""
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, _TO_HOLD)
     except OSError:
         yield False
         return
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
+            status = os.fstat(handle)
+            kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            free = kept and status.st_uid == os.geteuid()
         except OSError:
             free = False
         yield free

@@ -24,7 +24,7 @@ def write_manifest(path: str | PathLike[str], version: int, content: dict[str, A
     """
     content = {"version": version, **content}
     digest = _checksum(content)
-    with atomic_writer(path) as file:
+    with atomic_writer(path, own=True) as file:
         json.dump({**content, "checksum": digest}, file, indent=1)
         file.write("\n")
     return digest

@@ -6,9 +6,10 @@ import codecs
 import gzip
 import io
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -399,26 +400,77 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         rest = rest[end:]
 
 
+def check_own(path: str | os.PathLike[str], *, links: bool = False) -> None:
+    """Raise InputError if what has a name of this package's is no plain file.
+
+    Parameters
+    ----------
+    path : path
+    links : bool
+        Whether it may be a link, since another file takes its place and not that of its target.
+    """
+    with suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
+            raise InputError(
+                "cannot be written: it is no plain file, and nobody else's is written to here; "
+                "remove it",
+                path=path,
+            )
+
+
+def open_own(path: str | os.PathLike[str], flags: int) -> int:
+    """Return a handle of a file that this package names, and writes to where it lies.
+
+    Raises
+    ------
+    InputError
+        It is no plain file, or has another name somewhere: who writes to it writes there, too.
+    """
+    check_own(path)
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags & ~os.O_TRUNC, 0o666)
+    if os.fstat(handle).st_nlink > 1:
+        os.close(handle)
+        raise InputError(
+            "is a file that has another name, too, and is to be written; put a copy in its place",
+            path=path,
+        )
+    if flags & os.O_TRUNC:
+        os.truncate(handle, 0)
+    return handle
+
+
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[Path]:
     """Yield a path beside `path`; what was written there takes its place at the end.
 
     When the block raises, the file beside is removed and `path` stays as it was. What a killed
     process has left of its own is removed, too. Of a link, the file that it leads to is replaced.
     A device or a pipe is yielded itself, to be written to: nothing can take its place.
 
+    Parameters
+    ----------
+    path : path
+    own : bool
+        Whether this package gave the file its name, and not the user. Whoever else may write to
+        the folder could have put something there: the place of a link is taken, and its target
+        stays; a device or a pipe is refused.
+
     Raises
     ------
     InputError
         The path is a folder, its folder cannot be written to, or the disk is full.
     """
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+    if own:
+        check_own(path, links=True)
+    elif os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         with writing(path):
             yield Path(path)
         return
-    if os.path.isdir(path):
+    elif os.path.isdir(path):
         raise InputError("is a folder, and a file is to be written; name a file", path=path)
-    place = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    place = Path(os.path.realpath(path)) if os.path.islink(path) and not own else Path(path)
     with _beside(place, folder=False) as beside:
         yield beside
         with beside.open("rb+") as file:
@@ -465,12 +517,13 @@ def _beside(path: Path, *, folder: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_writer(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+def atomic_writer(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[IO[str]]:
     """Yield a text file (gzip if the name ends in ``.gz``) that becomes `path` when whole.
 
+    See `atomic_path`.
     The gzip header carries no time, so equal text gives equal bytes.
     """
-    with atomic_path(path) as beside, beside.open("wb") as raw:
+    with atomic_path(path, own=own) as beside, beside.open("wb") as raw:
         gz = Path(path).suffix == ".gz"
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) if gz else raw as file:
             # Bytes of a line that is copied are written as they are.

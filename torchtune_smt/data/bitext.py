@@ -286,7 +286,7 @@ def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath])
         if len(sentence) != len(references):
             raise ValueError(f"{len(sentence)} references for {len(references)} files")
     for path, lines in zip([source, *references], written_lines(corpus), strict=True):
-        with atomic_writer(path) as file:
+        with atomic_writer(path, own=True) as file:
             file.writelines(lines)
 
 

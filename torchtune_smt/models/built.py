@@ -190,7 +190,7 @@ class BuiltModel(ModelSource):
 
     def is_there(self) -> bool:
         """Return whether the folder holds a model, this one or another."""
-        return (restored(Path(self.folder)) / MANIFEST).is_file()
+        return (restored(Path(self.folder), MANIFEST) / MANIFEST).is_file()
 
     def why_not_built(self, bitext: Corpus | None, *, folds: bool = True) -> str | None:
         """Return why the folder is not the model of this bitext and these options, None if it is.
@@ -198,7 +198,7 @@ class BuiltModel(ModelSource):
         Without a bitext, the options alone are compared: the model may have moved away from its
         text. With folds, cross-fitted language models are wanted.
         """
-        path = restored(Path(self.folder)) / MANIFEST
+        path = restored(Path(self.folder), MANIFEST) / MANIFEST
         if not self.is_there():
             return "there is no whole model"
         try:

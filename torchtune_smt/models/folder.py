@@ -79,7 +79,7 @@ def load_model(
     InputError
         The folder is not whole, or holds no cross-fitted models.
     """
-    name, folder = os.fspath(folder), restored(Path(folder))
+    name, folder = os.fspath(folder), restored(Path(folder), MANIFEST)
     for _ in range(_TRIES):
         before = _identity(folder)
         try:
@@ -156,7 +156,10 @@ def _load(
         )
     models: Sequence[NgramModel] = []
     if folds:
-        models = load_folds(folder / FOLDS, expected=parts[FOLDS], may_write=may_write)
+        of_folds = folder / FOLDS
+        # Copies are left in the folder that the user has named, and not where a link in it leads.
+        own = may_write and not of_folds.is_symlink()
+        models = load_folds(of_folds, expected=parts[FOLDS], may_write=own)
     grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
     lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
     return grammar, lm, models, (digests[GRAMMAR], digests[LANGUAGE_MODEL])

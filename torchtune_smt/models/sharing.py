@@ -18,6 +18,7 @@ from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.manifest import read_manifest
+from torchtune_smt.core.textio import check_plain
 from torchtune_smt.lm.cache import cache_path
 from torchtune_smt.models.folder import MANIFEST, VERSION, part_digests
 
@@ -60,7 +61,7 @@ def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
                 continue
             for file in _files(path.parent / part):
                 _link(file, new / file.relative_to(path.parent))
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, InputError):
                     _link(cache_path(file), new / cache_path(file).relative_to(path.parent))
             found = file_checksums(new, [part])
             named = dict(manifest["files"])
@@ -80,6 +81,7 @@ def _files(part: Path) -> list[Path]:
 def _link(file: Path, other: Path) -> None:
     """Make a file another name of one that is there; a copy, where that cannot be."""
     file = file.resolve(strict=True)
+    check_plain(file)
     other.parent.mkdir(exist_ok=True)
     try:
         os.link(file, other)

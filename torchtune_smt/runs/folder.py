@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -38,6 +39,16 @@ _FIRST: Final = (
 
 # All that a run writes or removes.
 _OWN: Final = (WEIGHTS, CHECKPOINT, STEPS, RECORDS, *_OTHERS, *_FIRST)
+
+
+def is_of_runs(name: str) -> bool:
+    """Return whether something of a name in a run's folder is what runs write or remove."""
+    return any(fnmatchcase(name, own.partition("/")[0]) for own in _OWN)
+
+
+def is_of_sweeps(name: str) -> bool:
+    """Return whether something of a name in a sweep's folder is what sweeps write."""
+    return name.isdecimal() or name in ("multirun.yaml", REPORT)
 
 
 @contextmanager

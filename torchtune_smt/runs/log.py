@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import threading
 from contextlib import suppress
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer, writing
+from torchtune_smt.core.textio import atomic_writer, open_own, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.features.template import numbered_templates
 from torchtune_smt.runs.folder import METRICS
@@ -54,7 +55,7 @@ class RunLog(Callback):
         if resumed is not None:
             # What the stopped run recorded after its checkpoint is done, and recorded, again.
             kept = _whole_lines(path)[: resumed.records]
-            with atomic_writer(path) as file:
+            with atomic_writer(path, own=True) as file:
                 file.writelines(kept)
             self.records = len(kept)
             purge = resumed.sentences + 1
@@ -67,7 +68,8 @@ class RunLog(Callback):
         with writing(events):
             self._writer = SummaryWriter(str(events), purge_step=purge)
         with writing(path):
-            self._file = path.open("a", encoding="utf-8")
+            handle = open_own(path, os.O_WRONLY | os.O_APPEND)
+            self._file = os.fdopen(handle, "a", encoding="utf-8")
 
     @staticmethod
     def first_line(folder: Path) -> dict[str, float]:

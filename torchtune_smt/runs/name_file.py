@@ -15,7 +15,7 @@ from torchtune_smt.core.arrays import Int64, UInt8
 from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.textio import check_plain, reading, writing
+from torchtune_smt.core.textio import check_plain, open_own, reading, writing
 from torchtune_smt.core.vocabulary import Vocabulary
 
 # Stands behind each name, and in no UTF-8.
@@ -124,8 +124,7 @@ class NameFile:
     @contextmanager
     def _behind(self) -> Iterator[IO[bytes]]:
         """Yield the file, where what belongs to the run ends; the rest is replaced."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(self.path, flags, 0o666), "r+b") as file:
+        with open(open_own(self.path, os.O_RDWR), "r+b") as file:
             file.seek(self._size)
             try:
                 yield file

@@ -110,7 +110,8 @@ class StepFiles:
         part = path.with_suffix(".part")
         with writing(path):
             try:
-                with part.open("wb") as file:
+                part.unlink(missing_ok=True)
+                with part.open("xb") as file:
                     write_parts(file, _KIND, _VERSION, content, arrays)
                 part.replace(path)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import writing
+from torchtune_smt.core.textio import open_own, writing
 
 
 class Transcript:
@@ -20,13 +21,15 @@ class Transcript:
 
     def __init__(self) -> None:
         self._held: list[str] = []
+        self._name = Path()
         self._file: IO[str] | None = None
         self._is_over = False
 
     def open(self, path: Path, *, append: bool) -> None:
         """Write to a file, first of all what has been printed so far."""
         with writing(path):
-            self._file = path.open("a" if append else "w", buffering=1, encoding="utf-8")
+            handle = open_own(path, os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC))
+            self._name, self._file = path, os.fdopen(handle, "w", buffering=1, encoding="utf-8")
             self._file.writelines(self._held)
         self._held.clear()
 
@@ -46,7 +49,7 @@ class Transcript:
         if self._file is None:
             self._held.append(text)
         else:
-            with writing(self._file.name):
+            with writing(self._name):
                 self._file.write(text)
 
     def close(self) -> None:
@@ -54,7 +57,7 @@ class Transcript:
         self._is_over = True
         self._held.clear()
         if self._file is not None:
-            with writing(self._file.name):
+            with writing(self._name):
                 self._file.close()
 
 
