@@ -94,6 +94,20 @@ def test_reordering_scores_find_their_phrases(tmp_path, order, caplog):
     assert found["ein", "a"][4:] == pytest.approx(np.log([0.5, 0.25, 0.25, 0.2, 0.2, 0.6]))
 
 
+@pytest.mark.parametrize("more", ["", "c ||| 0.5 0.5\n"])
+def test_repeated_source_sides_have_one_kind_of_scores(tmp_path, more):
+    path = written(tmp_path / "table", "a ||| x ||| 0.5\nb ||| y ||| 0.5\na ||| z ||| 0.5\n")
+    lines = "a ||| 0.5 0.25\nb ||| 0.1 0.2\n" + more + "a ||| 0.5 0.25\n"
+    options = {"reordering_type": "monotonicity-backward-f"}
+    found = entries(read_phrase_table(path, reordering=written(tmp_path / "r", lines), **options))
+    for target in ("x", "z"):
+        assert found["a", target][1:] == pytest.approx(np.log([0.5, 0.25]))
+    other = written(tmp_path / "r", lines[:-3] + "75\n")
+    line = other.read_text().count("\n")
+    with pytest.raises(InputError, match=f"r:{line}: .*other scores than line 1"):
+        read_phrase_table(path, reordering=other, **options)
+
+
 def test_reordering_scores_of_source_sides(tmp_path):
     path = written(tmp_path / "table", PHRASES)
     lines = ["ein haus ||| 0.5 0.5", "ein ||| 0.25 0.75", "nun ||| 1 1"]

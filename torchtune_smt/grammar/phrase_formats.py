@@ -113,8 +113,8 @@ def read_phrase_table(
     Raises
     ------
     InputError
-        A line is not as described, a phrase has no reordering scores, or a file is a binary table;
-        file, line and cure are named.
+        A line is not as described, a phrase has no reordering scores, or two kinds where its source
+        alone tells them, or a file is a binary table; file, line and cure are named.
     """
     path = Path(path)
     table = _read(path, _ROLES, Vocabulary(), Vocabulary(), scores)
@@ -299,11 +299,20 @@ def _reordering_of(
         return key
 
     wanted, given = keys(table), keys(other)
-    if np.array_equal(wanted, given):
+    if kind.target and np.array_equal(wanted, given):
         row = np.arange(wanted.size)
         unused = 0
     else:
-        distinct, first = np.unique(given, return_index=True)
+        distinct, first, number = np.unique(given, return_index=True, return_inverse=True)
+        others = (other.values != other.values[first[number]]).any(axis=1)
+        if others.any() and not kind.target:
+            line = int(others.argmax())
+            raise InputError(
+                f"gives this phrase other scores than line {first[number[line]] + 1} does; keep "
+                "one of them",
+                path=reordering,
+                line=line + 1,
+            )
         place = np.minimum(np.searchsorted(distinct, wanted), distinct.size - 1)
         missing = np.flatnonzero(distinct[place] != wanted)
         if missing.size:
