@@ -243,6 +243,19 @@ def test_table_limit_keeps_the_best_phrases():
     assert sorted(words_of(kbest, h)[0] for h in range(len(kbest))) == ["w0", "w14", "w7"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "n"), [(20, 500), (64, 500), (65, 500), (100, 90), (1 << 30, 500)]
+)
+def test_options_are_sorted_the_same_whatever_their_number(limit, n):
+    scores = -np.random.default_rng(limit).integers(0, n // 3, n) / 8
+    phrases = [Phrase(("u",), (f"w{i}",), (score, 0.0), ()) for i, score in enumerate(scores)]
+    decoder = decoder_of(phrases, table_limit=limit, k=n, pop_limit=n, stack_size=n)
+    (kbest,) = decoder.decode([Source(0, ["u"])], weights(TranslationModel0=1.0))
+    best = np.argsort(-scores, kind="stable")[:limit]
+    assert {words_of(kbest, h)[0] for h in range(len(kbest))} == {f"w{i}" for i in best}
+    assert np.diff(kbest.score).max(initial=0.0) <= 0
+
+
 def test_threads_and_what_is_kept_change_nothing():
     generator = np.random.default_rng(0)
     phrases = [

@@ -23,6 +23,8 @@ from torchtune_smt.grammar.room_kernels import longer
 
 LOG_10 = np.log(10.0)
 
+_FEW = 64  # sorted by insertion
+
 # Columns of a derivation's item: where its derivations begin in the pool, and how many there are.
 _FIRST, _COUNT = 0, 1
 
@@ -281,8 +283,12 @@ def score_options(
         estimate[r] = s + lm_weight * score[r, 1]
     order = np.arange(n).astype(np.int32)
     for v in range(rule_begin.size - 1):
-        begin = rule_begin[v]
-        for r in range(begin + 1, rule_begin[v + 1]):
+        begin, end = rule_begin[v], rule_begin[v + 1]
+        if min(end - begin, table_limit) > _FEW:
+            # Insertion would take a time that grows with the square of their number.
+            order[begin:end] = begin + np.argsort(-estimate[begin:end], kind="mergesort")
+            continue
+        for r in range(begin + 1, end):
             # Insert it among the best ones, equal ones in the order of the table.
             k = min(r, begin + table_limit)
             if k < r and estimate[order[k - 1]] >= estimate[r]:
