@@ -8,15 +8,21 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numba
 import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core import machine_code
+from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.errors import KernelError
 from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources, sources_of
 from torchtune_smt.core.random_kernels import mix
 from torchtune_smt.core.resources import PACKAGE
@@ -55,6 +61,39 @@ def test_this_numba_still_has_what_the_decorators_ask_of_it() -> None:
     vars(fresh)["_cache"] = MachineCode(mix.py_func)
     assert mix(7) == fresh(7)
     assert sum(fresh.stats.cache_hits.values()) == 1, f"MachineCode is not asked; {advice}"
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, TypeError, OSError, RecursionError])
+@pytest.mark.parametrize("decorate", [kernel, inner])
+def test_what_keeps_code_from_being_loaded_is_no_fault_of_the_input(
+    decorate: Callable[..., Any], kind: type[Exception]
+) -> None:
+    def load_overload(signature: Any, target: Any) -> None:
+        raise kind("reason")
+
+    def callee(x: int) -> int:
+        return x + 1
+
+    one = decorate(callee)
+    vars(one)["_cache"] = Mock(load_overload=load_overload)
+    two = decorate(lambda x: one(x))
+    for function in (one, two):
+        # Readers of files take the kinds above for damage to what they read.
+        with pytest.raises(KernelError, match="callee .*reason") as caught, well_formed():
+            function(3)
+        assert error_line(caught.value).startswith("error: ")
+
+
+def test_code_that_cannot_be_used_is_made_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        fresh, code = numba.njit(mix.py_func), MachineCode(mix.py_func)
+        code.cache_path = tmp_path
+        vars(fresh)["_cache"] = code
+        assert mix(7) == fresh(7)
+        assert sum(fresh.stats.cache_hits.values()) == 0
+        (path,) = tmp_path.iterdir()
+        assert len(path.read_bytes()) > 1000
+        path.write_bytes(machine_code._digest(b"of another") + b"of another")
 
 
 def test_all_compiled_functions_are_in_the_files_that_are_hashed() -> None:

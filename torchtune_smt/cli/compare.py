@@ -185,6 +185,8 @@ def compare_runs(
 
     def run(cfg: DictConfig) -> None:
         try:
+            if report:
+                check_own(folder / REPORT)
             check_words(runs, splits[0])
             if table:
                 print(f"\n{splits[0]} ({command} tells more)\n", flush=True)
@@ -197,7 +199,6 @@ def compare_runs(
 
     options = [systems_option([str(run) for run in runs]), f"split={splits[0]}", "metrics=[bleu]"]
     if report:
-        check_own(folder / REPORT)
         options.append(f"html={quoted(str(folder / REPORT))}")
     return hydra_main("compare")(run)(arguments=[*options, *flags])
 

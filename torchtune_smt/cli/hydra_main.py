@@ -37,7 +37,14 @@ from torchtune_smt.cli.missing_classes import one_line, why_missing
 from torchtune_smt.cli.options import check_options, refuse_removed
 from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.cli.sweep import Sweep
-from torchtune_smt.core.errors import DivergenceError, InputError, cure_of, did_you_mean, escaped
+from torchtune_smt.core.errors import (
+    DivergenceError,
+    InputError,
+    KernelError,
+    cure_of,
+    did_you_mean,
+    escaped,
+)
 from torchtune_smt.core.resources import PACKAGE, config_folder
 from torchtune_smt.runs.folder import claimed
 
@@ -301,6 +308,7 @@ def _targets(part: Any) -> Iterator[str]:
 
 _BAD_INPUT: Final = (
     InputError,
+    KernelError,
     DivergenceError,
     OSError,
     InstantiationException,

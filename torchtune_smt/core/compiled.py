@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from numba import njit
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
 
+from torchtune_smt.core.errors import KernelError
 from torchtune_smt.core.machine_code import MachineCode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -53,8 +56,22 @@ def _compile(function: Function, **options: Any) -> Function:
     compiled = njit(nogil=True, **options)(function)
     # With NUMBA_DISABLE_JIT it is the function itself.
     if isinstance(compiled, Dispatcher):
+        vars(compiled)["compile"] = partial(_compiled, compiled)
         if function.__module__.startswith("torchtune_smt."):
             vars(compiled)["_cache"] = MachineCode(function)
         else:
             compiled.enable_caching()
     return cast(Function, compiled)
+
+
+def _compiled(dispatcher: Dispatcher, signature: Any) -> Any:
+    """Load or make the code for a signature: where it is first called, no error is the input's."""
+    try:
+        return Dispatcher.compile(dispatcher, signature)
+    except (KernelError, MemoryError, NumbaError):
+        raise
+    except Exception as error:
+        raise KernelError(
+            f"the compiled code of {dispatcher.py_func.__qualname__} cannot be loaded or made "
+            f"({type(error).__name__}: {error}); set NUMBA_CACHE_DIR to an empty folder of your own"
+        ) from error

@@ -58,6 +58,10 @@ def cure_of(error: OSError, otherwise: str = "") -> str:
     return otherwise
 
 
+class KernelError(RuntimeError):
+    """Machine code cannot be loaded or made, which is no fault of the input."""
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question that names what is spelt like a name that is not there; or nothing."""
     # That of the group alone was forgotten where the rest is the same.

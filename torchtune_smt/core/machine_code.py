@@ -169,10 +169,12 @@ class MachineCode:
         target.refresh()
         path = self._path(signature, target.codegen())
         payload = None if path is None else _own_content(path)
-        if payload is None:
-            _announce()
-            return None
-        return _CompileResult._rebuild(target, *pickle.loads(payload))
+        # What is whole and cannot be used all the same is compiled again.
+        with contextlib.suppress(Exception):
+            if payload is not None:
+                return _CompileResult._rebuild(target, *pickle.loads(payload))
+        _announce()
+        return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep the code for a signature; what cannot be written is compiled again next time."""
