@@ -107,6 +107,43 @@ def test_what_stands_for_a_missing_value(
     assert capsys.readouterr().out == "a\n"
 
 
+@pytest.mark.parametrize("form", ["F0= {}", "F0={}"])
+@pytest.mark.parametrize("name", ["F0", "F0_0"])
+def test_a_feature_of_one_value_has_one_name(
+    form: str,
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [f"0 ||| {word} ||| {form.format(-i)} ||| 0" for i, word in enumerate("abc")]
+    (folder / "list").write_text("\n".join(lines))
+    (folder / "weights").write_text(f"{name} -1\n")
+    rerank(monkeypatch)
+    assert capsys.readouterr() == ("c\n", "")
+    decoder = KBestFiles()
+    decoder.read("dev", [folder / "list"])
+    weights = weights_of_file("weights", decoder)
+    assert weights.features.names(range(len(weights.features))) == decoder.dense_names
+    # Lists in the other form are of the same features.
+    (folder / "other").write_text("0 ||| a ||| F0_0=-5 ||| 0\n")
+    (folder / "third").write_text("0 ||| a ||| F0= -6 ||| 0\n0 ||| b ||| F0= 0 ||| 0\n")
+    for path in ("other", "third"):
+        decoder.read(path, [folder / path])
+        assert len(decoder.dense_names) == 1
+        (best,) = decoder.decode(decoder.sources(path), weights)
+        assert best.score[0] == {"other": 5, "third": 6}[path]
+
+
+def test_values_of_several_have_the_names_that_they_have(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "list").write_text("0 ||| a ||| TM= 1 2 ||| 0\n")
+    (folder / "weights").write_text("TM 1\n")
+    with pytest.raises(SystemExit, match="no weight for any feature"):
+        rerank(monkeypatch)
+
+
 @pytest.mark.parametrize("letter", ["\u00a0", "\u3000", "\x1c", "\u2028"])
 def test_what_looks_like_a_blank_is_part_of_a_word(
     folder: Path, monkeypatch: pytest.MonkeyPatch, letter: str

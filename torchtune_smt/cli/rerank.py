@@ -16,9 +16,11 @@ from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
+from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.models.weight_files import read_any_weights
 
 # Features that a message names.
@@ -46,10 +48,12 @@ def main(cfg: DictConfig) -> None:
         stored.check_features(cfg.input)
     if stored.skipped:
         print(f"{cfg.input}: {stored.summary()}", file=sys.stderr)
-    weights = FrozenWeights(*read_any_weights(cfg.weights))
-    active = weights.features.names(np.flatnonzero(weights.values))
     features = stored.lists.features
     assert features is not None
+    names, values = read_any_weights(cfg.weights)
+    own = names_in(features, names.names(range(len(names))))
+    weights = FrozenWeights(Vocabulary(own), values)
+    active = weights.features.names(np.flatnonzero(weights.values))
     found = features.lookup(active) >= 0
     others = [name for name, there in zip(active, found, strict=True) if not there]
     if not active:

@@ -27,7 +27,7 @@ from torchtune_smt.kbest.formats import Format, OnError, read_lists
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
-from torchtune_smt.kbest.stored_lists import StoredLists, merged
+from torchtune_smt.kbest.stored_lists import StoredLists, merged, names_in
 
 AnyPath = str | os.PathLike[str]
 Paths = AnyPath | Sequence[AnyPath] | None
@@ -186,6 +186,7 @@ class KBestFiles(Decoder):
                 part = read_lists(path, self.format, words=self.words, **options)
             else:
                 part = read_tuning_files(path, scores[number], **options)
+            part = self._with_names_from_before(part)
             self._take_dense(part, path)
             parts.append(part)
         stored = merged(parts, [Path(path) for path in lists], strict=self.on_error == "error")
@@ -376,6 +377,16 @@ class KBestFiles(Decoder):
         except ValueError as error:
             raise InputError(f"decoder.{name}: {error}") from None
         report(f"k-best lists of {name}: {stored.summary()}")
+
+    def _with_names_from_before(self, part: StoredLists) -> StoredLists:
+        """Return lists whose dense features are called as in the files read before."""
+        names = names_in(Vocabulary(self._read_dense), part.dense_names)
+        if names == part.dense_names:
+            return part
+        ids = np.arange(len(self._read_features))
+        ids[self._read_features.lookup(part.dense_names)] = self._read_features.lookup(names)
+        lists = replace(part.lists, rows=part.lists.rows.renamed(ids))
+        return replace(part, lists=lists, dense_names=names)
 
     def _take_dense(self, part: StoredLists, path: AnyPath) -> None:
         """Note the dense features of a file; they must be those of the others, unless told so."""

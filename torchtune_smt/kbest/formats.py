@@ -27,7 +27,7 @@ from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
 from torchtune_smt.kbest.in_order import longest_in_order
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged
+from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
 
 Format = Literal["cdec", "moses"]
 OnError = Literal["error", "skip"]
@@ -409,7 +409,8 @@ class ListAssembler:
         if fixed:
             names = self.features.names(range(len(self.features)))
             column[[":" not in name for name in names]] = len(dense)
-        known = [id for id in self.features.lookup(dense).tolist() if id >= 0]
+        ids = self.features.lookup(names_in(self.features, dense)).tolist()
+        known = [id for id in ids if id >= 0]
         column[known] = np.arange(len(known))
         settled = [self._settled(part, column, np.array(known, np.int32)) for part in self._parts]
         parts = [part for part in settled if part.n_hypotheses]

@@ -91,6 +91,33 @@ class StoredLists:
         return replace(self, lists=lists, skipped=self.skipped + copies)
 
 
+def names_in(known: Vocabulary, names: Sequence[str]) -> list[str]:
+    """Return names of features as lists have them.
+
+    A feature of one value is `F0_0` in Moses's lists, which write it ``F0= v``, and `F0` in others,
+    which write it ``F0=v``: where the lists know one of the names alone, both are that one.
+
+    Parameters
+    ----------
+    known : Vocabulary
+        The features of the lists.
+    names : sequence of str
+    """
+    called = list(names)
+    lacking = np.flatnonzero(known.lookup(names) < 0).tolist()
+    labels = [names[i].removesuffix("_0") for i in lacking]
+    others = [
+        f"{label}_0" if label == names[i] else label
+        for i, label in zip(lacking, labels, strict=True)
+    ]
+    given = set(names)
+    for at in np.flatnonzero(known.lookup(others) >= 0).tolist():
+        several = f"{labels[at]}_1"
+        if others[at] not in given and several not in given and several not in known:
+            called[lacking[at]] = others[at]
+    return called
+
+
 def listed(skipped: Counter[str]) -> str:
     """Return counts for a message."""
     return ", ".join(f"{n:,} {what}" for what, n in sorted(skipped.items()))

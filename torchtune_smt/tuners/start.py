@@ -10,6 +10,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.decoders.features_in_use import features_in_use
+from torchtune_smt.kbest.stored_lists import names_in
 from torchtune_smt.models.weight_files import read_any_weights
 
 
@@ -36,6 +37,8 @@ def weights_of_file(
         The file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
     names, values = read or read_any_weights(path, phrase_decoder=bool(decoder.phrases))
+    if decoder.stored:
+        names = Vocabulary(names_in(decoder.features, names.names(range(len(names)))))
     there = features_in_use(path, names, decoder, report)
     weights = Weights(decoder.dense_names)
     weights.set(list(compress(names.names(range(len(names))), there)), values[there])
