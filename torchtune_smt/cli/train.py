@@ -295,7 +295,9 @@ def _next_command(
     if parts.decoder.stored:
         lists = cfg.decoder.get("test") or cfg.decoder.dev
         first = lists if isinstance(lists, str) else lists[0]
-        return f"{program} rerank {weights} {typed('input', str(first))}"
+        missing = cfg.decoder.get("missing")
+        filled = "" if missing is None else f" missing={missing}"
+        return f"{program} rerank {weights} {typed('input', str(first))}{filled}"
     sources = [source.words for source in sets["dev"].sources if source.words]
     shortest = min(sources, key=lambda words: len(list(words)), default=["..."])
     text = shlex.quote(" ".join(shortest))

@@ -47,7 +47,8 @@ _TUNING_FILES: Final = dict.fromkeys(
 
 _CURES: Final = (
     "; say what stands for a missing one, with missing=VALUE (0 for cdec's lists, which have no "
-    "zeros), or which ones are dense, with dense=[NAME,...]"
+    "zeros), or which ones are dense, with dense=[NAME,...]; in tuning, these are decoder.missing "
+    "and decoder.dense"
 )
 
 # For each fault: its name in counts, and the message.
