@@ -1,6 +1,8 @@
 """A finished run that is made longer is one that was so from the start; and what is logged."""
 
+import errno
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,7 +18,13 @@ BATCH = ["tuner=mert", "features=dense", "threads=1", "tuner.patience=null"]
 SHORT = ["data.test=null", "decoder.k=5", "decoder.pop_limit=5", "tuner.sentences=20"]
 
 
-def test_more_epochs(run: Run, place: Path) -> None:
+def kept(folder: Path) -> dict[str, bytes]:
+    """What commands read of a run that has ended."""
+    names = ["weights.txt.gz", "dev.translations.txt", "test.translations.txt", "config.yaml"]
+    return {name: (folder / name).read_bytes() for name in [*names, ".hydra/overrides.yaml"]}
+
+
+def test_more_epochs(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shorter = train(place, "longer", "threads=2", "tuner.epochs=1")
     assert shorter.bytes() != run.bytes()
     refused = run_command("train", "resume=longer", folder=place)
@@ -27,9 +35,32 @@ def test_more_epochs(run: Run, place: Path) -> None:
     refused = run_command("train", "resume=longer", "tuner.epochs=1", folder=place)
     assert "this run is finished, after 1 of them" in refused.err
     assert shorter.weights.exists()
-    outcome = run_command("train", "resume=longer", "tuner.epochs=2", folder=place).check()
-    assert "resuming in epoch 2" in outcome.out
+    before, replace = kept(shorter.folder), Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == no_room_for:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    for no_room_for, more in {
+        "longer.yaml": ["tuner.epochs=2"],
+        "checkpoint.pt": ["tuner.epochs=2"],
+        "config.yaml": [],
+    }.items():
+        stopped = run_command("train", "resume=longer", *more, folder=place)
+        assert stopped.code == 1 and "make room on the disk" in stopped.err
+        assert ("go on with resume=longer" in stopped.err) == (no_room_for != "longer.yaml")
+        assert kept(shorter.folder) == before
+    assert "resuming in epoch 2" in stopped.out
+    monkeypatch.undo()
+    assert "longer: is being made longer" in run_command("compare", "longer", folder=place).err
+    outcome = run_command("train", "resume=longer", folder=place).check()
+    assert "resuming in epoch 3" in outcome.out
     assert shorter.bytes() == run.bytes()
+    assert b"tuner.epochs=2" in kept(shorter.folder)[".hydra/overrides.yaml"]
+    refused = run_command("train", "resume=longer", folder=place)
+    assert "this run is finished" in refused.err
     assert [line["step"] for line in shorter.metrics()] == [line["step"] for line in run.metrics()]
 
 

@@ -1,5 +1,6 @@
 """A run's folder belongs to one run."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -77,6 +78,20 @@ def test_overwrite_leaves_one_run(finished: Path) -> None:
     assert (run / "notes").read_text() == "mine"
     assert content(run / "lists") == {"dev.nbest": b"mine"}
     assert not (run / "lists" / "learning").exists()
+
+
+def test_overwriting_on_a_disk_that_is_read_only(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    before = content(finished / "done")
+    monkeypatch.setattr(Path, "unlink", unlink)
+    outcome = train(finished, "hydra.run.dir=done", "overwrite=true")
+    assert outcome.code == 1
+    assert "weights.txt.gz: cannot be written (Read-only file system); choose" in outcome.err
+    assert content(finished / "done") == before
 
 
 def test_a_bad_option_does_not_cost_the_earlier_run(finished: Path) -> None:

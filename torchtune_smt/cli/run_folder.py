@@ -32,7 +32,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import EXAMPLE, config_folder
 from torchtune_smt.core.textio import atomic_writer, check_plain
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.runs.folder import RECORDS
+from torchtune_smt.runs.folder import LONGER, RECORDS
 
 _SETS: Final = ("train", "dev", "test")
 # Options whose values are paths; all of them are only read.
@@ -54,6 +54,8 @@ NEEDLESS: Final = frozenset(
 
 WHERE: Final = frozenset({"engine", "threads", "device"})
 """What says where a command computes, and with how much: its own command line alone, no record."""
+
+_OVERRIDES: Final = f"{RECORDS}/overrides.yaml"
 
 # Of one option, and of the whole record.
 _MAX_CHARACTERS = 10_000
@@ -102,11 +104,17 @@ class Settings:
         return not any(_group(override) in ("data", "model") for override in self.recorded)
 
 
-def record(folder: Path, cfg: DictConfig) -> None:
+def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:
     """Write to a run's folder how it was configured, in the files that Hydra would write.
 
     Hydra writes them before anybody can say whether a run may be there: what it refuses would
     have replaced the record of the run that is.
+
+    Parameters
+    ----------
+    longer : bool
+        A finished run is being made longer: what it has stays as it is until it has ended again,
+        and so does its record, beside which there is one to resume from.
 
     Raises
     ------
@@ -114,9 +122,14 @@ def record(folder: Path, cfg: DictConfig) -> None:
         The folder cannot be written to.
     """
     hydra = HydraConfig.get()
-    parts = {"config": cfg, "hydra": {"hydra": hydra}, "overrides": hydra.overrides.task}
-    for name, part in parts.items():
-        with atomic_writer(folder / RECORDS / f"{name}.yaml", own=True) as file:
+    parts = {
+        "config.yaml": OmegaConf.to_container(cfg, resolve=True),
+        f"{RECORDS}/config.yaml": cfg,
+        f"{RECORDS}/hydra.yaml": {"hydra": hydra},
+        _OVERRIDES: hydra.overrides.task,
+    }
+    for name, part in {LONGER: hydra.overrides.task}.items() if longer else parts.items():
+        with atomic_writer(folder / name, own=True) as file:
             file.write(OmegaConf.to_yaml(part))
 
 
@@ -127,6 +140,7 @@ def take_up(
     needless: Collection[str] = (),
     sources: Collection[Path] = (),
     cure: str = "give {these} again",
+    resumes: bool = False,
 ) -> Settings:
     """Return the overrides given now, and those that a run recorded in its folder.
 
@@ -139,6 +153,8 @@ def take_up(
         Folders with the configurations that there are.
     cure : str
         What the user can do about an override that is not taken, called ``{these}`` there.
+    resumes : bool
+        Whether the run goes on, one that was being made longer included.
 
     Raises
     ------
@@ -146,7 +162,7 @@ def take_up(
         The record is damaged, or has an override that is not taken from a folder, that is needed,
         and that is not given again.
     """
-    path = folder / RECORDS / "overrides.yaml"
+    path = folder / (LONGER if resumes and os.path.lexists(folder / LONGER) else _OVERRIDES)
     if not os.path.lexists(path):
         return Settings(given)
     replaced = {override_key(override) for override in given}
@@ -210,7 +226,7 @@ def recorded_overrides(folder: Path) -> list[str]:
     InputError
         The record is damaged.
     """
-    path = folder / RECORDS / "overrides.yaml"
+    path = folder / _OVERRIDES
     return _read_record(path) if os.path.lexists(path) else []
 
 

@@ -18,7 +18,7 @@ from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.errors import InputError, cure_of, escaped
 from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import iterate_lines
-from torchtune_smt.runs.folder import METRICS, RECORDS, WEIGHTS
+from torchtune_smt.runs.folder import LONGER, METRICS, RECORDS, WEIGHTS
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
 """Options that change nothing in what comes out of a run."""
@@ -265,6 +265,8 @@ def _refuse_unreadable(error: OSError) -> None:
 
 
 def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
+    if (folder / LONGER).exists():
+        warn([f"{folder}: is being made longer, and what it has is of the shorter run"])
     # Shown in tables: a run's folder may come from anybody.
     recorded = [escaped(o) for o in recorded_overrides(folder) if not o.startswith("hydra.")]
     seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]

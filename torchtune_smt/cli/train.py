@@ -42,7 +42,7 @@ from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.cli.workers import serve_workers
-from torchtune_smt.core.errors import InputError, shown
+from torchtune_smt.core.errors import InputError, NotWrittenError, shown
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.weights_io import save_weights
 from torchtune_smt.kbest.sentences import Sentences
@@ -53,6 +53,7 @@ from torchtune_smt.runs.folder import (
     CHECKPOINT,
     COMPOUNDS,
     LOG,
+    LONGER,
     NAMES,
     WEIGHTS,
     check_foreign,
@@ -62,6 +63,7 @@ from torchtune_smt.runs.folder import (
     check_unused,
     claimed,
     empty,
+    is_finished,
     is_of_runs,
     is_of_sweeps,
     remove_lists,
@@ -93,7 +95,14 @@ def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
         if cfg.resume is None:
             refuse_links(folder, is_of_runs)
         with transcript() as printed:
-            score = _tune(cfg, settings, folder, printed)
+            try:
+                score = _tune(cfg, settings, folder, printed)
+            except NotWrittenError as error:
+                if is_finished(folder) or not (folder / CHECKPOINT).is_file():
+                    raise
+                # What it has done since it was saved is all that is lost.
+                message = f"{error.message}, and {_how_to_go_on(folder)}"
+                raise NotWrittenError(message, path=error.path) from None
     if cfg.report:
         reported.append(folder)
     return score
@@ -149,22 +158,21 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         )
     fingerprint |= origin.digests() if origin else {}
     fingerprint |= limits_of(task.model, cfg.decoder)
-    names = None
+    names, longer = None, False
     if cfg.resume is not None:
         before = _scores_before(folder, sets, run.name)
         names = load_checkpoint(folder / CHECKPOINT, weights, run, fingerprint, files, lacking)
         done = run.progress
-        # Without weights it was killed while it ended, and does that again.
+        # Without weights of its own it was killed while it ended, and does that again.
         ended = done.round > run.rounds or done.is_stale(run.patience)
-        if ended and (folder / WEIGHTS).exists():
+        if ended and is_finished(folder):
             raise _finished(cfg, folder, done.round - 1)
         try:
             run.check_left()
         except ValueError as error:
             raise InputError(f"tuner.{error}", path=folder) from None
-        # From here on, this run is none that is finished.
-        (folder / WEIGHTS).unlink(missing_ok=True)
-        record(folder, cfg)
+        longer = (folder / WEIGHTS).exists()
+        record(folder, cfg, longer=longer)
         print(f"resuming in {unit} {done.round}, after {done.sentences:,} sentences")
     else:
         print("scoring before tuning", flush=True)
@@ -179,8 +187,6 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     if parts.dataset.splitter is not None:
         # So that the same words are split when the weights are used.
         parts.dataset.splitter.save(folder / COMPOUNDS)
-    with atomic_writer(folder / "config.yaml", own=True) as file:
-        file.write(OmegaConf.to_yaml(cfg, resolve=True))
     if tuning.uses_engine:
         callbacks = [serve_workers(cfg, tuning, task), *callbacks]
     which = "the bitext" if cfg.tuner.tune_on == "train" else "dev"
@@ -209,12 +215,12 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         progress = run.run()
         after: dict[str, Score] = {}
         signature = ""
+        translations = {}
         for name, some in sets.items():
             found = evaluate_by(tuning.by if name == "dev" else None, decoder, weights, some)
             after[name], lines = score_of(found), found.lines
             signature = signature or found.score.signature
-            with atomic_writer(folder / f"{name}.translations.txt", own=True) as file:
-                file.writelines(some.lines(lines))
+            translations[name] = some.lines(lines)
         best = progress.best.round if progress.best is not None else 0
         tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
         if run.name != "BLEU":
@@ -230,9 +236,15 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
         log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
         log.text("summary", f"```\n{text}\n```")
         log.hparams(_hparams(cfg), tuned)
+        if longer:
+            record(folder, cfg)
+        for name, of_set in translations.items():
+            with atomic_writer(folder / f"{name}.translations.txt", own=True) as file:
+                file.writelines(of_set)
         note = export(cfg, parts, folder, weights)
         # Last: a folder with weights holds a run that is finished.
         save_weights(folder / WEIGHTS, weights, origin)
+        (folder / LONGER).unlink(missing_ok=True)
         _tidy(cfg, folder)
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     if note is not None:
@@ -253,7 +265,7 @@ def main() -> int:
             if not (folder / CHECKPOINT).is_file() and not (folder / WEIGHTS).is_file():
                 raise InputError("holds no run that can be resumed; check the path", path=folder)
             refuse_links(folder)
-            settings = take_up(folder, given)
+            settings = take_up(folder, given, resumes=True)
             if settings.elsewhere:
                 left = shown(" ".join(settings.elsewhere))
                 warn([f"not taken from the run's record: {left}; give again what is to hold here"])
@@ -317,7 +329,7 @@ def _tidy(cfg: DictConfig, folder: Path) -> None:
 
 def _check_more(cfg: DictConfig, settings: Settings, folder: Path) -> None:
     """Raise InputError if a run is finished, and is not made longer, or cannot be."""
-    if not (folder / WEIGHTS).exists():
+    if not is_finished(folder):
         return
     # What a kill at its end has left.
     _tidy(cfg, folder)
@@ -346,7 +358,7 @@ def _finished(cfg: DictConfig, folder: Path, done: int | None = None) -> InputEr
 
 def _how_to_go_on(folder: Path) -> str:
     """Return what is said when the run was stopped."""
-    if (folder / WEIGHTS).is_file():
+    if is_finished(folder):
         return "the run in its folder is finished"
     if (folder / CHECKPOINT).is_file():
         inside = folder.is_relative_to(Path.cwd())

@@ -45,6 +45,10 @@ class InputError(ValueError):
         return partial(InputError, path=self.path, line=self.line), (self.message,)
 
 
+class NotWrittenError(InputError):
+    """A file cannot be written: there is no room, or no right to."""
+
+
 class DivergenceError(ValueError):
     """Numbers are not finite any more: the learning rate is too large, or feature values are."""
 

@@ -18,7 +18,7 @@ from typing import IO, Final
 
 import numpy as np
 
-from torchtune_smt.core.errors import InputError, cure_of
+from torchtune_smt.core.errors import InputError, NotWrittenError, cure_of
 from torchtune_smt.core.leftovers import part_of, replace_folder
 
 MAX_LINE: Final = 1 << 26
@@ -303,7 +303,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         cure = cure_of(error, "choose a folder that you may write to")
         message = f"cannot be written ({error.strerror}); {cure}"
-        raise InputError(message, path=path) from None
+        raise NotWrittenError(message, path=path) from None
 
 
 def _plain(

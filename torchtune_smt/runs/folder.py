@@ -12,6 +12,7 @@ from typing import Final
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
+from torchtune_smt.core.textio import writing
 
 CHECKPOINT: Final = "checkpoint.pt"
 # Of the features, beside it; of no use without it.
@@ -25,6 +26,8 @@ COMPOUNDS: Final = "compounds.tsv.gz"
 GROUPS: Final = "groups.tsv.gz"
 REPORT: Final = "report.html"
 RECORDS: Final = ".hydra"
+# The overrides of a finished run that is being made longer; what it has is of those beside them.
+LONGER: Final = f"{RECORDS}/longer.yaml"
 # What else a run has written when it has come as far as its first checkpoint, or to its end.
 _OTHERS: Final = (
     *("*.translations.txt", GROUPS, REPORT, COMPOUNDS, "config.yaml"),
@@ -112,13 +115,18 @@ def check_unused(folder: Path, how_to_go_on: str, option: str = "hydra.run.dir")
     option : str
         The one that chooses another folder.
     """
-    if (folder / WEIGHTS).exists():
+    if is_finished(folder):
         found, cure = "a finished run", f"choose another {option}"
     elif (folder / CHECKPOINT).exists():
         found, cure = "a run that was stopped", how_to_go_on
     else:
         return
     raise InputError(f"holds {found}; {cure}, or empty it with overwrite=true", path=folder)
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether the run in a folder has ended, and is not being made longer since."""
+    return (folder / WEIGHTS).exists() and not (folder / LONGER).exists()
 
 
 def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydra.run.dir") -> None:
@@ -230,10 +238,11 @@ def empty(folder: Path, kept: Collection[Path] = ()) -> None:
     """
     if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
         return
-    for pattern in (WEIGHTS, CHECKPOINT, NAMES, *_OTHERS):
+    for pattern in (WEIGHTS, CHECKPOINT, NAMES, LONGER, *_OTHERS):
         for path in folder.glob(pattern):
             if not any(path.samefile(one) for one in kept):
-                path.unlink()
+                with writing(path):
+                    path.unlink()
     remove(folder / STEPS)
     remove_lists(folder)
 
