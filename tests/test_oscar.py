@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from optim_reference import oscar_prox
 
 from torchtune_smt.regularizers import L1, Oscar
-from torchtune_smt.regularizers.ops import prox_elastic_net, prox_oscar
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 # Ties, zeros and signs come often.
@@ -130,18 +129,6 @@ def test_no_weights():
     assert Oscar().prox(torch.zeros(0), 1.0).shape == (0,)
     assert Oscar().prox(torch.zeros(3), 1.0).tolist() == [0, 0, 0]
     assert Oscar().value(torch.zeros(3)) == 0
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_ops_pass_opcheck(device, dtype):
-    w = torch.tensor([0.3, -1.0, 0.0, 1.0, 0.25], dtype=dtype, device=device)
-    for blocks in (False, True):
-        torch.library.opcheck(prox_oscar, (w, 0.01, 0.1, 5, blocks))
-    step = torch.tensor(0.3, dtype=torch.float64)
-    for lambda1, lambda2 in ((0.1, 0.0), (0.0, 0.2), (0.1, 0.2)):
-        torch.library.opcheck(prox_elastic_net, (w, step, lambda1, lambda2))
-        torch.library.opcheck(prox_elastic_net, (w, w.abs(), lambda1, lambda2))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -212,10 +212,6 @@ def test_bad_input(device):
     for call in (prox_parallel, torch.ops.torchtune_smt.prox_oscar):
         with pytest.raises(ValueError, match="dimension is 2, and 3 weights are not 0: penalties"):
             call(three, 0.1, 0.1, 2, False)
-        for bad in (float("nan"), float("inf"), -float("inf")):
-            weights = torch.tensor([1.0, 0.0, bad], device=device)
-            with pytest.raises(ValueError, match=f"weight 2 of the prox is {bad}, not finite"):
-                call(weights, 0.1, 0.1, 3, False)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -251,13 +251,15 @@ def _regularized(
     if regularizer is None:
         return weight
     free = (divisor == 0) | (indices < settings["unregularized"])
-    step = (settings["lr"] / divisor).masked_fill_(free, 0)
+    # A divisor next to 0 gives a step above what the type has.
+    most = torch.finfo(divisor.dtype).max
+    step = (settings["lr"] / divisor).masked_fill_(free, 0).clamp_max_(most)
     if times is not None:
         free |= times == 0
     if times is None:
         result = proximal(regularizer, weight, step)
     elif is_lazy(regularizer):
-        result = proximal(regularizer, weight, step * times)
+        result = proximal(regularizer, weight, (step * times).clamp_max_(most))
     else:
         result = _elastic_repeated(weight, step, times, regularizer)
     # A step of size 0 could still move weights into a permitted region.

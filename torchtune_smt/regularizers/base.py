@@ -39,6 +39,9 @@ class Regularizer(Protocol):
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return argmin_v ½‖v - w‖² + step · Ω(v) as a new tensor.
 
+        Those of this package know their gradients, and raise ValueError where a weight or a step
+        is not finite, or a step is negative.
+
         Parameters
         ----------
         weights : tensor

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from torchtune_smt.regularizers.base import check_strength
-from torchtune_smt.regularizers.ops import elastic_prox
+from torchtune_smt.regularizers.ops import check_step, check_weights, elastic_prox
 
 
 class _Elastic:
@@ -118,4 +118,6 @@ class NoRegularizer:
 
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return a copy of the weights."""
+        check_weights(weights)
+        check_step(step)
         return weights.clone()

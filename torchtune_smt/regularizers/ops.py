@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from torchtune_smt.regularizers.base import check_strength
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
+
+
+def check_step(step: Tensor | float) -> None:
+    """Raise ValueError unless the step of a prox, or each of them, is finite, 0 or more."""
+    steps = torch.as_tensor(step)
+    fit = (steps >= 0) & steps.isfinite()
+    if not fit.all():
+        raise ValueError(f"step must be finite, 0 or more, not {steps[~fit][0].item()}")
+
+
+def check_weights(weights: Tensor) -> None:
+    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite."""
+    if not weights.is_floating_point():
+        raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
+    finite = weights.isfinite()
+    if not finite.all():
+        where = int((~finite).reshape(-1).nonzero()[0])
+        weight = weights.reshape(-1)[where].item()
+        raise ValueError(f"weight {where} of the prox is {weight}, not finite")
 
 
 @torch.library.custom_op("torchtune_smt::prox_elastic_net", mutates_args=())
@@ -22,7 +44,16 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
     Returns
     -------
     tensor like `weights`
+
+    Raises
+    ------
+    ValueError
+        A weight is not finite, or a step or a strength is not or is negative.
     """
+    check_weights(weights)
+    check_step(step)
+    check_strength("lambda1", lambda1)
+    check_strength("lambda2", lambda2)
     moved = weights.sign() * (weights.abs() - step * lambda1).clamp_min(0)
     # Where weights have no dimension either, a step of more precision would make its own of them.
     return (moved / (1 + step * lambda2) if lambda2 else moved).to(weights.dtype)
@@ -31,6 +62,26 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
 @prox_elastic_net.register_fake
 def _(weights: Tensor, step: Tensor, lambda1: float, lambda2: float) -> Tensor:
     return torch.empty_like(weights)
+
+
+def _keep_elastic(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    weights, step, ctx.lambda1, ctx.lambda2 = inputs
+    ctx.save_for_backward(weights, step, output)
+
+
+def _elastic_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    weights, step, result = ctx.saved_tensors
+    threshold = step * ctx.lambda1
+    alive = (weights.abs() > threshold) | (threshold == 0)
+    of_weights = torch.where(alive, gradient, 0.0) / (1 + step * ctx.lambda2)
+    of_step = None
+    if ctx.needs_input_grad[1]:
+        pull = weights.sign() * ctx.lambda1 + result * ctx.lambda2
+        of_step = (-of_weights * pull).sum_to_size(step.shape).to(step)
+    return of_weights.to(gradient), of_step, None, None
+
+
+prox_elastic_net.register_autograd(_elastic_backward, setup_context=_keep_elastic)
 
 
 @torch.library.custom_op("torchtune_smt::prox_oscar", mutates_args=())
@@ -63,8 +114,9 @@ def prox_oscar(
     Raises
     ------
     ValueError
-        A weight is NaN or infinite, or the dimension is too small.
+        A weight is not finite, a strength is not or is negative, or the dimension is too small.
     """
+    _check_oscar(weights, lambda1, lambda2, dimension)
     values = weights.detach().to("cpu", torch.float64).contiguous().numpy()
     result, block = prox_serial(values, lambda1, lambda2, dimension, blocks)
     return (
@@ -77,6 +129,7 @@ def prox_oscar(
 def _(
     weights: Tensor, lambda1: float, lambda2: float, dimension: int, blocks: bool
 ) -> tuple[Tensor, Tensor]:
+    _check_oscar(weights, lambda1, lambda2, dimension)
     return prox_parallel(weights.detach(), lambda1, lambda2, dimension, blocks)
 
 
@@ -86,6 +139,46 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     length = weights.numel() if blocks else 0
     return torch.empty_like(weights), weights.new_empty(length, dtype=torch.int64)
+
+
+def _check_oscar(weights: Tensor, lambda1: float, lambda2: float, dimension: int) -> None:
+    check_weights(weights)
+    check_strength("lambda1", lambda1)
+    check_strength("lambda2", lambda2)
+    check_strength("the largest penalty", lambda1 + lambda2 * max(dimension - 1, 0))
+
+
+def _keep_oscar(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    weights, *ctx.options = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(weights, output[1])
+
+
+def _oscar_backward(
+    ctx: Any, gradient: Tensor, _: Tensor | None
+) -> tuple[Tensor | None, None, None, None, None]:
+    """Weights of a block move as one: each has the mean of its gradients, signs apart."""
+    weights, block = ctx.saved_tensors
+    lambda1, lambda2, dimension, blocks = ctx.options
+    if not blocks:
+        _, block = prox_oscar(weights.detach(), lambda1, lambda2, dimension, True)
+    alive = block >= 0
+    if lambda1 == 0 and (lambda2 == 0 or dimension == weights.numel()):
+        # The last rank has no penalty: a zero that has it moves freely.
+        zero = weights == 0
+        alive = alive | (zero & ((zero.sum() == 1) | (lambda2 == 0)))
+    kept = torch.where(alive, gradient, 0.0)
+    if lambda2 and weights.numel():
+        # Without it, weights of one size are no block, and each moves by itself.
+        sign = weights.sign()
+        living, number = block.clamp_min(0), (block >= 0).to(gradient)
+        sums = torch.zeros_like(gradient).index_add(0, living, kept * sign)
+        size = torch.zeros_like(gradient).index_add(0, living, number)
+        kept = torch.where(block >= 0, sign * (sums / size.clamp_min(1))[living], kept)
+    return kept, None, None, None, None
+
+
+prox_oscar.register_autograd(_oscar_backward, setup_context=_keep_oscar)
 
 
 def elastic_prox(weights: Tensor, step: Tensor | float, lambda1: float, lambda2: float) -> Tensor:

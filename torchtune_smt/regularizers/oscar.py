@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.regularizers.base import check_strength
-from torchtune_smt.regularizers.ops import prox_oscar
+from torchtune_smt.regularizers.ops import check_step, prox_oscar
 from torchtune_smt.regularizers.oscar_prox import dimension_error
 
 
@@ -105,8 +105,9 @@ class Oscar:
         values = weights.coalesce().values() if weights.is_sparse else weights
         if weights.dim() != 1:
             raise ValueError(f"OSCAR is of a vector, not of shape {tuple(weights.shape)}")
-        if not 0 <= float(step) < float("inf"):
-            raise ValueError(f"step must be finite, 0 or more, not {float(step)}")
+        check_step(step)
+        if isinstance(step, Tensor) and step.requires_grad:
+            raise ValueError("OSCAR's prox has a gradient of the weights alone: detach the step")
         strengths = float(step) * self.lambda1, float(step) * self.lambda2
         result: tuple[Tensor, Tensor] = prox_oscar(
             values, *strengths, self._dimension(weights), blocks

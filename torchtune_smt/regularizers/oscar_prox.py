@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,8 +30,6 @@ def prox_serial(
     sort_by_size(values, order, size)
     if places.size:
         order = places[order]
-    if order.size and not np.isfinite(size[0]):
-        raise not_finite_error(int(order[0]), weights[order[0]])
     if dimension < order.size:
         raise dimension_error(dimension, order.size)
     result = weights.copy()
@@ -50,19 +46,11 @@ def prox_parallel(
 ) -> tuple[Tensor, Tensor]:
     """Return the proximal point and the blocks, in torch ops; see `ops.prox_oscar`.
 
-    Everything stays on the device of the weights. Only the number of weights that are not 0, the
-    largest of them, and in pooling the number of corners come to the host.
+    Everything stays on the device of the weights. Only the number of weights that are not 0,
+    and in pooling the number of corners, come to the host.
     """
     magnitude = weights.abs()
-    active, largest = 0, 0.0
-    if weights.numel():
-        # One wait for both. A NaN is the maximum of anything.
-        facts = torch.stack([magnitude.count_nonzero().double(), magnitude.max().double()])
-        count, largest = facts.tolist()
-        active = int(count)
-    if not math.isfinite(largest):
-        where = int((~weights.isfinite()).nonzero()[0])
-        raise not_finite_error(where, float(weights[where]))
+    active = int(magnitude.count_nonzero())
     if dimension < active:
         raise dimension_error(dimension, active)
     result = torch.zeros_like(weights)
@@ -85,11 +73,6 @@ def prox_parallel(
         block[order] = torch.where(value[number] > 0, number, -1)
     # No zero has a sign.
     return result.copysign(weights).add_(0.0), block
-
-
-def not_finite_error(where: int, weight: float) -> ValueError:
-    """Return the error for a weight that is NaN or infinite."""
-    return ValueError(f"weight {where} of the prox is {weight}, not finite")
 
 
 def given_dimension_error(dimension: int, of: str, count: int) -> InputError:

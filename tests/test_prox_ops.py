@@ -1,0 +1,114 @@
+"""The proximal operators as torch ops: their gradients, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchtune_smt.core.scoring import sparse_vector
+from torchtune_smt.regularizers import L1, L2, ElasticNet, NoRegularizer, Oscar
+from torchtune_smt.regularizers.ops import prox_elastic_net, prox_oscar
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+REGULARIZERS = [L1(0.3), L2(0.4), ElasticNet(0.2, 0.7), NoRegularizer()]
+OSCARS = [Oscar(0.02, 0.1), Oscar(0.0, 0.03, 99), Oscar(0.2, 0.0), Oscar(0.0, 0.0)]
+STRENGTHS = [(0.2, 0.0), (0.0, 0.3), (0.2, 0.3), (0.0, 0.0)]
+NOT_FINITE = [float("nan"), float("inf"), -float("inf")]
+
+
+def weights(seed, device="cpu", dtype=torch.float64):
+    """Weights of several sizes: some die, some of OSCAR's are pooled."""
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=8) * generator.choice([0.1, 1.0, 3.0], 8)
+    return torch.from_numpy(values).to(device, dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_opcheck_with_gradients(device, dtype):
+    w = weights(1, device, dtype)
+    for lambda1, lambda2 in STRENGTHS:
+        for blocks in (False, True):
+            torch.library.opcheck(prox_oscar, (w, lambda1, lambda2 / 9, w.numel(), blocks))
+        for step in (torch.tensor(0.3, dtype=torch.float64), weights(2, device, dtype).abs()):
+            for own in (step.detach(), step.detach().requires_grad_()):
+                torch.library.opcheck(prox_elastic_net, (w, own, lambda1, lambda2))
+
+
+@pytest.mark.parametrize("regularizer", [*REGULARIZERS, *OSCARS], ids=repr)
+def test_gradients_are_those_of_differences(regularizer):
+    for seed in range(9):
+        w = weights(seed)
+        assert torch.autograd.gradcheck(lambda v: regularizer.prox(v, 0.8), w, eps=1e-7, atol=1e-6)
+        if regularizer.separable:
+            for step in (weights(seed + 20).detach().abs(), torch.tensor(0.8).double()):
+                pair = (w, step.requires_grad_())
+                assert torch.autograd.gradcheck(regularizer.prox, pair, eps=1e-7, atol=1e-6)
+                assert torch.autograd.gradgradcheck(regularizer.prox, pair, eps=1e-7, atol=1e-6)
+        else:
+            assert torch.autograd.gradcheck(lambda v: regularizer.groups(v, 0.8)[0], w, eps=1e-7)
+
+
+def test_oscar_pools_gradients_with_their_signs():
+    w = torch.tensor([2.0, -2.01, 0.001, 0.5], dtype=torch.float64, requires_grad=True)
+    result = Oscar(0.01, 0.1).prox(w, 1.0)
+    assert result[0] == -result[1] and result[2] == 0
+    (found,) = torch.autograd.grad(result, w, torch.tensor([1.0, 3.0, 5.0, 7.0]).double())
+    assert found.tolist() == [-1, 1, 0, 7]
+
+
+@pytest.mark.parametrize("lambda2", [0.0, 0.1])
+def test_equal_weights_and_zeros_without_kinks(lambda2):
+    # Equal sizes move apart if no pair pulls at them; a zero whose rank has no penalty moves.
+    w = torch.tensor([2.0, -2.0, 1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    prox = Oscar(0.0, lambda2).prox
+    assert torch.autograd.gradcheck(lambda v: prox(v, 1.0), w, eps=1e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_sparse_vector_has_gradients_too(device):
+    w = weights(3, device)
+    places = torch.arange(8, device=device) * 2
+    sparse = sparse_vector(places, w, 20)
+    oscar = Oscar(0.02, 0.1)
+    (found,) = torch.autograd.grad(oscar.prox(sparse, 0.8).to_dense().square().sum(), w)
+    dense = torch.zeros(20, device=device, dtype=w.dtype).index_put((places,), w)
+    (expected,) = torch.autograd.grad(oscar.prox(dense, 0.8).square().sum(), w)
+    assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("regularizer", [*REGULARIZERS, OSCARS[0], OSCARS[-1]], ids=repr)
+def test_what_is_not_finite_or_negative_is_refused(regularizer, device):
+    w = torch.tensor([0.5, -2.0, 1.0], device=device)
+    for bad in NOT_FINITE:
+        worse = torch.tensor([0.5, 0.0, bad], device=device)
+        with pytest.raises(ValueError, match=f"weight 2 of the prox is {bad}, not finite"):
+            regularizer.prox(worse, 0.5)
+    for bad in (*NOT_FINITE, -0.5):
+        steps = [bad, torch.tensor(bad, device=device)]
+        if regularizer.separable:
+            steps.append(torch.tensor([0.5, bad, 0.5], device=device))
+        for step in steps:
+            with pytest.raises(ValueError, match=f"step must be finite, 0 or more, not {bad}"):
+                regularizer.prox(w, step)
+    with pytest.raises(ValueError, match="floating-point"):
+        regularizer.prox(torch.tensor([1, 2]), 0.5)
+
+
+@pytest.mark.parametrize("bad", [*NOT_FINITE, -0.5])
+@pytest.mark.parametrize("place", [0, 1])
+def test_ops_refuse_strengths(bad, place):
+    strengths = [0.1, 0.1]
+    strengths[place] = bad
+    w, step = torch.tensor([0.5, -2.0]), torch.tensor(0.5)
+    for call in (
+        lambda: torch.ops.torchtune_smt.prox_oscar(w, *strengths, 2, False),
+        lambda: torch.ops.torchtune_smt.prox_elastic_net(w, step, *strengths),
+    ):
+        with pytest.raises(ValueError, match=f"lambda{place + 1} must be a finite number"):
+            call()
+
+
+def test_oscar_has_no_gradient_of_its_step():
+    with pytest.raises(ValueError, match="detach the step"):
+        Oscar().prox(torch.ones(2), torch.tensor(0.5, requires_grad=True))
