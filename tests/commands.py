@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from torchtune_smt.core.resources import EXAMPLE
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.runs import checkpoint
 
 
@@ -77,6 +79,17 @@ def _logging() -> Iterator[None]:
     finally:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
+
+
+def example() -> Dataset:
+    """Return the bundled example, as conf/data/example.yaml has it."""
+    steps = {"normalize": True, "tokenize": "source", "lowercase": True}
+    return Dataset("example", "de", "en", EXAMPLE, **steps)  # type: ignore[arg-type]
+
+
+def example_source(split: str) -> list[str]:
+    """Return the source sentences of a set of the example, their words between blanks."""
+    return [" ".join(words) for words in example().require(split).source]
 
 
 MODEL = ["model.order=3", "model.folds=3", "model.iterations=2", "model.aligner=fast_align"]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 import yaml
-from commands import MODEL, NAMES, SMALL, Run, run_command, train
+from commands import MODEL, NAMES, SMALL, Run, example_source, run_command, train
 from hydra import compose, initialize_config_dir
 from hydra.core.plugins import Plugins
 from hydra.utils import get_object, instantiate
@@ -102,7 +102,7 @@ def test_sample_translations(run: Run) -> None:
     events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
     texts = events.Tensors("translations/text_summary")
     assert [event.step for event in texts] == [0, 30, 60]
-    sources = read_lines(EXAMPLE / "dev.de")
+    sources = example_source("dev")
     lines = read_lines(run.folder / "dev.translations.txt")
     before, *after = (event.tensor_proto.string_val[0].decode() for event in texts)
     assert len({before, *after}) > 1
@@ -304,11 +304,12 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_a_bad_line_loses_none_before_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, bad: bytes, number: int
 ) -> None:
-    given = (EXAMPLE / "test.de").read_bytes().splitlines()[:5]
+    given = [line.encode() for line in example_source("test")[:5]]
     answers = read_lines(run.folder / "test.translations.txt")[:5]
     given.insert(number - 1, bad)
     pipe(monkeypatch, b"\n".join(given))
-    outcome = run_command("translate", f"weights={run.weights}", "input=-", folder=run.place)
+    arguments = [f"weights={run.weights}", "input=-", "data.tokenize=false"]
+    outcome = run_command("translate", *arguments, folder=run.place)
     assert outcome.out.splitlines() == answers[: number - 1]
     assert outcome.code == 1
     assert f"standard input:{number}: " in outcome.err
@@ -320,12 +321,16 @@ def test_a_bad_line_loses_none_before_it(
 def test_bad_lines_are_copied_or_skipped(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, where: str
 ) -> None:
-    given = (EXAMPLE / "test.de").read_bytes().splitlines()[:6]
+    given = [line.encode() for line in example_source("test")[:6]]
     data = b"".join(b"%s\n%s\n" % pair for pair in zip(BAD_LINES, given, strict=True))
     pipe(monkeypatch, data)
     (tmp_path / "in").write_bytes(data)
     name = "standard input" if where == "pipe" else str(tmp_path / "in")
-    options = [f"on_error={on_error}", f"input={'-' if where == 'pipe' else name}"]
+    options = [
+        "data.tokenize=false",
+        f"on_error={on_error}",
+        f"input={'-' if where == 'pipe' else name}",
+    ]
     if where == "file to file":
         options.append(f"output={tmp_path / 'out'}")
     outcome = run_command("translate", f"weights={run.weights}", *options, folder=run.place).check()
@@ -343,7 +348,7 @@ def test_bad_lines_are_copied_or_skipped(
 
 def test_bad_lines_and_lists(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"|||\nja\n")
-    arguments = [f"weights={run.weights}", "input=-", "n_best=1"]
+    arguments = [f"weights={run.weights}", "input=-", "n_best=1", "data.tokenize=false"]
     outcome = run_command("translate", *arguments, "on_error=skip", folder=run.place).check()
     assert outcome.out.startswith("1 ||| ") and outcome.out.count("\n") == 1
     for value in ("copy", "error"):
@@ -371,10 +376,22 @@ def test_a_standard_input_without_line_ends_is_refused(run: Run, repository: Pat
     assert result.stderr.count(b"\n") == 1
 
 
+def test_text_as_people_type_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ["http://www.example.org/a?b=c", "10:30", "3/4", "me@example.org", "<b>"]
+    lines = ["Wo ist der Bahnhof?", "wo ist der bahnhof ?", f"Um {', '.join(kept)}."]
+    pipe(monkeypatch, "\n".join(lines).encode())
+    arguments = [f"weights={run.weights}", "input=-", "detokenize=true", "capitalize=true"]
+    outcome = run_command("translate", *arguments, folder=run.place).check()
+    typed, tokens, copied = outcome.out.splitlines()
+    assert typed == tokens and "ahnhof" not in typed and typed[0].isupper()
+    assert all(what in copied.removesuffix(".").replace(",", "").split() for what in kept)
+
+
 def test_every_line_gets_a_translation(run: Run, tmp_path: Path) -> None:
     lines = ["", "xyzzy plugh", " ".join(["der zug fährt ab ."] * 40), "   ", "ja", "\x85 \u2028"]
     (tmp_path / "in").write_text("\n".join(lines))
-    output = translate(run, f"input={tmp_path / 'in'}").split("\n")
+    raw = ["data.normalize=false", "data.tokenize=false"]
+    output = translate(run, f"input={tmp_path / 'in'}", *raw).split("\n")
     assert len(output) == len(lines) + 1
     assert output[0] == output[3] == ""
     assert output[1] == "xyzzy plugh"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Outcome, Run, run_command, train
+from commands import Outcome, Run, example_source, run_command, train
 
 from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.core.resources import example_folder
@@ -91,9 +91,9 @@ LONGEST = 8
 def on_train(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that was tuned on a bitext, which lacks some lines of its files."""
     place = tmp_path_factory.mktemp("on_train")
-    for language in ("de", "en"):
-        lines = read_lines(EXAMPLE / f"train.{language}")[:300]
-        (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines))
+    sides = {"de": example_source("train"), "en": read_lines(EXAMPLE / "train.en")}
+    for language, lines in sides.items():
+        (place / f"train.{language}").write_text("".join(f"{line}\n" for line in lines[:300]))
     data = [f"data.train=[{place / 'train.de'},{place / 'train.en'}]"]
     return train(place, "run", *data, f"data.max_length={LONGEST}", "tuner.tune_on=train")
 

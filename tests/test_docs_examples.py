@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import example_source
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.rows import Rows
@@ -120,7 +121,7 @@ def tuned(repository: Path, folder: Path) -> Tuned:
 
 def write_dictionary(path: Path) -> None:
     """Write the words of each German word's sentences that go with it most often."""
-    sides = [read_lines(example_folder() / f"train.{language}") for language in ("de", "en")]
+    sides = [example_source("train"), read_lines(example_folder() / "train.en")]
     together: Counter[tuple[str, str]] = Counter()
     alone: Counter[str] = Counter()
     for source, target in zip(*sides, strict=True):

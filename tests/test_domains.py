@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import example_source
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import read_lines
@@ -83,7 +84,7 @@ def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
     domains.write_data("example", folder)
     whole = repository / "torchtune_smt" / "example"
     split = read_split(FOLDER / "example.txt")
-    sources = {one: read_lines(whole / f"{one}.de") for one in split}
+    sources = {one: example_source(one) for one in split}
     for one, found in split.items():
         kept = sorted(np.concatenate(found[:-1]).tolist())
         assert list(read_lines(folder / f"{one}.de")) == [sources[one][i - 1] for i in kept]
@@ -91,11 +92,15 @@ def test_data_without_the_last_domain(repository: Path, tmp_path: Path) -> None:
     kept = sorted(np.concatenate(split["train"][:-1]).tolist())
     assert list(read_lines(folder / domains.LABELS)) == [label[line] for line in kept]
     for ending in ("de", "en.0", "en.1"):
-        texts = {one: read_lines(whole / f"{one}.{ending}") for one in ("dev", "test")}
+        texts = {
+            one: example_source(one) if ending == "de" else read_lines(whole / f"{one}.{ending}")
+            for one in ("dev", "test")
+        }
         apart = [texts[one][i - 1] for one in texts for i in split[one][-1].tolist()]
         assert list(read_lines(folder / f"{domains.OUT}.{ending}")) == apart
     before = (folder / "train.de").stat().st_ino
     domains.write_data("example", folder)
+    whole = repository / "torchtune_smt" / "example"
     assert (folder / "train.de").stat().st_ino == before
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import Run, run_command
+from commands import Run, example_source, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
@@ -143,7 +143,7 @@ def test_two_systems(
     weights: tuple[dict[str, float], dict[str, float]],
 ) -> None:
     """Features are those of derivations that the same weights choose with all templates."""
-    sources = read_lines(example_folder() / "test.de")
+    sources = example_source("test")
     other = dense / "weights.txt"
     number = next(n for n, (a, b) in enumerate(zip(*every, strict=True), 1) if a[0] != b[0])
     (first, ours), (second, theirs) = every[0][number - 1], every[1][number - 1]

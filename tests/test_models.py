@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import example
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import atomic_folder
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.data.bitext import Corpus, read_corpus
+from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.grammar import extract_grammar, read_alignments, write_alignments
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
@@ -59,9 +59,7 @@ def part_of(corpus: Corpus, chosen: list[int]) -> Corpus:
 
 @pytest.fixture(scope="module")
 def bitext() -> Corpus:
-    folder = example_folder()
-    corpus = read_corpus(folder / "train.de", [folder / "train.en"])
-    return replace(part_of(corpus, list(range(60))), dropped={})
+    return replace(part_of(example().require("train"), list(range(60))), dropped={})
 
 
 @pytest.fixture(scope="module")

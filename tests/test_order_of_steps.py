@@ -15,7 +15,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.data.dataset import Dataset
 
 TEST = example_folder() / "test.de"
-STEPS = ["data.lowercase=true", "data.tokenize=true"]
+STEPS = ["data.normalize=false", "data.lowercase=true", "data.tokenize=true"]
 
 
 @pytest.fixture(scope="module")

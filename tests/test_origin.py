@@ -238,7 +238,7 @@ def test_the_weights_of_a_run_say_what_they_belong_to(run: Run) -> None:
         "outputs/models/example (de-en)",
         "outputs/models/example (de-en)",
         "dense rule_id rule_shape source_ngram",
-        "de-en",
+        "de-en normalize tokenize=source lowercase",
     ]
 
 
@@ -288,13 +288,14 @@ def test_weights_of_other_features(run: Run, moved: Path) -> None:
 
 
 def test_weights_of_text_that_was_prepared_in_another_way(run: Run, tmp_path: Path) -> None:
-    raw = train(run.place, "lowercased", "data.lowercase=true")
+    raw = train(run.place, "cased", "data.lowercase=false")
     moved = Path(shutil.copy(raw.weights, tmp_path))
     # The bitext is another one, too.
     folder = ["model.folder=outputs/models/example", *MODEL]
     error = refused(run.place, moved, *folder)
-    assert "belongs to text that is prepared as de-en lowercase, and not as de-en; " in error
-    translate(run.place, moved, *folder, "data.lowercase=true")
+    steps = "de-en normalize tokenize=source"
+    assert f"belongs to text that is prepared as {steps}, and not as {steps} lowercase; " in error
+    translate(run.place, moved, *folder, "data.lowercase=false")
 
 
 def test_weights_of_files(run: Run, tmp_path: Path) -> None:

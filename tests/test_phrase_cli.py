@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from commands import Run, run_command
+from commands import Run, example_source, run_command
 from hydra import compose, initialize_config_dir
 
 from torchtune_smt.core.resources import example_folder
@@ -92,7 +92,7 @@ def test_a_hierarchical_system_beside_one_with_phrases(tuned: Path, run: Run) ->
     assert "scores its own translation" not in text
     table = run_command("analyse", *options[:-1], "table=csv", folder=tuned).check().out
     found = {row["feature"]: row for row in csv.DictReader(io.StringIO(table))}
-    source = read_lines(example_folder() / "test.de")[2].split()
+    source = example_source("test")[2].split()
     for name, folder, place in (("rules", run.folder, run.place), ("phrases", "run", tuned)):
         weights = weights_of(place / folder / "weights.txt.gz")
         (place / "third").write_text(" ".join(source) + "\n")

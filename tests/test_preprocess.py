@@ -217,6 +217,7 @@ def test_tokens_hold_no_blanks(line: str) -> None:
 
 
 def test_detokenize() -> None:
+    assert Detokenizer("en").line("i ca n't , it 's late .".split()) == "i can't, it's late."
     words = "two men aren &apos;t at the stove , preparing &quot; food &quot; .".split()
     assert Detokenizer("en").line(words) == 'two men aren\'t at the stove, preparing "food".'
     assert Detokenizer("en", capitalize=True).line(words).startswith("Two")

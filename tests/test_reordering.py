@@ -7,13 +7,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from commands import Run, run_command
+from commands import Run, example_source, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
 from torchtune_smt.analyses.reordering import Segment, reference_order, segments
-from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 
 SENTENCES = st.lists(st.sampled_from("abcde"), max_size=7)
@@ -124,7 +123,7 @@ def test_sentences_of_which_something_is_said(run: Run) -> None:
     (run.place / "turned").write_text(
         "".join(f"{' '.join(reversed(li.split()))}\n" for li in lines)
     )
-    sources = read_lines(example_folder() / "test.de")
+    sources = example_source("test")
     given = ["reordering", run.folder, "turned", "table=csv", "rows=null"]
     every = {row["sentence"] for row in rows(analyse(run.place, *given))}
     chosen = {row["sentence"] for row in rows(analyse(run.place, *given, "match='^ich '"))}

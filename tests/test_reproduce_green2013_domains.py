@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from commands import example_source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "reproduce"))
 import green2013
@@ -29,7 +30,11 @@ def test_parts_of_dev(tmp_path: Path) -> None:
     parts = green2013_domains.write_parts("example", tmp_path / "data")
     assert list(parts) == ["domain1", "sample1", "domain2", "sample2"]
     whole = list(
-        zip(*(lines_of(EXAMPLE / f"dev.{e}") for e in ("de", "en.0", "en.1")), strict=True)
+        zip(
+            example_source("dev"),
+            *(lines_of(EXAMPLE / f"dev.{e}") for e in ("en.0", "en.1")),
+            strict=True,
+        )
     )
     split = read_split(FOLDER / "example.txt")["dev"]
     for number in (1, 2):

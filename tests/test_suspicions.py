@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import MODEL, SMALL, run_command
+from commands import MODEL, SMALL, example, run_command
 
-from torchtune_smt.core.resources import example_folder
 from torchtune_smt.data.bitext import Corpus, find_files, read_corpus
 from torchtune_smt.data.preprocess import LengthFilter
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
@@ -19,13 +18,20 @@ Sets = dict[str, Corpus]
 Words = list[list[str]]
 
 
+SETS = ("train", "dev", "test")
+
+
 def read_sets(folder: Path, source: str, target: str) -> Sets:
     sets = {}
-    for split in ("train", "dev", "test"):
+    for split in SETS:
         lengths = LengthFilter() if split == "train" else None
         files = find_files(folder, split, source, target)
         sets[split] = read_corpus(*files, empty="skip", lengths=lengths)
     return sets
+
+
+def read_example() -> Sets:
+    return {name: example().require(name, training=name == "train") for name in SETS}
 
 
 CORPORA = {
@@ -38,7 +44,7 @@ CORPORA = {
 @pytest.fixture(scope="module", params=["example", *CORPORA])
 def sets(request: pytest.FixtureRequest) -> Sets:
     if request.param == "example":
-        return read_sets(example_folder(), "de", "en")
+        return read_example()
     shared: Path = request.getfixturevalue("shared")
     return read_sets(shared / "data" / request.param, *CORPORA[request.param])
 
@@ -163,7 +169,7 @@ def test_words_that_nobody_told_apart(shared: Path) -> None:
 
 
 def test_many_pairs_of_different_lengths() -> None:
-    sets = read_sets(example_folder(), "de", "en")
+    sets = read_example()
     train = sets["train"]
     few, many = (
         corpus_suspicions(
@@ -231,7 +237,7 @@ def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1"]
     outcome = run_command("train", *options, f"hydra.run.dir={tmp_path}/a", folder=place).check()
     assert outcome.err.count("warning") == 0
-    dev = read_sets(example_folder(), "de", "en")["dev"]
+    dev = read_example()["dev"]
     files = [
         write(tmp_path / "dev.en", dev.targets),
         write(tmp_path / "dev.de", dev.source),
@@ -244,7 +250,7 @@ def test_warnings_of_train(place: Path, tmp_path: Path) -> None:
 
 
 def test_warnings_of_stored_lists(tmp_path: Path) -> None:
-    dev = read_sets(example_folder(), "de", "en")["dev"]
+    dev = read_example()["dev"]
     for change, count in ((list, 0), (cased, 1)):
         rows = [
             f"{i} ||| {' '.join(change(line))} ||| a= {h} b= {h * h} ||| 0\n"
@@ -268,7 +274,7 @@ def test_warnings_of_stored_lists(tmp_path: Path) -> None:
 
 
 def test_warnings_of_evaluate(tmp_path: Path) -> None:
-    dev = read_sets(example_folder(), "de", "en")["dev"]
+    dev = read_example()["dev"]
     references = write(tmp_path / "reference", dev.targets)
     write(tmp_path / "good", dev.targets)
     write(tmp_path / "cased", [cased(line) for line in dev.targets])

@@ -158,6 +158,13 @@ RULES: Final = {
         (_above(0), "tuner.minimizer.mu tuner.minimizer.residual tuner.minimizer.gap"),
         (_above(0), "tuner.clusters.lr"),
         (_above(0).or_null(), "tuner.minimizer.seconds decoder.seconds"),
+        (
+            Rule(
+                "true, false, source or target",
+                lambda value: isinstance(value, bool) or value in ("source", "target"),
+            ),
+            "data.tokenize",
+        ),
         (_number(0), "tuner.clusters.strength decoder.keep_mb"),
         (_whole(1), "tuner.clusters.count tuner.shards"),
         (_share().or_null(), "regularizer.fraction"),

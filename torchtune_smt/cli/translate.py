@@ -72,7 +72,9 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
         batches = list(batches)
         total = sum(len(batch) for batch in batches)
     decoder, weights, _ = open_tuned(cfg, settings, dataset)
-    detokenizer = Detokenizer(cfg.data.target_language, cfg.capitalize, verbatim=cfg.data.tokenize)
+    detokenizer = Detokenizer(
+        cfg.data.target_language, cfg.capitalize, verbatim=bool(cfg.data.tokenize)
+    )
 
     def text(kbest: KBest, h: int) -> str:
         words = decoder.words.names(kbest.hypothesis(h))

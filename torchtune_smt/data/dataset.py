@@ -33,8 +33,10 @@ class Dataset:
         that of the bundled example.
     train, dev, test : str or sequence of str, optional
         The name of a set; or its files, the source before the references.
-    normalize, tokenize, lowercase : bool
+    normalize, lowercase : bool
         See `Preprocessor`.
+    tokenize : bool or {"source", "target"}
+        Both sides, none, or one of them: the other is tokenised already.
     split_compounds : str, optional
         Split compounds of the source language as in this one; see `CompoundSplitter`.
     compounds : path, optional
@@ -53,7 +55,7 @@ class Dataset:
     dev: str | Sequence[str] | None = "dev"
     test: str | Sequence[str] | None = "test"
     normalize: bool = False
-    tokenize: bool = False
+    tokenize: bool | Literal["source", "target"] = False
     lowercase: bool = False
     split_compounds: Literal["de"] | None = None
     compounds: Path | None = None
@@ -70,25 +72,33 @@ class Dataset:
 
     def description(self) -> str:
         """Return the languages, and how text is prepared, step by step."""
-        steps = [name for name in ("normalize", "tokenize", "lowercase") if getattr(self, name)]
+        names = ("normalize", "tokenize", "lowercase")
+        steps = [
+            name if value is True else f"{name}={value}"
+            for name in names
+            if (value := getattr(self, name))
+        ]
         if self.split_compounds is not None:
             steps.append(f"split_compounds={self.split_compounds}")
         return " ".join([f"{self.source_language}-{self.target_language}", *steps])
 
-    def text(self, language: str) -> Preprocessor:
-        """Return what makes tokens of lines of a language."""
-        return Preprocessor(
-            language=language,
-            normalize=self.normalize,
-            tokenize=self.tokenize,
-            lowercase=self.lowercase,
-        )
-
     @property
     def source_text(self) -> Preprocessor:
         """What makes tokens of lines of the source language."""
-        text = self.text(self.source_language)
-        return text if self.splitter is None else replace(text, compounds=self.splitter)
+        return replace(self._text("source"), compounds=self.splitter)
+
+    @property
+    def target_text(self) -> Preprocessor:
+        """What makes tokens of lines of the target language."""
+        return self._text("target")
+
+    def _text(self, side: Literal["source", "target"]) -> Preprocessor:
+        return Preprocessor(
+            language=self.source_language if side == "source" else self.target_language,
+            normalize=self.normalize,
+            tokenize=self.tokenize in (True, side),
+            lowercase=self.lowercase,
+        )
 
     @cached_property
     def splitter(self) -> CompoundSplitter | None:
@@ -108,7 +118,7 @@ class Dataset:
                 "data.split_compounds takes the frequencies of words from the training text, and "
                 "data.train is null; name its files"
             )
-        text = self.text(self.source_language)
+        text = self._text("source")
         lines = iterate_lines(self._files("train")[0])
         return CompoundSplitter.of_text(self.split_compounds, map(text.tokens, lines))
 
@@ -140,7 +150,7 @@ class Dataset:
             references,
             empty=self.empty,
             source_text=self.source_text,
-            target_text=self.text(self.target_language),
+            target_text=self.target_text,
             lengths=LengthFilter(self.max_length, self.max_ratio) if training else None,
             training=training,
             max_words=max_words,

@@ -175,6 +175,9 @@ class Detokenizer:
         if self.verbatim:
             words = [w.replace("&", "&amp;") if "&" in w and is_protected(w) else w for w in words]
         text = tags_attached(_moses("Detokenizer", self.language).detokenize(words))
+        if self.language == "en":
+            # As the Penn Treebank splits it, which Moses does otherwise.
+            text = text.replace(" n't", "n't")
         return self._capitalized(text) if self.capitalize else text
 
     def _capitalized(self, text: str) -> str:
