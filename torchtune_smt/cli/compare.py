@@ -67,7 +67,7 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
             )
         )
     found = measure(cfg, systems, outputs, baseline)
-    table = STYLES[cfg.table](found)
+    table = STYLES[table_style(cfg)](found)
     if show and cfg.output is None:
         print(table, end="")
     elif show:
@@ -79,6 +79,13 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
 
         write_report(Path(cfg.html), cfg, systems, outputs, found, baseline)
         print(f"report: {cfg.html}", file=sys.stderr)
+
+
+def table_style(cfg: DictConfig) -> str:
+    """Return how a table is written: as text where somebody reads it on a screen."""
+    if cfg.table is not None:
+        return str(cfg.table)
+    return "text" if cfg.output is None and sys.stdout.isatty() else "markdown"
 
 
 def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[str, str]:

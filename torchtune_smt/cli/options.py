@@ -176,7 +176,7 @@ RULES: Final = {
         (_one_of("best", "last", "average"), "tuner.result"),
         (_one_of("step", "epoch"), "optimizer.regularize_each"),
         (_one_of("bootstrap", "randomization"), "test"),
-        (_one_of("text", "markdown", "latex", "csv"), "table"),
+        (_one_of("text", "markdown", "latex", "csv").or_null(), "table"),
     )
     for name in names.split()
 }

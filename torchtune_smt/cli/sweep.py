@@ -45,7 +45,9 @@ class Sweep:
         self.folder = Path(config.sweep.dir)
         self.runs += 1
         overrides = " ".join(config.overrides.task)
-        print(f"{'' if self.runs == 1 else chr(10)}run {self.runs}: {overrides}", flush=True)
+        # What all runs have was typed so.
+        own = " ".join(o for o in config.overrides.task if o not in sys.argv) or overrides
+        print(f"{'' if self.runs == 1 else chr(10)}run {self.runs}: {own}", flush=True)
         try:
             score = job()
             self.done.append(Path(config.runtime.output_dir))

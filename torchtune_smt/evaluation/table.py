@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+WIDTH: Final = 80
+"""Columns of characters of a page of text; a wider table continues below itself."""
 
 Cell = str | int | float | None
 """What stands in a table; None: nothing."""
@@ -44,18 +48,27 @@ class Table:
         return replace(self, rows=self.rows[:rows], notes=[*self.notes, said])
 
     def text(self) -> str:
-        """Return the table with its columns flush, as plain text."""
+        """Return the table with its columns flush, as plain text of `WIDTH` columns."""
         lines = [list(self.head), *self._shown]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        found = [
-            "  ".join(
-                cell.ljust(width) if n < self.left else cell.rjust(width)
-                for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
+        columns = []
+        for n, column in enumerate(zip(*lines, strict=True)):
+            width = max(map(len, column))
+            columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in column])
+        left, pages = columns[: self.left], [columns[: self.left]]
+        for column in columns[self.left :]:
+            full = sum(len(other[0]) + 2 for other in pages[-1]) + len(column[0]) > WIDTH
+            if full and len(pages[-1]) > len(left):
+                pages.append([*left])
+            pages[-1].append(column)
+        tables = [
+            "\n".join("  ".join(line).rstrip() for line in zip(*page, strict=True))
+            for page in pages
         ]
-        blocks = [self.before, "\n".join(found), "\n".join(self.notes)]
-        return "\n\n".join(filter(None, blocks)) + "\n"
+        notes = [
+            textwrap.fill(n, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            for n in self.notes
+        ]
+        return "\n\n".join(filter(None, [self.before, *tables, "\n".join(notes)])) + "\n"
 
     def markdown(self) -> str:
         """Return the table in Markdown."""

@@ -48,7 +48,9 @@ class Results:
 
 
 def text(results: Results) -> str:
-    """Return the scores of each system, and the comparisons below, as plain text."""
+    """Return the scores of one system a line each, those of several in a table a metric."""
+    if len(results.scores) > 1:
+        return _aligned(results)
     lines = []
     for name, scores in results.scores.items():
         lines.append(name)
@@ -57,7 +59,25 @@ def text(results: Results) -> str:
             lines.append(f"  oracle BLEU {results.oracles[name]:.2f}")
         if name in results.median:
             lines.append(f"  median run: {results.median[name]}")
-    return "\n".join([*lines, *map(str, results.comparisons)]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(results: Results) -> str:
+    """Return flush tables without details; letters stand for names, which may be long."""
+    letters = [*results.scores]
+    key = {name: chr(65 + n) if n < 26 else str(n + 1) for n, name in enumerate(letters)}
+    legend, blocks, notes = [], [], []
+    for name, letter in key.items():
+        median = f" (median run: {results.median[name]})" if name in results.median else ""
+        legend.append(f"{letter}: {name}{median}")
+    for m in range(results.metrics):
+        table = metric_table(results, m)
+        shown = [n for n, head in enumerate(table.head) if head not in _DETAILS]
+        rows = [[key[str(row[0])], *(row[n] for n in shown[1:])] for row in table.rows]
+        blocks.append(Table([table.head[n] for n in shown], rows).text())
+        notes += table.notes
+    said = [note.replace(f"against {letters[0]};", "against A;") for note in dict.fromkeys(notes)]
+    return "\n".join([Table([], [], legend).text(), *blocks, Table([], [], said).text()])
 
 
 def markdown(results: Results) -> str:
@@ -73,6 +93,9 @@ def latex(results: Results) -> str:
     medians = [f"% median run of {name}: {run}\n" for name, run in results.median.items()]
     return "\n".join([*blocks, *(["".join(medians)] if medians else [])])
 
+
+# In the other forms.
+_DETAILS: Final = {"BP", "1-grams", "2-grams", "3-grams", "4-grams", "s_sel"}
 
 CSV_COLUMNS: Final = (
     "metric,system,runs,score,low,high,s_sel,s_opt,p_runs,p,"

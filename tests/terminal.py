@@ -1,0 +1,85 @@
+"""Commands as somebody runs them in a terminal, of 80 columns and 24 rows."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+COLUMNS = 80
+_MAIN = "import sys; from torchtune_smt.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def in_terminal(command: str, *arguments: str, folder: Path, keys: bytes = b"") -> tuple[int, str]:
+    """Run a command in a pseudo terminal.
+
+    Parameters
+    ----------
+    keys : bytes
+        What is typed while it runs.
+
+    Returns
+    -------
+    int, str
+        The exit code, and all that has been written, as a person sees it at the end: what is
+        written over is gone, and a line that is wider than the terminal is still one line.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    done = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, command, *arguments],
+        cwd=folder,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": str(COLUMNS)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    if keys:
+        os.write(ours, keys)
+    written = bytearray()
+    while True:
+        try:
+            some = os.read(ours, 65536)
+        except OSError as error:
+            # The other end is closed.
+            assert error.errno == errno.EIO
+            break
+        if not some:
+            break
+        written += some
+    os.close(ours)
+    return done.wait(60), screen(written.decode())
+
+
+def screen(written: str) -> str:
+    """Return what lines show after carriage returns, cursor movements and erasures."""
+    lines: list[list[str]] = [[]]
+    row = column = 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|.|\n", written, re.DOTALL):
+        if part == "\n":
+            row, column = row + 1, 0
+            if row == len(lines):
+                lines.append([])
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A") and len(part) > 1:
+            row = max(0, row - int(part[2:-1] or 1))
+        elif part.endswith("K") and len(part) > 1:
+            del lines[row][column:]
+        elif len(part) > 1:
+            assert part.endswith("m"), f"{part!r} changes the terminal"
+        else:
+            line = lines[row]
+            line += [" "] * (column - len(line))
+            line[column : column + 1] = [part]
+            column += 1
+    return "\n".join("".join(line).rstrip() for line in lines)

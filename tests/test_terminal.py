@@ -1,0 +1,71 @@
+"""What each command shows in a terminal: what a person reads, and nothing that is left over."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import MODEL, SMALL, Run
+from terminal import COLUMNS, in_terminal, screen
+
+from torchtune_smt.core.resources import example_folder
+
+# A line of these is copied, and not read; an error is a line.
+_COPIED = re.compile(
+    r"Now try: |.*error: |.*[(](python|torchtune-smt) |.*tensorboard --logdir |usage: "
+)
+
+
+def check(code: int, shown: str, expected: int = 0) -> str:
+    assert code == expected, shown
+    assert "Traceback" not in shown
+    assert "Exception ignored" not in shown
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", shown), repr(shown)
+    for line in shown.splitlines():
+        assert len(line) <= COLUMNS or _COPIED.match(line), line
+    return shown
+
+
+def test_train(place: Path, run: Run) -> None:
+    options = [*MODEL, *SMALL, "tuner.epochs=1", "hydra.run.dir=typed"]
+    shown = check(*in_terminal("train", *options, folder=place))
+    last = shown.splitlines()[-24:]
+    assert any("BLEU" in line for line in last)
+    assert last[-1].startswith("Now try: echo ") or last[-2].startswith("Now try: echo ")
+    assert "it/s" not in shown and "?sent/s" not in shown
+
+
+def test_a_sweep_and_a_comparison(place: Path, run: Run) -> None:
+    options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "loss=logistic,hinge"]
+    shown = check(*in_terminal("train", "-m", *options, "hydra.sweep.dir=typed_s", folder=place))
+    assert "A: loss=logistic\nB: loss=hinge\n" in shown
+    assert re.search(r"system +BLEU +95% +p\nA +[0-9.]+ ", shown)
+    for text in ("evaluate", "compare"):
+        shown = check(*in_terminal(text, "typed_s/0", "typed_s/1", "samples=20", folder=place))
+        assert "---|" not in shown
+    analysed = ("overlap", "typed_s/0", "typed_s/1")
+    assert "|---" not in check(*in_terminal("analyse", *analysed, folder=place))
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "file"])
+def test_translate(place: Path, run: Run, typed: bool) -> None:
+    lines = (example_folder() / "test.de").read_text("utf-8").splitlines()[:2]
+    (place / "two.de").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    arguments = [f"weights={run.weights}", "input=-" if typed else "input=two.de"]
+    keys = "".join(f"{line}\n" for line in lines).encode() + b"\x04" if typed else b""
+    shown = check(*in_terminal("translate", *arguments, folder=place, keys=keys))
+    expected = (run.folder / "test.translations.txt").read_text("utf-8").splitlines()[:2]
+    assert [line for line in shown.splitlines() if line in expected] == expected
+    assert "sent/s" not in shown
+
+
+@pytest.mark.parametrize("command", ["rerank", "plot", "get-data", "build-model", "translate"])
+def test_what_is_mistyped(command: str, tmp_path: Path) -> None:
+    code, shown = in_terminal(command, "no_such=1", folder=tmp_path)
+    assert check(code, shown, code)
+    assert code in (1, 2)
+
+
+def test_the_screen() -> None:
+    assert screen("a\rb\nxyz\x1b[A\rc\x1b[K\n\n") == "c\nxyz\n"
