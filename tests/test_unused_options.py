@@ -146,7 +146,9 @@ effect(
 effect(anywhere, "decoder._target_ decoder.k decoder.pop_limit decoder.max_span")
 effect(anywhere, "decoder.stack_size decoder.distortion_limit decoder.table_limit")
 effect(anywhere, "decoder.dev decoder.dev_scores decoder.test decoder.test_scores decoder.dense")
-effect(anywhere, "decoder.on_error decoder.features decoder.max_words decoder.unknown")
+effect(
+    anywhere, "decoder.on_error decoder.features decoder.max_words decoder.unknown decoder.missing"
+)
 effect(anywhere, "decoder.seconds decoder.keep_mb")
 effect(lambda c: c.on_train, "decoder.train decoder.train_scores")
 effect(lambda c: c.references, "decoder.format")
