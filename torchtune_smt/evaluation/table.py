@@ -50,7 +50,7 @@ class Table:
     def text(self) -> str:
         """Return the table with its columns flush, as plain text of `WIDTH` columns."""
         lines = [list(self.head), *self._shown]
-        columns = []
+        columns: list[list[str]] = []
         for n, column in enumerate(zip(*lines, strict=True)):
             width = max(map(len, column))
             columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in column])

@@ -66,14 +66,18 @@ def _aligned(results: Results) -> str:
     """Return flush tables without details; letters stand for names, which may be long."""
     letters = [*results.scores]
     key = {name: chr(65 + n) if n < 26 else str(n + 1) for n, name in enumerate(letters)}
-    legend, blocks, notes = [], [], []
+    legend: list[str] = []
+    blocks: list[str] = []
+    notes: list[str] = []
     for name, letter in key.items():
         median = f" (median run: {results.median[name]})" if name in results.median else ""
         legend.append(f"{letter}: {name}{median}")
     for m in range(results.metrics):
         table = metric_table(results, m)
         shown = [n for n, head in enumerate(table.head) if head not in _DETAILS]
-        rows = [[key[str(row[0])], *(row[n] for n in shown[1:])] for row in table.rows]
+        rows: list[list[Cell]] = [
+            [key[str(row[0])], *(row[n] for n in shown[1:])] for row in table.rows
+        ]
         blocks.append(Table([table.head[n] for n in shown], rows).text())
         notes += table.notes
     said = [note.replace(f"against {letters[0]};", "against A;") for note in dict.fromkeys(notes)]
