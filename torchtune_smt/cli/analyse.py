@@ -21,7 +21,7 @@ from torchtune_smt.cli.command_line import (
     systems_option,
     value_of,
 )
-from torchtune_smt.cli.compare import table_style
+from torchtune_smt.cli.compare import on_screen
 from torchtune_smt.cli.hydra_main import error_line, hydra_main
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.systems import files_read, reference_paths
@@ -74,7 +74,7 @@ def analyse(cfg: DictConfig) -> None:
         {"output": cfg.output, "plot": cfg.plot}, [*files_read(cfg.systems), *map(Path, given)]
     )
     found = analysis.function(cfg)
-    table: str = getattr(found.table, table_style(cfg))()
+    table: str = getattr(found.table, "text" if on_screen(cfg) else cfg.table or "markdown")()
     if cfg.output is None:
         print(table, end="")
     else:

@@ -30,7 +30,7 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, check_own
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
-from torchtune_smt.evaluation.tables import STYLES, Results
+from torchtune_smt.evaluation.tables import STYLES, Results, aligned
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.runs.folder import REPORT
 
@@ -67,7 +67,7 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
             )
         )
     found = measure(cfg, systems, outputs, baseline)
-    table = STYLES[table_style(cfg)](found)
+    table = (aligned if on_screen(cfg) else STYLES[cfg.table or "markdown"])(found)
     if show and cfg.output is None:
         print(table, end="")
     elif show:
@@ -81,11 +81,9 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
         print(f"report: {cfg.html}", file=sys.stderr)
 
 
-def table_style(cfg: DictConfig) -> str:
-    """Return how a table is written: as text where somebody reads it on a screen."""
-    if cfg.table is not None:
-        return str(cfg.table)
-    return "text" if cfg.output is None and sys.stdout.isatty() else "markdown"
+def on_screen(cfg: DictConfig) -> bool:
+    """Return whether a table, of which nothing is asked for, is read in a terminal."""
+    return cfg.table is None and cfg.output is None and sys.stdout.isatty()
 
 
 def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[str, str]:

@@ -51,9 +51,9 @@ class Table:
         """Return the table with its columns flush, as plain text of `WIDTH` columns."""
         lines = [list(self.head), *self._shown]
         columns: list[list[str]] = []
-        for n, column in enumerate(zip(*lines, strict=True)):
-            width = max(map(len, column))
-            columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in column])
+        for n, cells in enumerate(zip(*lines, strict=True)):
+            width = max(map(len, cells))
+            columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in cells])
         left, pages = columns[: self.left], [columns[: self.left]]
         for column in columns[self.left :]:
             full = sum(len(other[0]) + 2 for other in pages[-1]) + len(column[0]) > WIDTH

@@ -48,9 +48,7 @@ class Results:
 
 
 def text(results: Results) -> str:
-    """Return the scores of one system a line each, those of several in a table a metric."""
-    if len(results.scores) > 1:
-        return _aligned(results)
+    """Return the scores of each system, and the comparisons below, as plain text."""
     lines = []
     for name, scores in results.scores.items():
         lines.append(name)
@@ -59,10 +57,10 @@ def text(results: Results) -> str:
             lines.append(f"  oracle BLEU {results.oracles[name]:.2f}")
         if name in results.median:
             lines.append(f"  median run: {results.median[name]}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *map(str, results.comparisons)]) + "\n"
 
 
-def _aligned(results: Results) -> str:
+def aligned(results: Results) -> str:
     """Return flush tables without details; letters stand for names, which may be long."""
     letters = [*results.scores]
     key = {name: chr(65 + n) if n < 26 else str(n + 1) for n, name in enumerate(letters)}
