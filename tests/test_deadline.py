@@ -68,7 +68,7 @@ def test_late_and_resumed_with_more_time(place: Path, undisturbed: list[bytes]) 
     assert first.code == 1
     assert "its search took more than 5 s (decoder.seconds); give more" in first.err
     saved = (place / "late" / "checkpoint.pt").read_bytes()
-    again = train_until_late(place, 0, "resume=late")
+    again = train_until_late(place, 0, "resume=late", "threads=1")
     assert (again.code, again.err) == (1, first.err)
     assert "resuming in epoch 1, after 20 sentences" in again.out
     assert (place / "late" / "checkpoint.pt").read_bytes() == saved

@@ -143,7 +143,7 @@ def test_sets_agree(tmp_path: Path) -> None:
 
 def test_dense_is_what_the_option_says(tmp_path: Path) -> None:
     (tmp_path / "dev").write_text(TEXT)
-    decoder = KBestFiles(dense=["WT_x", "LM0_0"], features=["dense", "PL"])
+    decoder = KBestFiles(dense=["WT_x", "LM0_0"], features=["dense", "PL"], missing=0.0)
     decoder.read("dev", [tmp_path / "dev"])
     assert decoder.dense_names == ["WT_x", "LM0_0"]
     names = decoder.features.names(range(len(decoder.features)))

@@ -89,9 +89,10 @@ def test_the_small_dev_set_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in files] == names
     lines = [path.read_text("utf-8").splitlines() for path in files]
     package = Path(green2013.REPOSITORY) / "torchtune_smt" / "example"
-    whole = [(package / f"dev.{e}").read_text("utf-8").splitlines() for e in ("de", "en.0", "en.1")]
+    whole = [(package / f"dev.{e}").read_text("utf-8").splitlines() for e in ("en.0", "en.1")]
+    # The German of the example is not tokenised, and that of the small set is.
     rows = list(zip(*whole, strict=True))
-    places = [rows.index(row) for row in zip(*lines, strict=True)]
+    places = [rows.index(row) for row in zip(*lines[1:], strict=True)]
     assert len(set(places)) == 10 and places == sorted(places)
     assert green2013_rows.small_dev("example", options(tmp_path)) == files
     assert [path.read_text("utf-8").splitlines() for path in files] == lines

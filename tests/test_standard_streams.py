@@ -44,7 +44,8 @@ def test_a_full_standard_output(repository: Path, tmp_path: Path, line: str) -> 
         pytest.skip("there is no /dev/full")
     found = command(repository, tmp_path, line)
     assert found.returncode == 1
-    assert found.stderr == b"error: the standard output: No space left on device\n"
+    error = b"error: the standard output: No space left on device; make room on the disk\n"
+    assert found.stderr == error
 
 
 def test_streams_that_are_closed(repository: Path, run: Run) -> None:

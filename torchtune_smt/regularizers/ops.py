@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.regularizers.base import check_strength
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
 def check_step(step: Tensor | float) -> None:
     """Raise ValueError unless the step of a prox, or each of them, is finite, 0 or more."""
-    steps = torch.as_tensor(step)
-    fit = (steps >= 0) & steps.isfinite()
-    if not fit.all():
-        raise ValueError(f"step must be finite, 0 or more, not {steps[~fit][0].item()}")
+    if isinstance(step, Tensor):
+        fit = (step >= 0) & step.isfinite()
+        bad = None if fit.all() else step[~fit][0].item()
+    else:
+        bad = None if 0 <= step < math.inf else step
+    if bad is not None:
+        raise ValueError(f"step must be finite, 0 or more, not {bad}")
 
 
 def check_weights(weights: Tensor) -> None:
-    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite."""
+    """Raise ValueError unless weights have a prox: floating-point numbers, all of them finite.
+
+    Of one that is not finite it is DivergenceError.
+    """
     if not weights.is_floating_point():
         raise ValueError(f"the prox is of floating-point weights, not of {weights.dtype}")
     finite = weights.isfinite()
     if not finite.all():
         where = int((~finite).reshape(-1).nonzero()[0])
         weight = weights.reshape(-1)[where].item()
-        raise ValueError(f"weight {where} of the prox is {weight}, not finite")
+        raise DivergenceError(
+            f"weight {where} of the prox is {weight}, not finite: check the feature values, and "
+            "lower the learning rate if there is one"
+        )
 
 
 @torch.library.custom_op("torchtune_smt::prox_elastic_net", mutates_args=())

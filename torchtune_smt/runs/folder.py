@@ -12,7 +12,6 @@ from typing import Final
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import remove
-from torchtune_smt.core.textio import writing
 
 CHECKPOINT: Final = "checkpoint.pt"
 # Of the features, beside it; of no use without it.
@@ -238,6 +237,9 @@ def empty(folder: Path, kept: Collection[Path] = ()) -> None:
     """
     if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
         return
+    # It needs numpy, without which help is printed at once.
+    from torchtune_smt.core.textio import writing
+
     for pattern in (WEIGHTS, CHECKPOINT, NAMES, LONGER, *_OTHERS):
         for path in folder.glob(pattern):
             if not any(path.samefile(one) for one in kept):
