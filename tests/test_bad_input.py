@@ -401,7 +401,7 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
 
 
 OPTIONS = {
-    "nonsense=1": "there is no option nonsense; --help shows all that there are",
+    "gibberish=1": "there is no option gibberish; --help shows all that there are",
     "tuner.nonsense=1": "there is no option tuner.nonsense; did you mean tuner.",
     "n_best=3": "there is no option n_best of this command, though another one has it",
     "model.ini=a": "there is no option model.ini with the model that is chosen here",

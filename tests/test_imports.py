@@ -97,6 +97,7 @@ def test_translate(repository: Path, tmp_path: Path) -> None:
         repository,
         tmp_path,
         "translate",
+        "data.tokenize=false",
         "model=files",
         "model.grammar=grammar",
         "model.language_model=lm.arpa",

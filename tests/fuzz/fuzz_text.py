@@ -149,7 +149,7 @@ def _rows(stored: StoredLists, with_words: bool) -> list[simple.Row]:
 
 
 def _lists(format: Format, path: Path) -> list[simple.Row]:
-    return _rows(read_lists(path, format, missing=0.0), True)
+    return _rows(read_lists(path, format, missing=None if format == "moses" else 0.0), True)
 
 
 def _weights(path: Path) -> dict[str, float]:
@@ -294,7 +294,9 @@ def _nbest_skipping(folder: Path) -> Check:
         draw = drawer("nbest-skipping", case)
         format: Format = draw.choice(("moses", "cdec"))
         data = _damaged((MOSES if format == "moses" else CDEC).encode(), draw)
-        stored = read_lists(_put(folder, data, case), format, on_error="skip", missing=0.0)
+        path = _put(folder, data, case)
+        missing = None if format == "moses" else 0.0
+        stored = read_lists(path, format, on_error="skip", missing=missing)
         data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines, kept = data.split(b"\n"), (stored.lists.entries() - 1).tolist()
         lines = lines[:-1] if lines[-1] == b"" else lines
