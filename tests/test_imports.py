@@ -98,6 +98,7 @@ def test_translate(repository: Path, tmp_path: Path) -> None:
         tmp_path,
         "translate",
         "data.tokenize=false",
+        "data.normalize=false",
         "model=files",
         "model.grammar=grammar",
         "model.language_model=lm.arpa",
