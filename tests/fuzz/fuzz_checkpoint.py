@@ -90,7 +90,8 @@ def _work_on(weights: Weights, optimizer: SparseOptimizer) -> list[float]:
     return found
 
 
-def _write(path: Path, kind: int) -> None:
+def write(path: Path, kind: int) -> None:
+    """Write the checkpoint of a run with an optimizer of some kind."""
     tuner = _Still(kind)
     weights, optimizer = tuner.weights, tuner.optimizer
     weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
@@ -103,7 +104,8 @@ def _write(path: Path, kind: int) -> None:
     save_checkpoint(path, weights, run, _FINGERPRINT)
 
 
-def _result(path: Path, kind: int) -> list[object]:
+def result(path: Path, kind: int) -> list[object]:
+    """Return what a run that goes on from a checkpoint does."""
     tuner = _Still(kind)
     weights, run = tuner.weights, Rounds(tuner, lambda: 0.0)
     load_checkpoint(path, weights, run, _FINGERPRINT)
@@ -120,9 +122,9 @@ def _damaged(folder: Path) -> Check:
     contents, expected = [], []
     path, beside = folder / "checkpoint", folder / "checkpoint.names"
     for kind in range(len(_OPTIMIZERS)):
-        _write(path, kind)
+        write(path, kind)
         contents.append(path.read_bytes())
-        expected.append(_result(path, kind))
+        expected.append(result(path, kind))
     names = beside.read_bytes()
 
     def check(case: int) -> Verdict:
@@ -131,7 +133,7 @@ def _damaged(folder: Path) -> Check:
         of_names = draw.random() < 0.2
         path.write_bytes(contents[kind] if of_names else mutated(contents[kind], draw, contents))
         beside.write_bytes(mutated(names, draw, contents) if of_names else names)
-        if _result(path, kind) != expected[kind]:
+        if result(path, kind) != expected[kind]:
             raise Different("the run goes on with something else")
         return "same"
 
@@ -142,7 +144,7 @@ def _forged(folder: Path) -> Check:
     path = folder / "checkpoint"
     wholes = []
     for kind in range(len(_OPTIMIZERS)):
-        _write(path, kind)
+        write(path, kind)
         wholes.append(read_container(path, checkpoint._KIND, checkpoint._VERSION, cure=""))
 
     def check(case: int) -> Verdict:
@@ -150,7 +152,7 @@ def _forged(folder: Path) -> Check:
         kind = draw.choice((0, 0, *range(len(wholes))))
         write_forged(path, checkpoint._KIND, checkpoint._VERSION, wholes[kind], draw)
         try:
-            _result(path, kind)
+            result(path, kind)
         except DivergenceError:
             return "refused"
         return "taken"
@@ -182,7 +184,8 @@ def _lists(sentences: Iterable[int], draw: np.random.Generator) -> KBestLists:
     return replace(kbests, statistics=statistics.astype(np.int32))
 
 
-def _fill(folder: Path) -> ListStore:
+def fill(folder: Path) -> ListStore:
+    """Return accumulated lists that lie in a folder."""
     draw = np.random.default_rng(5)
     lists = ListStore(folder=folder, n_dense=_DENSE)
     for _ in range(2):
@@ -208,7 +211,7 @@ def _use(lists: ListStore) -> list[object]:
 
 def _damaged_lists(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "lists"
-    state = _fill(whole).state_dict()
+    state = fill(whole).state_dict()
     expected = _use(ListStore.open(whole, n_dense=_DENSE))
     names = sorted(path.name for path in whole.iterdir())
     shutil.copytree(whole, place)
@@ -232,7 +235,7 @@ def _damaged_lists(folder: Path) -> Check:
 
 def _forged_lists(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "lists"
-    _fill(whole)
+    fill(whole)
     names = sorted(path.name for path in whole.iterdir())
     shutil.copytree(whole, place)
     kind, version = segment._KIND, segment._VERSION
@@ -267,7 +270,7 @@ def _grouping(folder: Path) -> Rounds:
 def _forged_grouping(folder: Path) -> Check:
     path = folder / "checkpoint"
     for name in ("a", "b"):
-        _fill(folder / name)
+        fill(folder / name)
     run = _grouping(folder)
     tuner: Any = run.tuner
     tuner.weights.features.intern([f"sparse {i}" for i in range(_FEATURES - _DENSE)])
@@ -300,7 +303,7 @@ def _forged_grouping(folder: Path) -> Check:
         # It forgets iterations that the checkpoint does not name.
         for name in ("a", "b"):
             if ListStore.open(folder / name, n_dense=_DENSE).n_iterations < 2:
-                _fill(folder / name)
+                fill(folder / name)
         return "taken"
 
     return check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,14 @@ from torchtune_smt.core.container import read_container
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape
 from torchtune_smt.grammar import ExtractedGrammar, load_grammar, save_grammar, store
+from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import BitextModel, Model, load_model
+from torchtune_smt.models.built import BuiltModel
+from torchtune_smt.models.phrase import PhraseModel
 
 _GERMAN = """der hund sieht die katze
 ein vogel schläft
@@ -36,17 +41,20 @@ SOURCES = [line.split() for line in _GERMAN.split("\n")]
 TRANSLATIONS = [line.split() for line in _ENGLISH.split("\n")]
 
 
-def _build(folder: Path) -> None:
+def build(folder: Path, source: type[BuiltModel] = BitextModel) -> None:
+    """Build a small model."""
     corpus = Corpus(SOURCES, [[words] for words in TRANSLATIONS], list(range(1, len(SOURCES) + 1)))
     fallback = (0.5, 1.0, 1.5)
-    model = BitextModel(str(folder), order=2, discount_fallback=fallback, folds=2, iterations=2)
+    model = source(str(folder), order=2, discount_fallback=fallback, folds=2, iterations=2)
     model.build(corpus, lambda step: None)
     load_model(folder, folds=True)
 
 
-def _translations(model: Model) -> list[object]:
+def translations(model: Model) -> list[object]:
     """Return what a decoder makes of a model; it reads all kinds of its arrays."""
-    decoder = HieroDecoder(model, templates=[RuleId(), RuleShape()], k=5, pop_limit=5, threads=1)
+    assert isinstance(model.grammar, ExtractedGrammar)
+    kind = PhraseDecoder if isinstance(model.grammar, ExtractedPhrases) else HieroDecoder
+    decoder = kind(model, templates=[RuleId(), RuleShape()], k=5, pop_limit=5, threads=1)
     weights = Weights(decoder.dense_names)
     weights.set(decoder.dense_names, np.linspace(0.1, 1, len(decoder.dense_names)))
     sources = [Source(0, ["der", "neue", "vogel", "sieht", "die", "katze"])]
@@ -57,29 +65,28 @@ def _translations(model: Model) -> list[object]:
     for kbest in decoder.decode(sources, weights):
         found += [kbest.tokens.tolist(), kbest.rows.value.tolist(), kbest.score.tolist()]
     grammar = model.grammar
-    assert isinstance(grammar, ExtractedGrammar)
     every = np.arange(len(grammar))
     found += [grammar.values(every).tolist(), [grammar.rule_text(rule) for rule in every]]
     return found
 
 
-def _damaged(folder: Path) -> Check:
+def _damaged(of_target: str, source: type[BuiltModel], folder: Path) -> Check:
     whole, place = folder / "whole", folder / "model"
-    _build(whole)
+    build(whole, source)
     model = load_model(whole, folds=True)
-    expected = _translations(model)
+    expected = translations(model)
     names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
     shutil.copytree(whole, place)
 
     def check(case: int) -> Verdict:
-        draw = drawer("model-folder", case)
+        draw = drawer(of_target, case)
         name = draw.choice(names)
         content = (whole / name).read_bytes()
         other = draw.choice(names)
         (place / name).write_bytes(mutated(content, draw, [(whole / other).read_bytes()]))
         try:
             model = load_model(place, folds=True)
-            if _translations(model) != expected:
+            if translations(model) != expected:
                 raise Different(f"with another {name}")
         finally:
             shutil.copyfile(whole / name, place / name)
@@ -89,16 +96,16 @@ def _damaged(folder: Path) -> Check:
 
 
 def _damaged_grammar(folder: Path) -> Check:
-    _build(folder / "model")
+    build(folder / "model")
     model = load_model(folder / "model", folds=True)
-    expected = _translations(model)
+    expected = translations(model)
     path = folder / "grammar"
     whole = (folder / "model" / "grammar").read_bytes()
 
     def check(case: int) -> Verdict:
         path.write_bytes(mutated(whole, drawer("grammar", case)))
         loaded = load_grammar(path)
-        if _translations(replace(model, grammar=loaded)) != expected:
+        if translations(replace(model, grammar=loaded)) != expected:
             raise Different("the translations are others")
         return "same"
 
@@ -106,7 +113,7 @@ def _damaged_grammar(folder: Path) -> Check:
 
 
 def _forged(folder: Path) -> Check:
-    _build(folder / "model")
+    build(folder / "model")
     model = load_model(folder / "model", folds=True)
     path = folder / "grammar"
     assert isinstance(model.grammar, ExtractedGrammar)
@@ -116,14 +123,15 @@ def _forged(folder: Path) -> Check:
     def check(case: int) -> Verdict:
         draw = drawer("grammar-forged", case)
         write_forged(path, store._KIND, store._VERSION, whole, draw)
-        _translations(replace(model, grammar=load_grammar(path)))
+        translations(replace(model, grammar=load_grammar(path)))
         return "taken"
 
     return check
 
 
 TARGETS = {
-    "model-folder": Target(_damaged),
+    "model-folder": Target(partial(_damaged, "model-folder", BitextModel)),
+    "phrase-model-folder": Target(partial(_damaged, "phrase-model-folder", PhraseModel), 100),
     "grammar": Target(_damaged_grammar),
     "grammar-forged": Target(_forged),
 }

@@ -231,7 +231,8 @@ def _runs_in(path: Path, marker: str) -> list[Output]:
     """Return the run in a folder, or else those in the folders below it."""
     if (path / marker).is_file():
         return [_of_folder(path, path, "run")]
-    folders = sorted((found.parent for found in _below(path, marker)), key=_natural)
+    files = filter(Path.is_file, _below(path, marker))
+    folders = sorted((found.parent for found in files), key=_natural)
     if not folders:
         raise InputError(
             f"holds no run with {marker}; give the folder of a run or of a sweep, or a file",

@@ -61,7 +61,7 @@ def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
                 continue
             for file in _files(path.parent / part):
                 _link(file, new / file.relative_to(path.parent))
-                with suppress(FileNotFoundError, InputError):
+                with suppress(OSError, InputError):
                     _link(cache_path(file), new / cache_path(file).relative_to(path.parent))
             found = file_checksums(new, [part])
             named = dict(manifest["files"])
@@ -80,7 +80,8 @@ def _files(part: Path) -> list[Path]:
 
 def _link(file: Path, other: Path) -> None:
     """Make a file another name of one that is there; a copy, where that cannot be."""
-    file = file.resolve(strict=True)
+    # `Path.resolve` raises RuntimeError for a link to itself.
+    file = Path(os.path.realpath(file, strict=True))
     check_plain(file)
     other.parent.mkdir(exist_ok=True)
     try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import atomic_writer, open_own, writing
+from torchtune_smt.core.textio import atomic_writer, check_plain, open_own, writing
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.features.template import numbered_templates
 from torchtune_smt.runs.folder import METRICS
@@ -174,6 +174,7 @@ def _module(thread: object) -> str:
 
 def _whole_lines(path: Path) -> list[str]:
     """Return the lines of a file; a last one that was cut off is left out."""
+    check_plain(path)
     lines = path.read_text("utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("\n")]
 
