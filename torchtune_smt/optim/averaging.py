@@ -49,7 +49,7 @@ class AveragingOptimizer(SparseOptimizer):
         clock = self._clock(group, state)
         if clock == 0:
             return parameter.detach().clone()
-        return self._total(group, parameter, state) / clock
+        return (self._total(group, parameter, state) / clock).to(parameter.dtype)
 
     def _clock(self, group: Group, state: State) -> int:
         """Return how many weight vectors have entered the average."""
@@ -57,7 +57,7 @@ class AveragingOptimizer(SparseOptimizer):
         return clock
 
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
-        """Return the sum of these vectors."""
+        """Return the sum of these vectors, in float64."""
         raise NotImplementedError
 
 

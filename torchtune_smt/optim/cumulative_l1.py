@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -26,7 +27,7 @@ class CumulativeL1(SparseOptimizer):
     Only touched weights are penalised at a step, the others when they are touched or read. This
     is exact, since the penalty leaves w - q as it is: w is always w - q moved towards 0 by u.
 
-    State per coordinate: q (dtype of the parameter).
+    State per coordinate: q, in float64.
 
     Parameters
     ----------
@@ -69,7 +70,8 @@ class CumulativeL1(SparseOptimizer):
             )
 
     def _initial(self, group: Group, parameter: Tensor) -> State:
-        return {"step": 0, "penalty": 0.0, "received": parameter.new_empty(0)}
+        # Of many small steps a sum in less precision would stand still.
+        return {"step": 0, "penalty": 0.0, "received": parameter.new_empty(0, dtype=torch.float64)}
 
     def _fill(self, group: Group, state: State, name: str) -> float:
         return 0.0
@@ -87,13 +89,14 @@ class CumulativeL1(SparseOptimizer):
         super()._settle(group, parameter, state)
         # Weights that were exempt owe nothing of the penalty so far.
         newly = slice(group["unregularized"], self._pending[parameter]["unregularized"])
-        state["received"][newly] = -state["penalty"] * parameter[newly].sign()
+        state["received"][newly] = -state["penalty"] * parameter[newly].sign().double()
 
     def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
         indices = indices[indices >= settings["unregularized"]]
         weight = parameter.index_select(0, indices)
         free = weight - state["received"].index_select(0, indices)
         weight = free.sign() * (free.abs() - state["penalty"]).clamp_min_(0)
+        weight = weight.to(parameter.dtype)
         parameter.index_copy_(0, indices, weight)
         state["received"].index_copy_(0, indices, weight - free)
 

@@ -28,7 +28,7 @@ from torchtune_smt.regularizers.base import (
     proximal,
 )
 
-# All weights are brought up to date when the scale of those put off has shrunk to this: in float64.
+# All weights are brought up to date when the scale of those put off has shrunk to this.
 SMALLEST_SCALE = 1e-100
 
 
@@ -41,8 +41,8 @@ class FOBOS(AveragingOptimizer):
 
     - with `elastic` (L1, L2, ElasticNet): put off, exactly. With P <- P / (1 + c λ2) and
       S <- S + c λ1 / P_before at each step of size c, a weight a last touched at (P0, S0) has
-      become sign(a) · P · max(|a| / P0 - (S - S0), 0). State per coordinate: S0 where λ1 > 0,
-      P0 where λ2 > 0.
+      become sign(a) · P · max(|a| / P0 - (S - S0), 0). State per coordinate, in float64 whatever
+      the parameter is: S0 where λ1 > 0, P0 where λ2 > 0.
     - separable and `lazy`: put off; the steps missed are one of the summed size.
     - any other, such as OSCAR: taken at once on all weights that are not 0, of which a list is
       kept: O(u log u) a step for u such weights, whatever D is. The first step, and the first
@@ -139,19 +139,21 @@ class FOBOS(AveragingOptimizer):
     def _initial(self, group: Group, parameter: Tensor) -> State:
         state: State = {"step": 0, **self._average_state(group, parameter)}
         strengths = elastic_strengths(group["regularizer"])
+        # Of many small steps a sum in less precision would stand still.
+        clock = parameter.new_empty(0, dtype=torch.float64)
         if strengths is None and self.puts_off(group):
-            state |= {"C": 0.0, "since": parameter.new_empty(0)}
+            state |= {"C": 0.0, "since": clock}
         if strengths is not None and strengths[0]:
-            state |= {"S": 0.0, "shrink": parameter.new_empty(0)}
+            state |= {"S": 0.0, "shrink": clock}
         if strengths is not None and strengths[1]:
-            state |= {"P": 1.0, "scale": parameter.new_empty(0)}
+            state |= {"P": 1.0, "scale": clock.clone()}
         return state
 
     def _average_state(self, group: Group, parameter: Tensor) -> State:
         """Return the part of a new state that averages."""
         state: State = {}
         if group["average"] != "none":
-            state["total"] = parameter.new_empty(0)
+            state["total"] = parameter.new_empty(0, dtype=torch.float64)
         if group["average"] == "epoch":
             state["epochs"] = 0
         if group["average"] == "step":
@@ -205,7 +207,7 @@ class FOBOS(AveragingOptimizer):
         if "C" in state:
             missed = state["C"] - state["since"].index_select(0, indices)
             # A step of size 0 could still move weights into a permitted region.
-            moved = proximal(settings["regularizer"], weight, missed)
+            moved = proximal(settings["regularizer"], weight, missed.to(weight.dtype))
             weight = torch.where(missed > 0, moved, weight)
             state["since"].index_fill_(0, indices, state["C"])
         else:
@@ -216,7 +218,7 @@ class FOBOS(AveragingOptimizer):
         """Add to the sums what coordinates have been after the steps that they have missed."""
         strengths, sums = elastic_strengths(settings["regularizer"]), state.get("sums")
         weight, last = parameter.index_select(0, indices), state["last"].index_select(0, indices)
-        added = weight * (state["step"] - last)
+        added = weight.double() * (state["step"] - last)
         pulled = indices >= settings["unregularized"]
         if strengths is None:
             # Added at each step.
@@ -246,7 +248,7 @@ class FOBOS(AveragingOptimizer):
 
     def _elastic(self, weight: Tensor, state: State, indices: Tensor) -> Tensor:
         """Return up-to-date weights, and mark them so."""
-        scale, old_scale = 1.0, weight.new_ones(())
+        scale, old_scale = 1.0, weight.new_ones((), dtype=torch.float64)
         if "P" in state:
             scale, old_scale = state["P"], state["scale"].index_select(0, indices)
             state["scale"].index_fill_(0, indices, scale)
@@ -257,7 +259,8 @@ class FOBOS(AveragingOptimizer):
             state["shrink"].index_fill_(0, indices, state["S"])
         # torch divides a number by a vector through reciprocals: P / P would not always be 1, and
         # to read a weight twice would change it.
-        return weight.sign() * magnitude * (torch.full_like(old_scale, scale) / old_scale)
+        moved = weight.sign() * magnitude * (torch.full_like(old_scale, scale) / old_scale)
+        return moved.to(weight.dtype)
 
     def _advance(self, group: Group, state: State, step: float) -> None:
         """Take a proximal step on all weights, without touching one."""
@@ -272,7 +275,7 @@ class FOBOS(AveragingOptimizer):
 
     def _rescale(self, group: Group, parameter: Tensor, state: State) -> None:
         """Start anew with P = 1 before it underflows."""
-        if state.get("P", 1.0) < _smallest_scale(parameter.dtype):
+        if state.get("P", 1.0) < SMALLEST_SCALE:
             self._flush(group, parameter, state)
             for number, vector, start in (("S", "shrink", 0.0), ("P", "scale", 1.0)):
                 if number in state:
@@ -306,7 +309,7 @@ class FOBOS(AveragingOptimizer):
             weight = proximal(regularizer, sparse, step)
         parameter.index_copy_(0, active, weight)
         if "last" in state:
-            state["total"].index_add_(0, active, weight)
+            state["total"].index_add_(0, active, weight.double())
         self._places[parameter] = active[weight != 0]
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
@@ -368,11 +371,6 @@ class FOBOS(AveragingOptimizer):
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         self._rescale(group, parameter, state)
-
-
-def _smallest_scale(dtype: torch.dtype) -> float:
-    """Return how small the scale P may become: S, which grows as 1/P, must have room, too."""
-    return SMALLEST_SCALE if dtype == torch.float64 else float(torch.finfo(dtype).tiny ** 0.25)
 
 
 def merged(active: Tensor, indices: Tensor) -> Tensor:

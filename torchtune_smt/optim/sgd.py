@@ -23,7 +23,7 @@ class SGD(AveragingOptimizer):
     Algorithm 1), or after each step. Its sums are kept up by the coordinates that a step touches
     alone: each knows up to when it has been summed.
 
-    State per coordinate, unless `average` is "none": the sum (dtype of the parameter) and when
+    State per coordinate, unless `average` is "none": the sum (float64) and when
     it was last added to (int64).
 
     Parameters
@@ -82,7 +82,7 @@ class SGD(AveragingOptimizer):
     def _initial(self, group: Group, parameter: Tensor) -> State:
         state: State = {"step": 0, "epochs": 0}
         if group["average"] != "none":
-            state["total"] = parameter.new_empty(0)
+            state["total"] = parameter.new_empty(0, dtype=torch.float64)
             state["last"] = parameter.new_empty(0, dtype=torch.int64)
         return state
 
@@ -94,7 +94,7 @@ class SGD(AveragingOptimizer):
 
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
         missed = self._clock(group, state) - state["last"]
-        total: Tensor = state["total"] + parameter.detach() * missed
+        total: Tensor = state["total"] + parameter.detach().double() * missed
         return total
 
     def _update(
@@ -103,7 +103,7 @@ class SGD(AveragingOptimizer):
         if group["average"] != "none":
             clock = self._clock(group, state)
             missed = clock - state["last"].index_select(0, indices)
-            weight = parameter.index_select(0, indices)
+            weight = parameter.index_select(0, indices).double()
             state["total"].index_add_(0, indices, weight * missed)
             state["last"].index_fill_(0, indices, clock)
         parameter.index_add_(0, indices, gradient, alpha=-group["lr"])
