@@ -256,10 +256,14 @@ def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:
 
 def test_the_plain_loop(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (repository / "docs" / "python.md").read_text("utf-8")
-    loop = next(b for b in text.split("```python\n")[1:] if "SparseAdam" in b).partition("```")[0]
+    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    loop, own = (next(b for b in blocks if word in b) for word in ("SparseAdam", "catch_up"))
     torch.manual_seed(1)
-    exec(loop, {})
+    names: dict[str, object] = {}
+    exec(loop, names)
     assert capsys.readouterr().out == "['a blue dog', 'it rains']\n"
+    exec(own, names)
+    assert capsys.readouterr().out == "['LM', 'ends:blue', 'ends:rain']\n"
 
 
 def test_solver(tuned: Tuned) -> None:

@@ -1,5 +1,7 @@
 """What optimizers add up over steps loses nothing in float32."""
 
+import warnings
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,3 +63,24 @@ def test_small_steps_after_a_large_one(build):
         assert weight.dtype == mean.dtype == dtype
         found.append(torch.stack([weight.detach(), mean]).double())
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+def test_who_takes_a_state_while_updates_are_put_off_is_told():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = FOBOS([weight], 0.1, L1(0.1))
+    weight.grad = sparse_vector(torch.tensor([0]), torch.tensor([1.0]).double(), 3)
+    optimizer.step()
+    for take, what in ((optimizer.state_dict, "saved"), (lambda: deepcopy(optimizer), "copied")):
+        with pytest.warns(UserWarning, match=f"FOBOS is {what} while .* call flush"):
+            take()
+    with pytest.warns(UserWarning, match="is shown while"):
+        repr(optimizer)
+    optimizer.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert deepcopy(optimizer).state_dict()["state"]
+        assert "lr" in repr(optimizer)
+        # Nothing is put off without a regularizer.
+        other = SGD([weight], 0.1)
+        other.step()
+        other.state_dict()

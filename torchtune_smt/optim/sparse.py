@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -30,6 +33,21 @@ from torchtune_smt.regularizers.base import check_regularizer, elastic_strengths
 
 # Coordinates that `flush` works on at a time, which bounds its memory.
 CHUNK = 1 << 20
+_KNOWN: ContextVar[bool] = ContextVar("_KNOWN", default=False)
+
+
+@contextmanager
+def with_updates_put_off() -> Iterator[None]:
+    """Within, a state with updates that are put off is asked for on purpose, and nothing warns.
+
+    Who saves it saves the parameter as it is beside it.
+    """
+    before = _KNOWN.set(True)
+    try:
+        yield
+    finally:
+        _KNOWN.reset(before)
+
 
 State = dict[str, Any]
 Group = dict[str, Any]
@@ -69,11 +87,31 @@ class SparseOptimizer(torch.optim.Optimizer):
         # Coordinates that a subclass need not look for again, by parameter. They follow from
         # weights and state, and are not part of it: where one is loaded they are forgotten.
         self._places: dict[Tensor, Tensor] = {}
+        self._behind = False
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy, or a pickle, is made of."""
-        return {**super().__getstate__(), "_pending": self._pending}
+        self._warn("copied")
+        return {**super().__getstate__(), "_pending": self._pending, "_behind": self._behind}
+
+    def __repr__(self) -> str:
+        """Return the settings."""
+        self._warn("shown")
+        return super().__repr__()
+
+    def _warn(self, what: str) -> None:
+        """Warn where weights are not what the steps so far have made of them."""
+        if self._behind and not _KNOWN.get():
+            warnings.warn(
+                f"{self._name} is {what} while updates of weights are put off, and the parameter "
+                "by itself is out of date: call flush() before (or catch_up for the weights that "
+                "are read)",
+                stacklevel=3,
+            )
+
+    def _note_put_off(self) -> None:
+        self._behind = any(map(self.puts_off, self.param_groups))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy."""
@@ -142,6 +180,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group, parameter, indices, gradient in work:
             state = self._prepared(group, parameter)
             self._update(group, parameter, state, indices, gradient)
+        self._note_put_off()
         return loss
 
     @torch.no_grad()
@@ -171,6 +210,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter in self.state:
                     self._flush(group, parameter, self._prepared(group, parameter))
+        self._behind = False
 
     def end_epoch(self) -> None:
         """Learn that an epoch is over; only optimizers that average over epochs care."""
@@ -240,6 +280,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                     "learning rate, and check the feature values of the k-best lists"
                 )
             self._after_rows(group, parameter, state)
+        self._note_put_off()
         return margins
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
@@ -255,8 +296,10 @@ class SparseOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state: plain numbers, strings and tensors.
 
-        Updates that were put off stay put off: save the parameter as it is, too.
+        Updates that were put off stay put off, of which a UserWarning tells: save the parameter as
+        it is, too, or call `flush` before.
         """
+        self._warn("saved")
         result = super().state_dict()
         parameters = [p for group in self.param_groups for p in group["params"]]
         state = {}

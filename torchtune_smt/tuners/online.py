@@ -20,6 +20,7 @@ from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import BoundMetric, with_gains
 from torchtune_smt.optim.adapter import check_averages, learning_rate
+from torchtune_smt.optim.sparse import with_updates_put_off
 from torchtune_smt.samplers import PairSampler
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import check_pairs
@@ -146,7 +147,8 @@ class OnlineTuner(Tuner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's, and how many pairs the epoch has found."""
-        return {**self.learner.optimizer.state_dict(), "found": self.found}
+        with with_updates_put_off():
+            return {**self.learner.optimizer.state_dict(), "found": self.found}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
