@@ -208,3 +208,18 @@ def test_places_in_the_bitext() -> None:
     bitext = Corpus([["a"], ["b"], ["c"]], [[["x"]]] * 3, [1, 3, 4])
     train = Corpus([["a"], ["l", "o", "n", "g"], ["B"], ["c"]], [[["x"]]] * 4, [1, 2, 3, 4])
     assert places_in_bitext(train, bitext) == {0: 0, 3: 2}
+
+
+def test_what_a_run_names_is_found_from_where_it_was_started(run: Run, tmp_path: Path) -> None:
+    text = f"input={EXAMPLE / 'test.de'}"
+    found = run_command("translate", f"weights={run.weights}", text, folder=tmp_path).check()
+    assert found.out == (run.folder / "test.translations.txt").read_text("utf-8")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_translating_does_not_build_the_model_of_a_run(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "alone")
+    text = f"input={EXAMPLE / 'test.de'}"
+    found = run_command("translate", "weights=alone/weights.txt.gz", text, folder=tmp_path)
+    assert found.code == 1 and "build it with build_model" in found.err
+    assert [path.name for path in tmp_path.iterdir()] == ["alone"]

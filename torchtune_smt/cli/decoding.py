@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
-from torchtune_smt.cli.command_line import quoted
+from torchtune_smt.cli.command_line import override_key, quoted
 from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.cli.hydra_main import make_classes_importable
 from torchtune_smt.cli.model_size import announcement
@@ -95,8 +96,12 @@ def open_tuned(
         longer that of the model.
     """
     named = check_named(cfg, settings)
+    _find_from_place(cfg, settings)
     templates = make_templates(cfg)
     train_index: dict[int, int] = {}
+    # Where a run says which model it is, none is built.
+    typed = "model.folder" in map(override_key, settings.given)
+    may_write = typed or (settings.may_write_model and not settings.has_run)
 
     @cache
     def bitext() -> Corpus:
@@ -111,7 +116,7 @@ def open_tuned(
             _tell(said)
         if train is not None and source.from_bitext:
             train_index.update(places_in_bitext(train, bitext()))
-        if settings.may_write_model and source.from_bitext:
+        if may_write and source.from_bitext:
             _keep_another(source)
         folds = bool(train_index) and cfg.lm == "folds" and cfg.model.get("folds") != 0
         found = source.open(
@@ -119,7 +124,7 @@ def open_tuned(
             folds=folds,
             report=_tell,
             compare_bitext=False,
-            may_write=settings.may_write_model,
+            may_write=may_write,
         )
         if train_index:
             _check_bitext(cfg, source, bitext(), folds)
@@ -150,6 +155,17 @@ def open_tuned(
     # Rows of features are written in this order.
     decoder.features.intern(weights.features.names(range(len(weights))))
     return Tuned(decoder, weights, train_index)
+
+
+def _find_from_place(cfg: DictConfig, settings: Settings) -> None:
+    """Let paths of the model that are not here be found from where the run was started."""
+    given = set(map(override_key, settings.given))
+    if settings.place is None or "model" in given:
+        return
+    for name, path in cfg.model.items():
+        here = not isinstance(path, str) or path == "" or os.path.lexists(path)
+        if not here and f"model.{name}" not in given and (settings.place / path).exists():
+            cfg.model[name] = str(settings.place / path)
 
 
 def _check_bitext(cfg: DictConfig, source: Any, bitext: Corpus, folds: bool) -> None:

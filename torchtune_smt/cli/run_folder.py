@@ -79,12 +79,15 @@ class Settings:
         Whether there is a run that recorded its overrides.
     elsewhere : sequence of str
         Those of the run that are of `WHERE`, and are not taken.
+    place : Path, optional
+        The folder in which the run was started, by where its own folder lies now.
     """
 
     given: Sequence[str]
     recorded: Sequence[str] = ()
     has_run: bool = False
     elsewhere: Sequence[str] = ()
+    place: Path | None = None
 
     @property
     def names_model(self) -> bool:
@@ -190,7 +193,7 @@ def take_up(
             + cure.format(these=these),
             path=path,
         )
-    return Settings(given, recorded, has_run=True, elsewhere=elsewhere)
+    return Settings(given, recorded, True, elsewhere, _place(folder, as_recorded=False))
 
 
 def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> None:
@@ -354,10 +357,15 @@ def _same_text(here: Sequence[str], there: Sequence[str]) -> bool:
     )
 
 
-def _place(folder: Path) -> Path | None:
+def _place(folder: Path, *, as_recorded: bool = True) -> Path | None:
     """Return the folder in which a run was made; None if it is not there any more, or not known.
 
     A run may have been moved together with what is around it: its own place then tells.
+
+    Parameters
+    ----------
+    as_recorded : bool
+        Believe the record where the place of the run does not tell.
     """
     path = folder / RECORDS / "hydra.yaml"
     if not os.path.lexists(path):
@@ -373,8 +381,8 @@ def _place(folder: Path) -> Path | None:
     if inside.is_relative_to(place):
         parts, own = inside.relative_to(place).parts, folder.resolve().parts
         if parts and own[-len(parts) :] == parts:
-            place = Path(*own[: -len(parts)])
-    return place if place.is_dir() else None
+            place, as_recorded = Path(*own[: -len(parts)]), True
+    return place if as_recorded and place.is_dir() else None
 
 
 def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None:
