@@ -16,6 +16,7 @@ import pytest
 import yaml
 from commands import MODEL, SMALL, Run, run_command, train, train_until_saved
 
+from torchtune_smt.cli import run_folder
 from torchtune_smt.cli.command_line import quoted, split_arguments
 from torchtune_smt.cli.run_folder import NEEDLESS, says_where, take_up
 from torchtune_smt.core.errors import InputError
@@ -705,3 +706,25 @@ def test_weights_whose_name_is_a_number(tmp_path: Path) -> None:
         1,
         "error: weights must be text, not 5\n",
     )
+
+
+def test_a_run_that_was_killed_while_it_recorded_itself_can_begin_anew(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*MODEL, *SMALL, "tuner.epochs=1", "hydra.run.dir=killed", "data.test=null"]
+    options.append(f"model.folder={run.place / 'outputs' / 'models' / 'example'}")
+    write, written = run_folder.atomic_writer, []
+
+    def dies(path: Path, **more: Any) -> Any:
+        if len(written) == after:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write(path, **more)
+
+    for after in (1, 2, 3):
+        written.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(run_folder, "atomic_writer", dies)
+            assert run_command("train", *options, folder=tmp_path).code == 130
+        assert len(written) == after
+    run_command("train", *options, folder=tmp_path).check()
