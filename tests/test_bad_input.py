@@ -552,6 +552,9 @@ def test_configuration_files_of_ones_own(tmp_path: Path, text: str, part: str) -
     check(tmp_path, ["train", "loss=mine", "--config-dir=settings"], part)
 
 
+LISTS = ["decoder=kbest_files", "data=example", "decoder.dev=damaged"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -559,11 +562,18 @@ def test_configuration_files_of_ones_own(tmp_path: Path, text: str, part: str) -
         (["data=example", "decoder.max_words=9999999999"], "decoder.max_words must be"),
         (["decoder=kbest_files", "decoder.dev=missing", "threads=1"], "threads=1 would change"),
         (["decoder=kbest_files", "decoder.dev=missing", "init=file", "init.file=none"], "none: no"),
+        (["data=example", "tuner=pro", "tuner.sparse=scale"], "tuner.sparse=scale"),
+        ([*LISTS, "init=zero", "tuner=pro", "tuner.sparse=scale"], "tuner.sparse=scale"),
+        ([*LISTS, "data.dev=[none.de,none.en]"], "none.de: no such file"),
+        ([*LISTS, "decoder.test=none"], "none: no such file"),
+        ([*LISTS, "decoder.test_scores=none"], "decoder.test_scores needs decoder.test"),
+        ([*LISTS, "tuner.tune_on=train", "decoder.train=bad"], "bad: no such file"),
     ],
 )
 def test_options_are_refused_before_anything_is_read_or_built(
     options: list[str], said: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "damaged").write_text("no list\n")
     outcome = run_command("train", *options, folder=tmp_path)
     assert outcome.code == 1 and said in outcome.err and "language model" not in outcome.out
 

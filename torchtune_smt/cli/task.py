@@ -12,6 +12,7 @@ from torchtune_smt.cli.belonging import model_origin, other_origin
 from torchtune_smt.cli.hydra_main import warn
 from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.spending import tunes_while_decoding
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.wire import check_part, make, thread_count
@@ -74,10 +75,9 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     read = None
     if cfg.init.file is not None:
         read = read_any_weights(cfg.init.file, phrase_decoder=bool(parts.decoder.phrases))
-    if not parts.decoder.stored:
-        # Before a model is built, which takes long.
-        for name in ("dev", "test"):
-            corpora.read(name)
+    # Before lists are read or a model is built, which takes long.
+    for name in sets_of_text(cfg, parts):
+        corpora.read(name)
     said = None if parts.model is None else announcement(cfg)
     if said is not None:
         print(said, flush=True)
@@ -152,6 +152,16 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
         model,
         tuple(corpora.found),
     )
+
+
+def sets_of_text(cfg: DictConfig, parts: Parts) -> list[str]:
+    """Return the sets whose text is needed, the bitext that a model is built from left out."""
+    if not parts.decoder.stored:
+        return ["dev", "test"]
+    drops_copies = not tunes_while_decoding(cfg)
+    unused = parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies)
+    sets = ["train"] * (cfg.tuner.tune_on == "train") + ["dev", "test"]
+    return [name for name in sets if f"data.{name}" not in unused]
 
 
 def reads_text(parts: Parts) -> bool:

@@ -84,6 +84,10 @@ class Tuning:
             refuse_device(cfg)
             return
         if "dev" not in self._takes:
+            # What a decoder knows before it decodes is dense.
+            known = cfg.init["values"] if parts.decoder.stored else None
+            if _scales(cfg) and cfg.init.file is None and not known:
+                raise _nothing_to_scale()
             self._solver = make_solver(cfg, parts, self.dimension.arguments)
             self._max_features = _max_features(cfg, parts, self._solver)
             return
@@ -281,11 +285,7 @@ class Tuning:
         """Return the solver, to which all sparse weights are one feature."""
         weights = task.weights
         if not resumed and not bool(weights.parameter[weights.n_dense :].any()):
-            raise InputError(
-                "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to "
-                "start from: name a weights file that has some (init=file init.file=), or leave "
-                "tuner.sparse out"
-            )
+            raise _nothing_to_scale()
         return ScaleSolver(self._solver, weights.n_dense)
 
     def _group_learning(self) -> GroupLearner:
@@ -310,6 +310,14 @@ class Tuning:
         )
         rounds, patience = options.iterations, options.patience
         return Rounds(tuner, tuner.score, rounds=rounds, patience=patience, name=name)
+
+
+def _nothing_to_scale() -> InputError:
+    """Return the error where there are no sparse weights to start from."""
+    return InputError(
+        "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to start "
+        "from: name a weights file that has some (init=file init.file=), or leave tuner.sparse out"
+    )
 
 
 def _scales(cfg: DictConfig) -> bool:

@@ -138,8 +138,15 @@ class KBestFiles(Decoder):
         self._weight: Float64 = np.empty(0)
         self._mark: Bool = np.empty(0, np.bool_)
         sets = ((train, train_scores), (dev, dev_scores), (test, test_scores))
-        for name, (lists, scores) in zip(SETS, sets, strict=True):
-            self._read_set(name, _paths(lists), _paths(scores), tune_on, report)
+        given = {
+            name: (_paths(lists), _paths(scores))
+            for name, (lists, scores) in zip(SETS, sets, strict=True)
+        }
+        # Reading takes long: what can be wrong before it is found before it.
+        for name, (lists, scores) in given.items():
+            _check_given(name, lists, scores, needed=tune_on and name in ("dev", tune_on))
+        for name, (lists, scores) in given.items():
+            self._read_set(name, lists, scores, tune_on, report)
 
     def read(
         self,
@@ -171,13 +178,7 @@ class KBestFiles(Decoder):
         ValueError
             There are no files, or not as many scores as lists.
         """
-        if not lists:
-            raise ValueError("no files of k-best lists are given")
-        if scores is not None and len(scores) != len(lists):
-            raise ValueError(
-                f"{len(lists)} files of features and {len(scores)} files of scores; each "
-                "features.dat needs its own scores.dat"
-            )
+        _check_numbers(lists, scores)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
         options |= {"features": self._read_features, "missing": self.missing}
         parts = []
@@ -359,23 +360,9 @@ class KBestFiles(Decoder):
     ) -> None:
         """Read a set that was named when the decoder was made."""
         self._files[name] = lists or []
-        if lists is None and scores is not None:
-            raise InputError(
-                f"decoder.{name}_scores needs decoder.{name}: the features.dat files that belong "
-                "to the scores.dat files"
-            )
-        if lists is None and tune_on is not None and name in ("dev", tune_on):
-            raise InputError(
-                f"decoder.{name} is null, and its k-best lists are needed; name the files"
-            )
         if lists is None:
             return
-        try:
-            stored = self.read(name, lists, scores, for_tuning=name == tune_on)
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(f"decoder.{name}: {error}") from None
+        stored = self.read(name, lists, scores, for_tuning=name == tune_on)
         report(f"k-best lists of {name}: {stored.summary()}")
 
     def _with_names_from_before(self, part: StoredLists) -> StoredLists:
@@ -490,6 +477,38 @@ class KBestFiles(Decoder):
             begin=offsets([score.size for score in scores]),
             score=np.concatenate(scores),
         )
+
+
+def _check_numbers(lists: Sequence[AnyPath], scores: Sequence[AnyPath] | None) -> None:
+    """Raise ValueError unless there are files, and one of scores for each where there are some."""
+    if not lists:
+        raise ValueError("no files of k-best lists are given")
+    if scores is not None and len(scores) != len(lists):
+        raise ValueError(
+            f"{len(lists)} files of features and {len(scores)} files of scores; each "
+            "features.dat needs its own scores.dat"
+        )
+
+
+def _check_given(
+    name: str, lists: list[str] | None, scores: list[str] | None, *, needed: object
+) -> None:
+    """Raise InputError where files of a set are wanting, by their names alone."""
+    if lists is None and scores is not None:
+        raise InputError(
+            f"decoder.{name}_scores needs decoder.{name}: the features.dat files that belong "
+            "to the scores.dat files"
+        )
+    if lists is None and needed:
+        raise InputError(f"decoder.{name} is null, and its k-best lists are needed; name the files")
+    if lists is not None:
+        try:
+            _check_numbers(lists, scores)
+        except ValueError as error:
+            raise InputError(f"decoder.{name}: {error}") from None
+    for path in [*(lists or ()), *(scores or ())]:
+        if not os.path.exists(path):
+            raise InputError("no such file; check the path", path=path)
 
 
 def _paths(given: str | os.PathLike[str] | Sequence[Any] | None) -> list[str] | None:
