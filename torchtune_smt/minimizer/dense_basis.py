@@ -78,7 +78,7 @@ def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
     Parameters
     ----------
     x : float64 [N, k]
-        X, which is overwritten.
+        X, which stays as it is.
     """
     k = x.shape[1]
     largest = np.maximum(x.max(axis=0, initial=0.0), -x.min(axis=0, initial=0.0))
@@ -97,6 +97,7 @@ def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
         return x, same
     basis, replaced = independent(triangle(x, size), size, np.sqrt(len(x)))
     kept = basis.kept
+    x = x.copy()
     for begin in range(0, len(x), CHUNK):
         rows = x[begin : begin + CHUNK]
         for place in replaced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -228,7 +229,32 @@ class Minimizer:
         found = residual(penalty, pairs.basis.gradient(dense), point.sparse, pull)
         objective = self._objective(penalty, point)
         alone = self._empty(weights).margins
-        return certified(pairs, loss, penalty, found, objective, point.margins, alone)
+        certificate = certified(pairs, loss, penalty, found, objective, point.margins, alone)
+        return self._of_given(certificate, penalty, weights)[0]
+
+    def _of_given(
+        self, certificate: Certificate, penalty: Penalty, weights: Float64
+    ) -> tuple[Certificate, float]:
+        """Return a certificate of weights with the dense features as they were given.
+
+        Their objective differs by rounding from that with the features that were taken in their
+        place. No more is known of the bound than that it holds for those: it goes down by as much.
+
+        Returns
+        -------
+        certificate : Certificate
+        rounding : float
+            By how much the objective differs, and may differ where it is computed otherwise.
+        """
+        found = self.pairs.given_margins(weights)
+        if found is None:
+            return certificate, 0.0
+        margins, rounding = found
+        objective = self.loss.mean(margins) + penalty.value(weights[self.pairs.sparse_id])
+        rounding *= float(np.abs(self.loss.pulls(margins)).max(initial=0.0))
+        rounding += abs(objective - certificate.objective)
+        bound = certificate.bound - rounding
+        return replace(certificate, objective=objective, bound=bound), rounding
 
     def _point(self, start: Float64 | None) -> Point:
         pairs = self.pairs
@@ -309,6 +335,14 @@ class Minimizer:
             weights[: self.n_dense] = start[: self.n_dense]
         weights[pairs.dense_id] = pairs.basis.weights(point.dense, weights[pairs.dense_id])
         weights[pairs.sparse_id] = point.sparse
+        certificate, rounding = self._of_given(certificate, run.penalty, weights)
+        said = run.messages(point, self.loss, certificate, reached)
+        if rounding > run.accuracy.gap * abs(certificate.objective):
+            said.append(
+                f"dense features are so nearly the same that rounding changes the objective by "
+                f"{rounding:.2g}, more than the gap that was asked for: leave one of them out"
+            )
+        reached = reached and certificate.within(run.accuracy.gap)
         groups = np.full(self.dimension, -1, np.int64)
         groups[pairs.sparse_id] = groups_of(point.sparse)
         return Minimum(
@@ -321,7 +355,7 @@ class Minimizer:
             run.steps,
             run.passes,
             run.seconds,
-            tuple(run.messages(point, self.loss, certificate, reached)),
+            tuple(said),
         )
 
 

@@ -115,6 +115,7 @@ class StoredPairs:
             if column.min() >= 0.0 or column.max() <= 0.0
         ]
         self.dense, self.basis = dense_basis(dense)
+        self._given = None if self.dense is dense else dense
         self.size = _mean_sizes(self.sparse, self.n_sparse)
 
     def __len__(self) -> int:
@@ -130,6 +131,31 @@ class StoredPairs:
         own = self.sparse.dot if self._on_device is None else self._on_device.margins
         margins: Float64 = self.dense @ dense + own(sparse)
         return margins
+
+    def given_margins(self, weights: Float64) -> tuple[Float64, float] | None:
+        """Return W·x of each pair with the dense features as they were given, and its rounding.
+
+        None where `margins` does so: where `basis` has replaced none. Otherwise what it has made
+        differs from them by rounding, which large weights make visible.
+
+        Parameters
+        ----------
+        weights : float64 [D]
+
+        Returns
+        -------
+        margins : float64 [N]
+        rounding : float
+            About what the mean of them may differ by if terms are added in another order: errors
+            of single ones, of an epsilon of the largest terms at most, cancel out.
+        """
+        if self._given is None:
+            return None
+        own = self.sparse.dot(weights[self.sparse_id])
+        dense = weights[self.dense_id]
+        size = (np.abs(self._given) @ np.abs(dense)).max(initial=0.0)
+        rounding = np.finfo(np.float64).eps * size / np.sqrt(len(self))
+        return self._given @ dense + own, float(rounding)
 
     def means(self, dual: Float64) -> tuple[Float64, Float64]:
         """Return Xᵀa / N of the dense and of the sparse features; one pass over all."""
