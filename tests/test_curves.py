@@ -116,6 +116,16 @@ def test_pictures_of_one_run_and_of_none() -> None:
 ODD = ("_a", r"a$\frac$", "b$x_$y")
 
 
+@pytest.mark.parametrize("others", [["metric/dev"], []])
+def test_the_metric_that_was_tuned_stands_in_the_place_of_bleu(others: list[str]) -> None:
+    series = Series([1, 2], [1.0, 2.0])
+    runs = [dict.fromkeys(["bleu/dev", *names], series) for names in (["metric/dev"], others)]
+    drawn = io.BytesIO()
+    draw({"A": runs}, drawn, "svg")
+    assert (b"metric that was tuned" in drawn.getvalue()) == bool(others)
+    assert (b"dev BLEU" in drawn.getvalue()) != bool(others)
+
+
 def test_any_name_stands_as_it_is() -> None:
     def run(template: str) -> dict[str, Series]:
         names = ("bleu/dev", f"active/{template}")

@@ -18,6 +18,8 @@ from torchtune_smt.runs.folder import METRICS
 # What is drawn, and how the names of the numbers of active features begin.
 _BLEU, _LOSS, _GAIN = _DRAWN = ("bleu/dev", "train/loss", "train/gain")
 _ACTIVE: Final = "active/"
+# Where it is another metric than BLEU that was tuned.
+_TUNED: Final = "metric/dev"
 
 
 class Series(NamedTuple):
@@ -122,6 +124,8 @@ def draw(
 ) -> None:
     """Draw dev BLEU, loss, gain and the active features of each template.
 
+    Where all runs were tuned on another metric, it stands in the place of BLEU.
+
     Where a system has several runs, a line is their mean, and a band reaches from the lowest to
     the highest of them.
 
@@ -144,12 +148,13 @@ def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], windo
     markers = "os^Dvx"
     every = {name for runs in systems.values() for run in runs for name in run}
     templates = sorted(name for name in every if name.startswith(_ACTIVE))
+    score = _TUNED if all(_TUNED in run for runs in systems.values() for run in runs) else _BLEU
     named: dict[str, Any] = {}
     known: list[tuple[str, Any]] = []
     for s, (label, runs) in enumerate(systems.items()):
         colour = colours[s % len(colours)]
-        if any(_BLEU in run for run in runs):
-            known.append((label, _curve(bleu, runs, _BLEU, color=colour, marker="o")))
+        if any(score in run for run in runs):
+            known.append((label, _curve(bleu, runs, score, color=colour, marker="o")))
         for axis, name in ((loss, _LOSS), (gain, _GAIN)):
             _curve(axis, runs, name, window, color=colour)
         # One system: a colour for each template. Several: its colour, a marker for each.
@@ -159,7 +164,7 @@ def _draw_on(figure: Any, axes: Any, systems: Mapping[str, Sequence[Run]], windo
                 marker = markers[t % len(markers)]
                 line = _curve(active, runs, name, color=colour_of_template, marker=marker)
                 named.setdefault(name.partition("/")[2], line)
-    _finish(bleu, "dev BLEU")
+    _finish(bleu, "dev BLEU" if score == _BLEU else "dev, by the metric that was tuned")
     # Names of systems are long: they would hide the curves.
     add_legend(figure, known, loc="outside lower left", fontsize="small")
     _finish(loss, "mean loss of a pair")
