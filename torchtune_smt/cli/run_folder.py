@@ -125,14 +125,16 @@ def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:
         The folder cannot be written to.
     """
     hydra = HydraConfig.get()
-    # First the one by which a folder is known for that of a run: of a run that is killed before
-    # the others are there, they are nobody else's files.
     parts = {
-        _OVERRIDES: hydra.overrides.task,
         "config.yaml": OmegaConf.to_container(cfg, resolve=True),
         f"{RECORDS}/config.yaml": cfg,
         f"{RECORDS}/hydra.yaml": {"hydra": hydra},
+        _OVERRIDES: hydra.overrides.task,
     }
+    # In a new folder first the one by which it is known for that of a run: of a run that is killed
+    # before the others are there, they are nobody else's files.
+    if not (folder / _OVERRIDES).exists():
+        parts = {_OVERRIDES: parts.pop(_OVERRIDES), **parts}
     for name, part in {LONGER: hydra.overrides.task}.items() if longer else parts.items():
         with atomic_writer(folder / name, own=True) as file:
             file.write(OmegaConf.to_yaml(part))
