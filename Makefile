@@ -1,4 +1,4 @@
-# make demo | test | fuzz | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
+# make demo | test | test-experiments | fuzz | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
 #     make PYTHON=python3.12 demo
 # On a machine without a GPU, torch's CPU build saves some gigabytes: TORCH_OPTIONS takes options of
 # pip for torch, such as the --index-url that pytorch.org names for it.
@@ -20,7 +20,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo test wheel boundscheck fuzz kills lint format clean
+.PHONY: demo test test-experiments wheel boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -29,7 +29,11 @@ demo: $(package)
 	$(python) train.py $(ARGS)
 
 test: $(tools) $(oracle)
-	$(python) -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+	$(python) -m pytest -n $(PROCESSES) --dist loadfile --ignore=tests/experiments $(ARGS)
+
+# Those of scripts/experiments: they matter to who repeats a table of the documentation.
+test-experiments: $(tools)
+	$(python) -m pytest -n $(PROCESSES) --dist loadfile tests/experiments $(ARGS)
 
 # The package as others install it: its wheel with what that requires, and nothing else, in an
 # environment of its own.
@@ -60,7 +64,7 @@ lint: $(tools)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m mypy --strict torchtune_smt
-	$(python) -m mypy --strict train.py scripts/*.py scripts/reproduce/*.py
+	$(python) -m mypy --strict train.py scripts/*.py scripts/experiments/reproduce/*.py
 
 format: $(tools)
 	$(python) -m ruff check --fix .

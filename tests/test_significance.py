@@ -34,7 +34,7 @@ from torchtune_smt.metrics.corpus import (
     sacrebleu_metric,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "experiments" / "bench"))
 import significance as simulation
 
 WORDS = [f"w{i}" for i in range(12)]

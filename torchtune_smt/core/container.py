@@ -5,9 +5,9 @@ content, and name, type, shape and checksum of each array), then the arrays in t
 and arrays begin at multiples of `ALIGNMENT` bytes, with zeros between; the file ends with the last
 array. Where an array lies is not stored but follows from the sizes before it.
 
-Checksums are XXH3 of 128 bits: they are computed faster than memory is read (`scripts/bench/
-checksums.py`), so a file is verified at the speed of the disk. They find damage, no matter how
-little, but no malice: whoever reads a container checks what it says all the same.
+Checksums are XXH3 of 128 bits: they are computed faster than memory is read (checksums.py of the
+benchmarks), so a file is verified at the speed of the disk. They find damage, no matter how little,
+but no malice: whoever reads a container checks what it says all the same.
 """
 
 from __future__ import annotations

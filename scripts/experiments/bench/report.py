@@ -1,0 +1,57 @@
+"""How long the report of two systems takes: python scripts/experiments/bench/report.py.
+
+Tunes two systems on Multi30k, a little (--sentences), unless they are there already; then compares
+them on test (1,000 sentences), in a process of its own, with the report and all metrics. Prints
+time and size beside their limits. Needs the corpus (scripts/get_data.py multi30k, or --data).
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MAX_SECONDS = 20.0
+MAX_MEGABYTES = 5.0
+
+
+def tuned(folder: Path, features: str, options: argparse.Namespace) -> Path:
+    """Return the folder of a run, which is done if it is not there."""
+    run = folder / features
+    if not (run / "weights.txt.gz").is_file():
+        arguments = [
+            *(sys.executable, REPOSITORY / "train.py", "data=multi30k", f"features={features}"),
+            *("tuner.epochs=1", f"tuner.sentences={options.sentences}", "overwrite=true"),
+            f"hydra.run.dir={run}",
+        ]
+        if options.data is not None:
+            arguments.append(f"data.folders=[{options.data}]")
+        subprocess.run(arguments, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "outputs" / "bench" / "report")
+    parser.add_argument("--data", type=Path, help="the folder of the corpus")
+    parser.add_argument("--sentences", type=int, default=100, help="of dev that are tuned on")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    runs = [tuned(folder, features, options) for features in ("dense", "sparse")]
+    html = folder / "report.html"
+    command = [sys.executable, REPOSITORY / "scripts" / "compare.py", *runs, f"html={html}"]
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=REPOSITORY, check=True)
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    size = html.stat().st_size / 1e6
+    print(f"time: {seconds:.1f} s, {seconds / MAX_SECONDS:.2f} of the limit ({cpu:.1f} s of CPU)")
+    print(f"size: {size:.2f} MB, {size / MAX_MEGABYTES:.2f} of the limit")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""How often significance tests reject.
+
+    python scripts/experiments/bench/significance.py [--nulls N ...]
+
+Simulates pairs of systems that do not differ (nulls) and pairs that do, from statistics of
+sentences of the bundled example with noise in place of translation errors. Prints, for each test
+and for sacrebleu's own on the same pairs, the share of p-values up to some levels with its standard
+error, how far the p-values are from uniform (Kolmogorov and Smirnov's statistic), and the time of a
+test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.evaluation.significance import (
+    Score,
+    bootstrap_test,
+    randomization_test,
+    runs_test,
+)
+from torchtune_smt.metrics.corpus import METRICS, StatisticsExtractor
+
+LEVELS = (0.01, 0.05, 0.1)
+Test = Callable[[Float64, int, int], float]
+"""Takes statistics [n, outputs, statistics], samples and a seed, and returns p."""
+Pair = Callable[[np.random.Generator], Float64]
+"""Draws two systems: statistics [n, outputs, statistics]."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """What sentences are drawn from.
+
+    Attributes
+    ----------
+    rows : float64 [n, outputs, statistics]
+        Of all outputs for all sentences.
+    score : callable
+        Of sums of statistics.
+    """
+
+    rows: Float64
+    score: Score
+
+    def sentences(self, size: int, generator: np.random.Generator) -> Float64:
+        """Return the rows of sentences drawn with replacement."""
+        return self.rows[generator.integers(len(self.rows), size=size)]
+
+
+def references() -> list[str]:
+    """Return the sentences that all outputs are noisy copies of."""
+    return read_lines(example_folder() / "train.en")
+
+
+def noisy(
+    sentences: Sequence[str], rates: Iterable[float], generator: np.random.Generator
+) -> list[str]:
+    """Return copies in which words are replaced, left out or doubled at each sentence's rate."""
+    vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
+    copies = []
+    for sentence, rate in zip(sentences, rates, strict=True):
+        words: list[str] = []
+        for word in sentence.split():
+            change = generator.random() / rate
+            if change < 0.5:
+                words.append(vocabulary[generator.integers(len(vocabulary))])
+            elif change < 0.75:
+                words += [word, word]
+            elif change >= 1:
+                words.append(word)
+        copies.append(" ".join(words))
+    return copies
+
+
+def measure(metric: str, outputs: Sequence[Sequence[str]], sentences: Sequence[str]) -> Population:
+    """Return the statistics of some outputs for all sentences."""
+    extractor = StatisticsExtractor(metric, [[sentence] for sentence in sentences])
+    rows = np.stack([extractor.extract(output).rows for output in outputs], axis=1)
+    return Population(rows, extractor.score_sums)
+
+
+def unlike_but_equal(even: Float64, good: Float64, bad: Float64, score: Score) -> Float64:
+    """Return statistics of an output, good in some sentences and bad in others, as good as `even`.
+
+    Parameters
+    ----------
+    even, good, bad : float64 [n, statistics]
+    score : callable
+        Of sums of statistics.
+    """
+    target, best, worst = (score(rows.sum(axis=0)) for rows in (even, good, bad))
+    low, high = 0, len(even)
+    while low < high:
+        middle = (low + high) // 2
+        mixed = score(good[:middle].sum(axis=0) + bad[middle:].sum(axis=0))
+        # How much of the way; a score may be one of which less is better.
+        if (mixed - worst) / (best - worst) < (target - worst) / (best - worst):
+            low = middle + 1
+        else:
+            high = middle
+    return np.concatenate([good[:low], bad[low:]])
+
+
+def swap(rows: Float64, generator: np.random.Generator) -> Float64:
+    """Shuffle the outputs within each sentence."""
+    order = generator.permuted(np.tile(np.arange(rows.shape[1]), (len(rows), 1)), axis=1)
+    return rows[np.arange(len(rows))[:, None], order]
+
+
+def own(test: Callable[..., Any], score: Score, runs: int = 1) -> Test:
+    """Return a test of this package; the first `runs` outputs are the baseline's."""
+    return lambda rows, samples, seed: float(
+        test(rows[:, :runs], rows[:, runs:], score, samples, seed).value
+    )
+
+
+def of_runs(score: Score, runs: int) -> Test:
+    """Return the test of whole runs."""
+
+    def p(rows: Float64, samples: int, seed: int) -> float:
+        scores = score(rows.sum(axis=0))
+        return runs_test(scores[:runs], scores[runs:], samples, seed).value
+
+    return p
+
+
+class StoredStatistics(BLEU):
+    """sacrebleu's BLEU with statistics in the place of hypotheses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Its signature asks for it.
+        self.num_refs = 1
+
+    def _extract_corpus_statistics(self, hypotheses: Any, references: Any) -> Any:
+        return hypotheses
+
+
+def sacrebleus(kind: str) -> Test:
+    """Return sacrebleu's paired test: ``bs`` or ``ar``."""
+
+    def p(rows: Float64, samples: int, seed: int) -> float:
+        os.environ["SACREBLEU_SEED"] = str(seed + 1)
+        systems = [(str(i), rows[:, i].astype(int).tolist()) for i in range(2)]
+        _, scores = PairedTest(
+            systems, {"bleu": StoredStatistics()}, None, test_type=kind, n_samples=samples
+        )()
+        return float(scores["BLEU"][1].p_value)
+
+    return p
+
+
+def p_values(test: Test, pair: Pair, number: int, samples: int, seed: int = 0) -> Float64:
+    """Return the p-values of a test on many pairs of systems; equal seeds give equal pairs."""
+    generator = np.random.default_rng(seed)
+    return np.array([test(pair(generator), samples, i) for i in range(number)])
+
+
+def rejections(p: Float64, level: float) -> float:
+    """Return the share of p-values that are up to a level."""
+    return float((p <= level).mean())
+
+
+def bound(level: float, number: int) -> float:
+    """Return the level and two standard errors of a share of that size."""
+    return level + 2 * math.sqrt(level * (1 - level) / number)
+
+
+def distance_from_uniform(p: Float64) -> float:
+    """Return the largest distance between the distribution of p and the uniform one."""
+    below = np.arange(p.size + 1) / p.size
+    ordered = np.sort(p)
+    return float(max((below[1:] - ordered).max(), (ordered - below[:-1]).max()))
+
+
+def report(
+    name: str, test: Test, pair: Pair, options: argparse.Namespace, most: int | None = None
+) -> None:
+    """Print a row of the table, of all pairs or of the first ones."""
+    number = min(options.nulls, most or options.nulls)
+    p_values(test, pair, 1, options.samples)  # compiles what is to be compiled
+    start = time.process_time()
+    p = p_values(test, pair, number, options.samples, options.seed)
+    milliseconds = 1000 * (time.process_time() - start) / number
+    cells = [name]
+    for level in LEVELS:
+        share = rejections(p, level)
+        cells.append(f"{share:.4f} ± {math.sqrt(share * (1 - share) / number):.4f}")
+    cells += [f"{distance_from_uniform(p):.3f}", f"{milliseconds:.2f}"]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def heading(title: str) -> None:
+    levels = " | ".join(f"p ≤ {level}" for level in LEVELS)
+    print(f"\n{title}\n\n| test | {levels} | distance | ms |\n|---|---|---|---|---|---|")
+
+
+def time_tests(population: Population, metric: str) -> None:
+    """Print what a test of 1,000 sentences with 10,000 samples or trials takes."""
+    rows = population.sentences(1000, np.random.default_rng(0))[:, :2]
+    for test in (bootstrap_test, randomization_test):
+        seconds = []
+        for seed in range(3):
+            start = time.process_time()
+            test(rows[:, :1], rows[:, 1:], population.score, 10_000, seed)
+            seconds.append(time.process_time() - start)
+        print(f"{metric}, {test.__name__}: {min(seconds):.3f} s")
+
+
+def compare_one_run(metric: str, population: Population, options: argparse.Namespace) -> None:
+    """Print how often pairs of single runs are found to differ."""
+    rows, score, size = population.rows, population.score, options.sentences
+    unlike = unlike_but_equal(rows[:, 0], rows[:, 3], rows[:, 4], score)
+    equal = Population(np.stack([rows[:, 0], unlike], axis=1), score)
+    exchanged, better = (Population(rows[:, [0, other]], score) for other in (1, 2))
+    planted = abs(np.diff(score(better.rows.sum(axis=0))).item())
+    pairs: dict[str, Pair] = {
+        "null, translations swapped at random": lambda g: swap(exchanged.sentences(size, g), g),
+        "null, equal scores and unlike systems": lambda g: equal.sentences(size, g),
+        f"power, a planted difference of {planted:.2f}": lambda g: better.sentences(size, g),
+    }
+    theirs = {"sacrebleu's bs": sacrebleus("bs"), "sacrebleu's ar": sacrebleus("ar")}
+    for title, pair in pairs.items():
+        heading(f"{metric}: {title}")
+        report("bootstrap", own(bootstrap_test, score), pair, options)
+        report("randomization", own(randomization_test, score), pair, options)
+        for name, test in theirs.items() if metric == "bleu" else ():
+            report(name, test, pair, options, options.sacrebleu)
+
+
+def compare_several_runs(
+    sentences: Sequence[str], generator: np.random.Generator, options: argparse.Namespace
+) -> None:
+    """Print how often pairs of systems with several runs, which do not differ, are found to."""
+    k, size = options.runs, options.sentences
+    rates = np.clip(generator.normal(0.30, 0.01, options.pool), 0.2, 0.4)
+    outputs = [noisy(sentences, [rate] * len(sentences), generator) for rate in rates]
+    pool = measure("bleu", outputs, sentences)
+    spread = pool.score(pool.rows.sum(axis=0)).std(ddof=1)
+
+    def of_pool(g: np.random.Generator) -> Float64:
+        return pool.sentences(size, g)[:, g.permutation(options.pool)[: 2 * k]]
+
+    pairs: dict[str, Pair] = {
+        "shuffled within each sentence": lambda g: swap(of_pool(g), g),
+        f"runs of one pool with s_opt {spread:.2f}": of_pool,
+    }
+    for title, pair in pairs.items():
+        heading(f"bleu, {k} runs each: null, {title}")
+        report("bootstrap", own(bootstrap_test, pool.score, k), pair, options)
+        report("randomization", own(randomization_test, pool.score, k), pair, options)
+        report("whole runs", of_runs(pool.score, k), pair, options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nulls", type=int, default=2000)
+    parser.add_argument(
+        "--sacrebleu", type=int, default=500, help="pairs that its slower tests take"
+    )
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
+    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=3, help="of each system")
+    parser.add_argument("--pool", type=int, default=40, help="runs that are drawn from")
+    options = parser.parse_args()
+    generator = np.random.default_rng(1)
+    sentences = references()
+    outputs = [
+        noisy(sentences, [rate] * len(sentences), generator)
+        for rate in (0.30, 0.36, 0.32, 0.15, 0.50)
+    ]
+    bounds = [f"{bound(level, options.nulls):.4f} at {level}" for level in LEVELS]
+    print(
+        f"{options.nulls:,} pairs (sacrebleu's tests: the first {options.sacrebleu:,}), "
+        f"{options.sentences} sentences each, {options.samples:,} samples or trials. A null may be "
+        f"rejected at most, level and two standard errors: {', '.join(bounds)}. The distance of "
+        f"uniform p-values is below {1.36 / math.sqrt(options.nulls):.3f} in 95%."
+    )
+    populations = {metric: measure(metric, outputs, sentences) for metric in options.metrics}
+    for metric, population in populations.items():
+        compare_one_run(metric, population, options)
+    if "bleu" in options.metrics:
+        compare_several_runs(sentences, generator, options)
+    print("\nTime of a test, 1,000 sentences, 10,000 samples or trials:")
+    for metric, population in populations.items():
+        time_tests(population, metric)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Green et al. (2013) on domains of dev: parts, what they are tried on, the table; no tuning."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import green2013
+import green2013_domains
+import green2013_rows
+import pytest
+import sacrebleu
+from commands import example_source
+from domains import FOLDER, read_split
+from green2013_domains import Part
+from runs import Run
+from tuned import configuration
+
+EXAMPLE = Path(green2013.REPOSITORY) / "torchtune_smt" / "example"
+STAND_INS = {"devtest": "dev", "test": "test"}
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines()
+
+
+def test_parts_of_dev(tmp_path: Path) -> None:
+    parts = green2013_domains.write_parts("example", tmp_path / "data")
+    assert list(parts) == ["domain1", "sample1", "domain2", "sample2"]
+    whole = list(
+        zip(
+            example_source("dev"),
+            *(lines_of(EXAMPLE / f"dev.{e}") for e in ("en.0", "en.1")),
+            strict=True,
+        )
+    )
+    split = read_split(FOLDER / "example.txt")["dev"]
+    for number in (1, 2):
+        files = parts[f"domain{number}"]
+        assert [file.name for file in files] == [
+            f"domain{number}.{e}" for e in ("de", "en.0", "en.1")
+        ]
+        rows = list(zip(*map(lines_of, files), strict=True))
+        assert rows == [whole[line - 1] for line in split[number - 1]]
+        drawn = list(zip(*map(lines_of, parts[f"sample{number}"]), strict=True))
+        places = [whole.index(row) for row in drawn]
+        assert len(set(places)) == len(rows) and places == sorted(places)
+        assert drawn != rows
+    assert not set(lines_of(parts["sample1"][0])) & set(lines_of(parts["sample2"][0]))
+    before = {path: path.read_bytes() for files in parts.values() for path in files}
+    assert green2013_domains.write_parts("example", tmp_path / "data") == parts
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_they_are_tried_on() -> None:
+    found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "dev"})
+    # One behind the other: those of dev stand behind those of test.
+    test, dev = (lines_of(EXAMPLE / f"{one}.en.0") for one in ("test", "dev"))
+    split = read_split(FOLDER / "example.txt")
+    for part, of_test, of_dev in zip(found, split["test"], split["dev"], strict=True):
+        assert part.places == [*(of_test - 1), *(of_dev - 1 + len(test))]
+        assert [row[0] for row in part.references] == [(test + dev)[i] for i in part.places]
+    assert sum(len(part.places) for part in found) == len(test) + len(dev)
+    # A set that stands for both is there once.
+    found = green2013_domains.tested_parts("example", {"devtest": "test", "test": "test"})
+    assert sorted(i for part in found for i in part.places) == list(range(len(test)))
+
+
+def test_the_table_has_means_over_runs(tmp_path: Path) -> None:
+    references = ["a b c d e", "f g h i j", "k l m n o", "p q r s t"]
+    outputs = {
+        "all of dev": [["a b c d e", "f g h i x"], ["a b c d x", "f g h i j"]],
+        "domain 1": [["a b c x x", "x g h i j"], ["a b c d e", "x x h i j"]],
+    }
+    folders: dict[str, list[Path]] = {}
+    for system, runs in outputs.items():
+        for seed, texts in enumerate(runs):
+            folder = tmp_path / system / str(seed)
+            folder.mkdir(parents=True)
+            for name, half in (("devtest", texts), ("test", references[2:])):
+                (folder / f"{name}.translations.txt").write_text("".join(f"{x}\n" for x in half))
+            folders.setdefault(system, []).append(folder)
+    parts = [Part([i, i + 2], [[references[i]], [references[i + 2]]]) for i in (0, 1)]
+    sets = {"devtest": "devtest", "test": "test"}
+    table = green2013_domains.table(folders, {}, parts, sets)
+    assert list(table.head) == ["tuned on", "domain 1 (2)", "p", "domain 2 (2)", "p"]
+    for row in table.rows:
+        for number, cell in ((0, row[1]), (1, row[3])):
+            scores = [
+                sacrebleu.corpus_bleu(
+                    [run[number], references[number + 2]],
+                    [[references[number], references[number + 2]]],
+                    tokenize="none",
+                    force=True,
+                ).score
+                for run in outputs[str(row[0])]
+            ]
+            assert cell == pytest.approx(sum(scores) / len(scores))
+    assert table.rows[0][2] == "baseline"
+    assert 0 < float(str(table.rows[1][2])) <= 1
+    # A system that has another one beside it is compared with that.
+    folders["sample"] = folders["domain 1"]
+    table = green2013_domains.table(folders, {"domain 1": "sample"}, parts, sets)
+    assert [row[2] for row in table.rows[::2]] == ["baseline", table.rows[2][2]]
+    assert table.rows[1][2] == 1
+    assert [row[1] for row in table.rows[1:]] == [table.rows[1][1]] * 2
+
+
+def test_runs_are_those_of_the_row_on_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what is tuned on differs; a run that fails is said, and there is no table then."""
+    runs: list[Run] = []
+
+    def complete(run: Run) -> bool:
+        runs.append(run)
+        return "sample2" not in str(run.folder)
+
+    class FakeCorpus:
+        def __init__(self, *arguments: object, **options: object) -> None: ...
+
+        def score(self, name: str, overrides: object, folder: Path) -> float:
+            return 0.0
+
+    monkeypatch.setattr(green2013_domains, "complete", complete)
+    monkeypatch.setattr(green2013_domains, "Corpus", FakeCorpus)
+    monkeypatch.setattr(green2013, "do_row", lambda *arguments: True)
+    given = green2013_rows.Options(tmp_path, "", 2, (1, 4), ())
+    failed = green2013_domains.do_corpus("example", given, STAND_INS)
+    assert failed == ["example: sample of dev (26 sentences)"] * 2
+    assert "failed; see" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("domains.md"))
+    assert [run.folder.parent.name for run in runs] == [
+        "domain1",
+        "sample1",
+        "domain2",
+        "sample2",
+    ] * 2
+    base = list(green2013_rows.row_overrides("example", green2013_domains.ROW, 4, (), given))
+    for run in runs[4:]:
+        part = run.folder.parent.name
+        (dev,) = set(run.overrides) - set(base)
+        cfg = configuration(run.overrides)
+        assert [Path(path).name for path in cfg.data.dev] == [
+            f"{part}.{e}" for e in ("de", "en.0", "en.1")
+        ]
+        assert dev.startswith("data.dev=") and set(base) <= set(run.overrides)
+
+
+def test_seeds_must_differ(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(sys, "argv", ["green2013_domains.py", "--seeds", "1", "1"])
+    with pytest.raises(SystemExit):
+        green2013_domains.main()
+    assert "--seeds must be 0 or more, and differ" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""The reproduction of Green et al. (2013) with Moses's tables: no tuning."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import green2013_moses
+import pytest
+from forecast import print_hours, read_measured
+from green2013_moses import ROWS, Options, Result
+from runs import Run, read_log
+from tuned import configuration
+
+from torchtune_smt.core.errors import InputError
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(tmp_path / "out", tmp_path, tmp_path / "lm.arpa.gz", tmp_path, ())
+
+
+RESULT = Result(
+    row="mira_dense",
+    corpus="multi30k",
+    seed=1,
+    active=0,
+    iterations=9,
+    best=6,
+    dev=40.86,
+    test=40.5,
+    cpu_minutes=3.0,
+    begin="2026-11-22",
+    end="2026-11-22",
+    overrides="tuner=mira",
+)
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_rows_are_runs_of_phrase_based_systems(key: str, options: Options) -> None:
+    cfg = configuration(green2013_moses.overrides(key, 3, options))
+    assert cfg.decoder["_target_"].endswith("PhraseDecoder")
+    assert cfg.model["_target_"].endswith("MosesModel")
+    assert cfg.model.phrase_table.endswith("phrase-table.dev.gz")
+    assert cfg.seed == 3 and cfg.data.test is None
+    templates = [str(t["_target_"]).rpartition(".")[2] for t in cfg.features.templates]
+    wanted = {"dense": [], "+PT": ["RuleId"], "+AL+LO": ["WordAlignment", "LexReordering"]}
+    assert templates == wanted.get(ROWS[key].features, ["RuleId", "WordAlignment", "LexReordering"])
+    if "adagrad" in key:
+        assert (cfg.optimizer.lr, cfg.regularizer.strength) == (0.02, 0.1)
+
+
+def test_what_is_done_is_not_done_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tuned nor translated; other overrides are another run."""
+    folder = green2013_moses.place(options, "mira_dense", 1)
+    folder.mkdir(parents=True)
+    overrides = green2013_moses.overrides("mira_dense", 1, options)
+    done = replace(RESULT, overrides=" ".join(overrides))
+    done.save(folder)
+    (folder / "weights.txt.gz").touch()
+    (folder / "run.json").write_text(json.dumps({"overrides": list(overrides), "parts": []}))
+    monkeypatch.setattr(
+        green2013_moses.subprocess, "run", lambda *a, **k: pytest.fail("translates")
+    )
+    assert green2013_moses.do_run("mira_dense", 1, options) == done
+    with pytest.raises(InputError, match="was run with tuner=mira"):
+        green2013_moses.do_run("mira_dense", 1, replace(options, extra=("decoder.k=5",)))
+
+
+def test_a_run_that_fails_is_no_result(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Run] = []
+    monkeypatch.setattr(green2013_moses, "complete", lambda run: begun.append(run))
+    assert green2013_moses.do_run("mert_dense", 2, options) is None
+    assert begun[0].folder == options.folder / "multi30k" / "mert_dense" / "seed2"
+
+
+def test_tables(options: Options) -> None:
+    """Means over seeds, Moses's figures, and the rows that are missing."""
+    for key, seed, test, p in (
+        ("mira_dense", 1, 40.5, None),
+        ("mira_dense", 2, 40.7, None),
+        ("adagrad_pt_al_lo", 1, 41.25, 0.012),
+    ):
+        folder = green2013_moses.place(options, key, seed)
+        folder.mkdir(parents=True)
+        replace(RESULT, row=key, seed=seed, test=test, p=p).save(folder)
+    found = green2013_moses.results(options)
+    assert [len(found[key]) for key in ROWS].count(0) == len(ROWS) - 2
+    green2013_moses.write(found, options.folder, options)
+    text = (options.folder / "table.md").read_text("utf-8")
+    assert (
+        "| k-best MIRA | dense | 2 | 0 | 40.86 | 40.70 | baseline | 6 of 9 | 3.0 | 40.61 |" in text
+    )
+    assert "| k-best MIRA | dense | mean | | 40.86 | 40.60 |" in text
+    assert "| +PT+AL+LO | 1 | 0 | 40.86 | 41.25 | 0.012 |" in text
+    missing = text.partition("Missing, as they were not run: ")[2]
+    assert missing.startswith("MERT, dense; PRO, dense; AdaGrad, dense;")
+    with (options.folder / "table.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["test"] for line in lines] == ["40.5", "40.7", "41.25"]
+    # What a later forecast is judged by.
+    measured = read_measured(options.folder / "table.csv")
+    assert measured["multi30k", "mira_dense"].cpu_minutes == pytest.approx(3.0 / 9)
+
+
+def test_published_rows_are_not_lost(tmp_path: Path) -> None:
+    assert green2013_moses.lost({}, tmp_path) == []
+    lines = ["row,seed,test", "pt,1,40.0", "pt,2,41.0"]
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    found = {"pt": [replace(RESULT, row="pt", seed=2)]}
+    assert green2013_moses.lost(found, tmp_path) == ["pt, seed 1"]
+    found["pt"] += [replace(RESULT, row="pt", seed=1), replace(RESULT, row="pt", seed=3)]
+    assert green2013_moses.lost(found, tmp_path) == []
+
+
+def test_a_tuner_against_mosess(options: Options, tmp_path: Path) -> None:
+    """The translations of Moses's weights against the mean of seeds."""
+    (tmp_path / "test.en").write_text("a b c d e f\n" * 50, "utf-8")
+    for key, seed, worse in (("mert_dense", 1, 0), ("mert_dense", 2, 0), ("pro_dense", 1, 30)):
+        folder = green2013_moses.place(options, key, seed)
+        folder.mkdir(parents=True)
+        replace(RESULT, row=key, seed=seed).save(folder)
+        lines = ["a b c d x f\n"] * worse + ["a b c d e f\n"] * (50 - worse)
+        (folder / "test.translations.txt").write_text("".join(lines), "utf-8")
+    for key in ("mert_dense", "pro_dense"):
+        folder = green2013_moses.mosess(options, key)
+        folder.mkdir()
+        (folder / "test.translations.txt").write_text("a b c d e f\n" * 50, "utf-8")
+    lines = green2013_moses.against_moses(green2013_moses.results(options), options)
+    assert "| MERT | 40.24 | 100.00 | 100.00 | 2 | 1.000 |" in lines
+    (pro,) = (line for line in lines if line.startswith("| PRO"))
+    assert float(pro.split("|")[4]) < 90 and pro.split("|")[6] == " < 0.001 "
+
+
+def test_rows_are_compared_again_when_the_baseline_is_done_again(
+    options: Options, tmp_path: Path
+) -> None:
+    (tmp_path / "test.en").write_text("a b c d e f\n" * 50, "utf-8")
+
+    def p(key: str, text: str, test: float) -> float | None:
+        folder = green2013_moses.place(options, key, 1)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / green2013_moses.TEST).write_text(f"{text}\n" * 50, "utf-8")
+        replace(RESULT, row=key, test=test).save(folder)
+        green2013_moses.compare(1, options)
+        result = Result.load(green2013_moses.place(options, "pro_dense", 1))
+        return None if result is None else result.p
+
+    assert p("mira_dense", "a b c d e f", 100.0) is None
+    assert p("pro_dense", "a b c d e f", 100.0) == 1
+    again = p("mira_dense", "a b c d e x", 50.0)
+    assert again is not None and again < 0.05
+
+
+def test_a_failed_translation_with_mosess_weights_is_said(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(green2013_moses.subprocess, "run", lambda *a, **k: failure)
+    assert green2013_moses.do_runs(["mert_dense"], [], options) == ["mert_dense, Moses's weights"]
+
+
+def test_forecast(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = green2013_moses.place(options, "mira_dense", 1)
+    folder.mkdir(parents=True)
+    RESULT.save(folder)
+    green2013_moses.write(green2013_moses.results(options), options.folder, options)
+    monkeypatch.setattr(green2013_moses, "MEASURED", options.folder / "table.csv")
+    rows = green2013_moses.forecasts(["mira_dense", "mert_dense"], [1, 2], options)
+    print_hours(rows, Path("table.csv"))
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        "mira_dense seed 1: done",
+        "mira_dense seed 2: 0.08 CPU hours",
+        "mert_dense seed 1: not known",
+        "mert_dense seed 2: not known",
+        "0.08 CPU hours at most, judged by table.csv, and 2 runs of which nothing is known",
+    ]
+
+
+@pytest.mark.parametrize("unit", ["epoch", "iteration"])
+def test_logs_of_online_and_batch_tuners(tmp_path: Path, unit: str) -> None:
+    lines = [{"step": 0, "bleu/dev": 30.0}, {"step": 9, "bleu/dev": 31.0}]
+    lines.append({"step": 9, "bleu/dev_tuned": 31.0, f"best_{unit}": 1})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    with gzip.open(tmp_path / "weights.txt.gz", "wt") as file:
+        file.write("LM0_0 0.5\nrule_id:a~b 0.25\n")
+    assert read_log(tmp_path) == (1, 1, 31.0, 2)
+
+
+def test_damaged_results_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({**asdict(RESULT), "more": 1}))
+    with pytest.raises(InputError, match="is no result of a row"):
+        Result.load(tmp_path)

@@ -1,0 +1,173 @@
+"""Options of rows of Liu et al. (2013): chosen on devtest, or taken over from others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import liu2013
+import liu2013_choices
+import numpy as np
+import pytest
+import runs
+import tables
+from liu2013_choices import choose, sweep_run
+from liu2013_results import CSV
+from liu2013_rows import ROWS, corpus_overrides, in_turn, row_overrides
+from runs import Run, complete, sweep
+from stand_ins import FakeCorpus, FakeTrain, options, result
+from tables import Section
+
+from torchtune_smt.core.errors import InputError
+
+
+def test_a_choice_from_shorter_runs(tmp_path: Path) -> None:
+    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2")
+    run = Run(tmp_path / "l1", ("tuner=stochastic", "tuner.iterations=15", "seed=1"))
+    shorter = sweep_run(run, chosen)
+    assert shorter.overrides == ("tuner=stochastic", "tuner.iterations=2", "seed=1")
+    train = FakeTrain(dies=["l1"], keeps=False)
+    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
+    # A run that has to start anew leaves them where they are.
+    assert not complete(run, start=train)
+    assert complete(run, start=train)
+    assert len(sweep("regularizer.strength", [0.1, 0.2], shorter, start=train)) == 2
+    assert len(train.commands) == 3
+    assert "--sweep-iterations 2 --strengths" in chosen.command
+    assert sweep_run(run, options(tmp_path, "--sweep")) == run
+
+
+class FakeDevtest:
+    """Stands for the corpus: BLEU on devtest falls with the distance from what is best."""
+
+    best: ClassVar = {"regularizer.strength": 1e-4, "optimizer.lr": 0.003}
+
+    def score(self, name: str, overrides: Sequence[str], folder: Path) -> float:
+        given = dict(option.split("=") for option in overrides)
+        found = ((option, float(given.get(option, 0.01))) for option in self.best)
+        return 50.0 - sum(abs(np.log(value / self.best[option])) for option, value in found)
+
+
+def test_options_are_chosen_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = FakeTrain()
+    monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
+    chosen = options(tmp_path, "--sweep", "--sweep-iterations", "2", "--seeds", "1", "2")
+    row = ROWS["l1_dev_id"]
+    run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
+    found = choose(row, FakeDevtest(), run, chosen)  # type: ignore[arg-type]
+    assert found is not None
+    points, said, last, _ = found
+    assert said == "regularizer.strength=0.0001 optimizer.lr=0.003"
+    assert len(points) == 6
+    assert last == Run(run.folder, (*run.overrides, *said.split()))
+    # One of the last ones may be made longer.
+    kept = ["tuner.keep_lists=true" in command for command in train.commands]
+    assert kept == [False, True]
+    # All values of the second option were tried with the best of the first.
+    folder = run.folder / runs.SWEEP / "optimizer.lr"
+    record = json.loads((folder / "0.01" / runs.RECORD).read_text())
+    assert record["overrides"][-2:] == ["regularizer.strength=0.0001", "optimizer.lr=0.01"]
+
+
+@pytest.mark.parametrize("shorter", [True, False])
+def test_nothing_is_chosen_where_no_value_tunes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shorter: bool
+) -> None:
+    """All values are equal then, and the first one would be taken."""
+    chosen = options(tmp_path, "--sweep", *(["--sweep-iterations", "2"] if shorter else []))
+    row = ROWS["l1_dev_id"]
+    run = Run(tmp_path / "l1_dev_id", row_overrides("example", row, 1, chosen))
+    rates = ["0.001", "0.003", "0.01"]
+
+    def chosen_with(untuned: Sequence[str]) -> bool:
+        train = FakeTrain(untuned=untuned)
+        monkeypatch.setattr(liu2013_choices, "sweep", partial(sweep, start=train))
+        return choose(row, FakeDevtest(), run, chosen) is not None  # type: ignore[arg-type]
+
+    if shorter:
+        said = "no value of optimizer.lr can be chosen from runs of 2 iterations: .* more --sweep"
+        with pytest.raises(InputError, match=said):
+            chosen_with(rates)
+        # A value that tunes is better than others, or worse.
+        shutil.rmtree(run.folder)
+        rates.pop()
+    assert chosen_with(rates)
+
+
+def test_rows_of_another_seed_take_over_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Run] = []
+    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
+    chosen = options(tmp_path, "--sweep", "--seeds", "1", "2", "--train-sentences", "0")
+    of_all = list(corpus_overrides("multi30k", chosen))
+    first = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
+    first.save(tmp_path / "multi30k" / "oscar")
+    for key in ("oscar", "random_pairs", "clusters"):
+        liu2013.do_row(key, FakeCorpus(), "multi30k", 2, chosen)  # type: ignore[arg-type]
+    assert [run.folder.name for run in found] == [
+        "oscar-seed2",
+        "random_pairs-seed2",
+        "clusters-seed2",
+    ]
+    assert [run.overrides[-1] for run in found[:2]] == ["regularizer.lambda2=3e-09"] * 2
+    assert not [o for o in found[2].overrides if o.startswith("regularizer.")]
+    assert all("seed=2" in run.overrides for run in found)
+
+
+def test_what_is_to_be_taken_over_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Run] = []
+    monkeypatch.setattr(liu2013, "complete", lambda run, _: bool(found.append(run)))
+    given = ["--sweep", "--seeds", "1", "2", "--set", "decoder.pop_limit=30"]
+
+    def refused(key: str, seed: int, *arguments: str) -> None:
+        chosen = options(tmp_path, *given, *arguments)
+        cure = "takes over what oscar chooses with seed 1, .*: run --rows oscar too"
+        with pytest.raises(InputError, match=cure):
+            liu2013.do_row(key, FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
+
+    refused("oscar_single", 1)
+    refused("oscar", 2)
+    # Neither other options nor another part of the data will do.
+    of_all = list(corpus_overrides("multi30k", options(tmp_path, *given)))
+    there = result("oscar", chosen="regularizer.lambda2=3e-09", overrides=of_all)
+    there.save(tmp_path / "multi30k" / "oscar-2000")
+    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
+    refused("oscar_single", 1, "--train-sentences", "5000")
+    assert not found
+    chosen = options(tmp_path, *given, "--set", "decoder.pop_limit=30", "decoder.keep_mb=3")
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, chosen)  # type: ignore[arg-type]
+    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
+    assert capsys.readouterr().out == ""
+    # A table of another machine will do, with the same options and the same part of the data.
+    (tmp_path / "multi30k" / "oscar-2000" / tables.RESULT).unlink()
+    published = tmp_path / "published"
+    published.mkdir()
+    tables.write_csv(published / CSV, [Section("multi30k", "", [there])])
+    given += ["--publish", str(published)]
+    refused("oscar_single", 1, "--set", "decoder.pop_limit=200")
+    refused("oscar_single", 1, "--train-sentences", "5000")
+    for seed in (1, 2):
+        chosen = options(tmp_path, *given)
+        liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", seed, chosen)  # type: ignore[arg-type]
+        assert found.pop().overrides[-1] == "regularizer.lambda2=3e-09"
+    # Without --sweep there is a default, and it is said.
+    plain = options(tmp_path, "--train-sentences", "0")
+    liu2013.do_row("oscar_single", FakeCorpus(), "multi30k", 1, plain)  # type: ignore[arg-type]
+    assert found.pop().overrides[-1] == "regularizer.lambda2=3e-8"
+    assert capsys.readouterr().out == "  regularizer.lambda2=3e-8, by default\n"
+
+
+def test_rows_that_others_take_over_come_first() -> None:
+    keys = ["oscar_single", "l1_train_id_full", "pro_dev", "oscar", "oscar_shuffled"]
+    assert in_turn(keys) == [
+        *("oscar", "oscar_single", "l1_train_id_full", "pro_dev", "oscar_shuffled"),
+    ]

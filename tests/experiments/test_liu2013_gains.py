@@ -1,0 +1,103 @@
+"""The picture of what rows of Liu et al. (2013) gain: differences, seeds, what is filled."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import liu2013_gains
+import numpy as np
+import pytest
+import tables
+from liu2013_gains import PANELS, RESULTS, Gain, Panel, draw, gains, shown
+from liu2013_results import CSV, Result
+from stand_ins import result
+from tables import Group, Section
+
+from torchtune_smt.core.errors import InputError
+
+BASE = 40.5
+
+
+def rows(key: str, *test: float, **more: object) -> list[Result]:
+    """Return results of a row with as many seeds as values, and the same on devtest but for 10."""
+    return [result(key, seed=1 + i, test=x, devtest=x - 10, **more) for i, x in enumerate(test)]
+
+
+def test_the_gain_of_one_run_has_its_own_p() -> None:
+    base = rows("pro_dev", BASE)
+    group = Group("", rows("oscar", 41.0, p_test=0.049, p_devtest=0.051), base)
+    assert gains(group, "test") == Gain(0.5, 0.0, True)
+    assert gains(group, "devtest") == Gain(0.5, 0.0, False)
+    assert gains(Group("", rows("oscar", 41.0), base), "test") == Gain(0.5, 0.0, False)
+    assert gains(Group("", rows("oscar", 41.0), []), "test") is None
+
+
+def test_the_gain_over_seeds_is_that_of_means() -> None:
+    base, own = (40.5, 40.4, 40.6, 40.5, 40.5), (41.5, 42.5, 41.0, 43.0, 42.0)
+    group = Group("", rows("oscar", *own, p_test=1.0), rows("pro_dev", *base))
+    gain = gains(group, "test")
+    assert gain is not None and gain.significant
+    assert gain.mean == pytest.approx(1.5)
+    assert gain.spread == pytest.approx(np.sqrt(np.var(own) * 5 / 4))
+    mixed = Group("", rows("oscar", 39.0, 42.0, 40.5, 40.6, 40.4, p_test=0.0), group.baseline)
+    same = gains(mixed, "test")
+    assert same is not None and not same.significant
+    # A mean is not compared with a single run.
+    assert gains(Group("", group.results, group.baseline[:1]), "test") is None
+
+
+def test_a_panel_has_rows_with_several_seeds_or_with_one(tmp_path: Path) -> None:
+    done = [
+        *rows("pro_dev", BASE, BASE + 0.1),
+        *rows("oscar", BASE + 1.0, BASE + 2.0),
+        *rows("oscar_full", BASE - 1.0),
+        *rows("pro_train", BASE - 2.0),
+        *rows("mira_dev", BASE - 3.0),
+        *rows("mert_dev", 50.0, corpus="fisher"),
+    ]
+    (tmp_path / "full").mkdir()
+    tables.write_csv(tmp_path / "full" / CSV, [Section("", "", done)])
+    seeds, single = (shown(tmp_path, Panel("full", "multi30k", "", s)) for s in (True, False))
+    assert list(seeds) == ["OSCAR"]
+    assert seeds["OSCAR"]["test"].mean == pytest.approx(1.45)
+    assert list(single) == ["OSCAR lm=full", "PRO on train", "k-best MIRA on dev"]
+    with pytest.raises(InputError, match=r"seeds/table\.csv: has no row of multi30k"):
+        shown(tmp_path, Panel("seeds", "multi30k", "", True))
+
+
+def test_all_published_rows_are_there() -> None:
+    for panel in PANELS:
+        found = shown(RESULTS, panel)
+        assert len(found) >= 3
+        assert all(both.keys() == {"devtest", "test"} for both in found.values())
+    # What the page says of these.
+    seeds = shown(RESULTS, PANELS[0])
+    assert seeds["OSCAR"]["test"].mean == pytest.approx(-0.13, abs=0.01)
+    assert seeds["OSCAR"]["test"].significant
+    assert not any(both["devtest"].significant for both in seeds.values())
+
+
+def test_what_is_significant_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "close", lambda figure: None)
+    one = {"devtest": Gain(1.0, 0.0, True), "test": Gain(-1.0, 0.5, False)}
+    draw(tmp_path / "gains.png", [("a", {"x": one}), ("b", {"y": one, "z": {}}), ("c", {})])
+    assert (tmp_path / "gains.png").read_bytes().startswith(b"\x89PNG")
+    first = plt.gcf().axes[0]
+    points = [line for line in first.lines if len(line.get_xdata()) == 1]
+    assert [line.get_xdata()[0] for line in points] == [1.0, -1.0]
+    assert [line.get_markerfacecolor() for line in points] == ["C0", "white"]
+    assert [tick.get_text() for tick in first.get_yticklabels()] == ["x"]
+    monkeypatch.undo()
+    plt.close("all")
+
+
+def test_a_folder_without_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["liu2013_gains.py", "--folder", str(tmp_path)])
+    assert liu2013_gains.main() == 1
+    assert f"{tmp_path}/seeds/table.csv: has no row of multi30k" in capsys.readouterr().err
+    assert not (tmp_path / liu2013_gains.PICTURE).exists()

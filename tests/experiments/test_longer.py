@@ -1,0 +1,173 @@
+"""A row's run that goes on from the shorter one that an option was chosen with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+from commands import MODEL, run_command, train_until_saved
+from runs import Run, complete, drop_kept, lengthen, read_log, retarget, sweep
+
+from torchtune_smt.core.errors import InputError
+
+SMALL = ["data.test=null", "decoder.k=10", "decoder.pop_limit=5", "tuner.sentences=20", "threads=1"]
+WAYS = {
+    "grouping": [
+        *("tuner=grouping", "features=rule_id", "tuner.dev.iterations=2", "tuner.learning=online"),
+        *("regularizer=oscar", "regularizer.dimension=charts"),
+    ],
+    "minimum": [
+        *("tuner=grouping", "features=rule_id", "tuner.dev.iterations=2", "tuner.learning=batch"),
+        *("regularizer=oscar", "tuner.minimizer.loss=squared_hinge"),
+        *("tuner.scaling=rms", "tuner.merge_identical=true"),
+    ],
+    "stochastic": [
+        *("tuner=stochastic", "features=rule_id", "loss=hinge", "loss.reduction=each"),
+        *("regularizer=l1", "optimizer=cumulative_l1"),
+    ],
+}
+OPTION = {
+    "grouping": ("regularizer.lambda2", (1e-7, 1e-3)),
+    "minimum": ("regularizer.fraction", (0.1, 0.5)),
+    "stochastic": ("regularizer.strength", (1e-7, 1e-3)),
+}
+
+
+class Train:
+    """Stands for a process of train.py: does its work here."""
+
+    pid = -1
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: list[list[str]] = []
+        self.code = 0
+
+    def __call__(self, arguments: Sequence[str], log: IO[bytes]) -> Train:
+        self.commands.append(list(arguments[2:]))
+        self.code = run_command("train", *arguments[2:], folder=self.folder).check().code
+        return self
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self.code
+
+    def terminate(self) -> None:
+        raise AssertionError("it has ended")
+
+
+def contents(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_the_run_that_was_done_from_the_start(way: str, place: Path) -> None:
+    start = Train(place)
+    base = ("data=example", *MODEL, *SMALL, "tuner.patience=null", *WAYS[way])
+    parts = [(*base, f"tuner.iterations={n}") for n in (1, 3)]
+    option, values = OPTION[way]
+    value = f"{option}={values[0]}"
+    # Other tests have runs in the same place.
+    whole = Run(place / "from the start" / way, (*parts[1], value))
+    assert complete(whole, start=start)
+    folder = place / "lengthened" / way
+    chosen, other = sweep(option, values, Run(folder / "sweep", parts[0]), True, start=start)
+    (chosen.folder / "devtest.translations.txt").touch()
+    longer = Run(folder, (*parts[1], value))
+    before = json.loads((chosen.folder / "run.json").read_text())
+    resuming = lengthen(longer, chosen)
+    for one in (chosen, other):
+        drop_kept(one)
+        assert one.finished and read_log(one.folder).iterations == 1
+        assert not contents(one.folder) & {"lists", "checkpoint.pt", "checkpoint.names"}
+    assert longer.stopped and "devtest.translations.txt" not in contents(folder)
+    # It has begun, so that nothing is to be taken over.
+    assert lengthen(longer, chosen) == resuming == ("tuner.iterations=3", "tuner.keep_lists=false")
+    assert complete(longer, resuming, start=start)
+    assert start.commands[-1] == [f"resume={folder}", *resuming]
+    for name in ("weights.txt.gz", "dev.translations.txt", "groups.tsv.gz"):
+        if (whole.folder / name).exists():
+            assert (folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+    assert read_log(folder) == read_log(whole.folder)
+    assert read_log(folder).iterations == 3
+    assert contents(folder) - {"sweep"} == contents(whole.folder)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["overrides"] == list(longer.overrides)
+    assert record["parts"][0] == before["parts"][0]
+    assert len(record["parts"]) == 2
+
+
+class Runs:
+    """A chosen run with lists, as far as files go, and the longer one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.longer = Run(folder, ("a=1", "tuner.iterations=3"))
+        self.chosen = Run(folder / "sweep" / "1", ("a=1", "tuner.iterations=1"))
+        (self.chosen.folder / "lists" / "iteration-1").mkdir(parents=True)
+        for name in ("weights.txt.gz", "checkpoint.pt", "checkpoint.names", "metrics.jsonl"):
+            (self.chosen.folder / name).touch()
+        (self.chosen.folder / "train.log").touch()
+        parts = [{"begin": "2026-01-01", "end": "2026-01-01", "seconds": 5.0, "cpu": 4.0}]
+        record = {"overrides": list(self.chosen.overrides), "start": "", "parts": parts}
+        (self.chosen.folder / "run.json").write_text(json.dumps(record))
+
+
+def test_one_that_was_killed_on_the_way_starts_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lengthen(runs.longer, runs.chosen)
+    assert not runs.longer.stopped and not runs.longer.finished
+    lengthen(runs.longer, runs.chosen)
+    assert not runs.longer.stopped
+    assert runs.chosen.finished
+
+
+def test_what_has_begun_or_kept_nothing_is_left_alone(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    (tmp_path / "checkpoint.pt").write_text("its own")
+    lengthen(runs.longer, runs.chosen)
+    assert (tmp_path / "checkpoint.pt").read_text() == "its own"
+    (tmp_path / "checkpoint.pt").unlink()
+    drop_kept(runs.chosen)
+    assert contents(runs.chosen.folder) == {
+        *("weights.txt.gz", "metrics.jsonl", "train.log", "run.json"),
+    }
+    lengthen(runs.longer, runs.chosen)
+    assert contents(tmp_path) == {"sweep"}
+
+
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_a_stopped_run_gets_another_number_of_iterations(place: Path, iterations: int) -> None:
+    base = ("data=example", *MODEL, *SMALL, "tuner.patience=null", *WAYS["grouping"])
+    before = Run(place / f"stopped-{iterations}", (*base, "tuner.iterations=3", "threads=1"))
+    arguments = [*before.overrides, f"hydra.run.dir={before.folder}"]
+    train_until_saved(place, *arguments)
+    assert before.stopped
+    record = {"overrides": list(before.overrides), "start": "", "parts": []}
+    (before.folder / "run.json").write_text(json.dumps(record))
+    after = Run(before.folder, (*base, f"tuner.iterations={iterations}", "threads=1"))
+    other = Run(before.folder, (*after.overrides, "seed=3"))
+    with pytest.raises(InputError, match="was run with .* and now it would be"):
+        complete(other, retarget(other), start=Train(place), tick=0.0)
+    resuming = retarget(after)
+    assert resuming == (f"tuner.iterations={iterations}",)
+    assert complete(after, resuming, start=Train(place), tick=0.0)
+    whole = Run(place / f"whole-{iterations}", after.overrides)
+    assert complete(whole, retarget(whole), start=Train(place), tick=0.0)
+    assert read_log(after.folder) == read_log(whole.folder)
+    weights = [(run.folder / "weights.txt.gz").read_bytes() for run in (after, whole)]
+    assert weights[0] == weights[1]
+    # A finished one is of its own number.
+    with pytest.raises(InputError, match="was run with"):
+        complete(before, retarget(before), start=Train(place), tick=0.0)

@@ -1,0 +1,66 @@
+"""Active and reused features against counts made with sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reuse import Reuse, count_reuse, firing_features
+
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.kbest.lists import KBest
+
+Row = dict[int, float]
+
+rows = st.dictionaries(st.integers(0, 11), st.sampled_from([0.0, 1.0, -2.5, 3.0]), max_size=5)
+lists = st.lists(st.lists(rows, max_size=4), max_size=4)
+
+
+def kbest(index: int, hypotheses: list[Row]) -> KBest:
+    n = len(hypotheses)
+    return KBest(
+        index=index,
+        rows=Rows(
+            np.cumsum([0, *map(len, hypotheses)]),
+            np.array([f for row in hypotheses for f in sorted(row)], np.int32),
+            np.array([row[f] for row in hypotheses for f in sorted(row)], np.float64),
+        ),
+        token_begin=np.arange(n + 1),
+        tokens=np.zeros(n, np.int32),
+    )
+
+
+def fires(hypotheses: list[list[Row]]) -> set[int]:
+    return {f for rows in hypotheses for row in rows for f, value in row.items() if value}
+
+
+@given(lists)
+def test_features_that_fire(hypotheses: list[list[Row]]) -> None:
+    found = firing_features(kbest(i, rows) for i, rows in enumerate(hypotheses))
+    assert found.tolist() == sorted(fires(hypotheses))
+
+
+@given(
+    lists,
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.5, -1.0]), st.integers(-1, 3)), min_size=1, max_size=14
+    ),
+)
+def test_counts(hypotheses: list[list[Row]], entries: list[tuple[float, int]]) -> None:
+    weights = np.array([weight for weight, _ in entries])
+    group = np.array([g for _, g in entries])
+    fired = firing_features(kbest(i, rows) for i, rows in enumerate(hypotheses))
+    active = [f for f, (weight, _) in enumerate(entries) if weight]
+    again = [f for f in active if f in fires(hypotheses)]
+    assert count_reuse(weights, fired) == Reuse(len(active), len(again))
+
+    def names(features: list[int]) -> set[object]:
+        return {int(group[f]) if group[f] >= 0 else f"alone {f}" for f in features}
+
+    assert count_reuse(weights, fired, group) == Reuse(len(names(active)), len(names(again)))
+
+
+def test_one_group_a_weight() -> None:
+    with pytest.raises(ValueError, match="group has 2 entries, and there are 3 weights"):
+        count_reuse(np.ones(3), np.arange(2), np.zeros(2, np.int64))

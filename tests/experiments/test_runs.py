@@ -1,0 +1,164 @@
+"""Runs of rows: begun, taken up again, and swept; hardly any tuning."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runs import Run, complete, read_log, sweep
+from stand_ins import FakeTrain
+
+from torchtune_smt.core.errors import InputError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "row", ("data=example", "tuner=pro"))
+
+
+def record(run: Run) -> list[dict[str, float]]:
+    parts: list[dict[str, float]] = json.loads((run.folder / "run.json").read_text())["parts"]
+    return parts
+
+
+def test_a_run_is_done_once(run: Run) -> None:
+    train = FakeTrain()
+    assert complete(run, start=train)
+    assert complete(run, start=train)
+    (command,) = train.commands
+    assert command == [
+        sys.executable,
+        "train.py",
+        "data=example",
+        "tuner=pro",
+        f"hydra.run.dir={run.folder}",
+    ]
+    assert len(record(run)) == 1
+    assert read_log(run.folder) == (2, 1, 31.0, 2)
+
+
+def test_a_stopped_run_is_taken_up_again(run: Run) -> None:
+    train = FakeTrain(dies=["row"])
+    assert not complete(run, start=train)
+    assert run.stopped
+    parts = record(run)
+    parts[0]["seconds"] = 90.0
+    text = json.dumps({"overrides": list(run.overrides), "parts": parts})
+    (run.folder / "run.json").write_text(text)
+    assert complete(run, start=train)
+    assert train.commands[1][1:] == ["train.py", f"resume={run.folder}"]
+    assert len(record(run)) == 2
+    assert run.cpu_minutes >= 0
+    assert 1.5 <= run.minutes < 1.6
+    assert run.dates[0] <= run.dates[1]
+
+
+def test_classes_are_named_again_when_a_run_is_taken_up(run: Run) -> None:
+    named = "features.templates=[{_target_:torchtune_smt.features.RuleId}]"
+    run = replace(run, overrides=("data=example", named))
+    train = FakeTrain(dies=["row"])
+    assert not complete(run, start=train)
+    assert complete(run, start=train)
+    assert train.commands[1][1:] == ["train.py", f"resume={run.folder}", named]
+
+
+def test_without_a_checkpoint_it_starts_anew(run: Run) -> None:
+    train = FakeTrain(dies=["row"], keeps=False)
+    assert not complete(run, start=train)
+    (run.folder / "tensorboard").mkdir()
+    assert complete(run, start=train)
+    assert train.commands[1] == train.commands[0]
+    assert len(record(run)) == 1
+    assert not (run.folder / "tensorboard").exists()
+    assert (run.folder / "train.log").read_bytes() == b"begun\n" * 2
+
+
+def test_other_options_are_noticed(run: Run) -> None:
+    assert complete(run, start=FakeTrain())
+    with pytest.raises(InputError, match="was run with data=example tuner=pro, and now"):
+        complete(replace(run, overrides=("data=example", "tuner=mert")), start=FakeTrain())
+
+
+def test_other_weights_at_the_start_are_noticed(run: Run, tmp_path: Path) -> None:
+    first = tmp_path / "first.txt"
+    run = replace(run, overrides=("data=example", "init=file", f"init.file={first}"))
+    train = FakeTrain(dies=["row"], keeps=False)
+    # What has kept nothing may start from others.
+    for weights in ("a 1\n", "a 2\n"):
+        first.write_text(weights)
+        complete(run, start=train)
+    assert run.finished and len(train.commands) == 2
+    first.unlink()
+    assert complete(run, start=train)
+    first.write_text("a 3\n")
+    with pytest.raises(InputError, match=r"row: was started from other weights than .*first.txt"):
+        complete(run, start=train)
+    # What was run before there were checksums is taken to have started from what there is.
+    known = json.loads((run.folder / "run.json").read_text())
+    del known["start"]
+    (run.folder / "run.json").write_text(json.dumps(known))
+    assert complete(run, start=train)
+    first.write_text("a 4\n")
+    with pytest.raises(InputError, match="was started from other weights"):
+        complete(run, start=train)
+    # Neither is one taken up again that was stopped.
+    (run.folder / "weights.txt.gz").unlink()
+    (run.folder / "checkpoint.pt").touch()
+    with pytest.raises(InputError, match="was started from other weights"):
+        complete(run, start=train)
+    assert len(train.commands) == 2
+
+
+def test_time_of_a_killed_run_is_written_down(run: Run) -> None:
+    class Killed(FakeTrain):
+        def wait(self, timeout: float | None = None) -> int:
+            if self.code < 3:
+                self.code += 1
+                raise subprocess.TimeoutExpired("train.py", timeout or 0)
+            raise KeyboardInterrupt
+
+        def terminate(self) -> None:
+            self.wait = lambda timeout=None: -15  # type: ignore[method-assign]
+
+    train = Killed(dies=["row"])
+    with pytest.raises(KeyboardInterrupt):
+        complete(run, start=train, tick=0.0)
+    (part,) = record(run)
+    assert part["seconds"] > 0
+
+
+def test_sweep(run: Run) -> None:
+    train = FakeTrain()
+    values = [1e-4, 3e-8, 1.0]
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.0001", "3e-08", "1.0"]
+    (command,) = train.commands
+    assert command[1:] == [
+        "train.py",
+        "-m",
+        "data=example",
+        "tuner=pro",
+        "regularizer.strength=0.0001,3e-08,1.0",
+        f"hydra.sweep.dir={run.folder}",
+        "hydra.sweep.subdir=${regularizer.strength}",
+    ]
+    assert points[0].overrides == (*run.overrides, "regularizer.strength=0.0001")
+    assert [len(record(p)) for p in points] == [1, 1, 1]
+
+
+def test_a_sweep_goes_on_where_it_was(run: Run) -> None:
+    train = FakeTrain(dies=["0.2"])
+    values = [0.1, 0.2, 0.3]
+    # The one that dies is left for the next time, and the others are done.
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.1", "0.3"]
+    points = sweep("regularizer.strength", values, run, start=train)
+    assert [p.folder.name for p in points] == ["0.1", "0.2", "0.3"]
+    assert train.commands[-1][1:] == ["train.py", f"resume={run.folder / '0.2'}"]
+    assert len(train.commands) == 2
+    assert sweep("regularizer.strength", values, run, start=train) == points
+    assert len(train.commands) == 2
