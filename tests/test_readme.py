@@ -63,7 +63,7 @@ def code_lines(text: str) -> list[tuple[int, str]]:
 
 
 def commands() -> list[Command]:
-    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    pages = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
     found = []
     for page in pages:
         for number, line in code_lines(page.read_text(encoding="utf-8")):
@@ -160,7 +160,7 @@ def test_every_script_is_shown() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]:
+    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in link:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
