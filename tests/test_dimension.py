@@ -15,7 +15,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs import checkpoint
-from torchtune_smt.tuners.learn_groups import count_features
+from torchtune_smt.tuners.grouping.steps import count_features
 
 EXAMPLE = example_folder()
 SMALL = ["decoder.k=20", "decoder.pop_limit=10"]

@@ -13,8 +13,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
-from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
-from torchtune_smt.tuners.group_picture import HEIGHT, WIDTH, draw_groups
+from torchtune_smt.runs.group_records import HEIGHT, WIDTH, draw_groups
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
 
 
 @st.composite

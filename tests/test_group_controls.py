@@ -9,9 +9,13 @@ from test_grouping import Data, run_of
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.cluster_groups import ClusteredWeights, clusters
-from torchtune_smt.tuners.group_controls import RandomPairs, controlled
-from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.grouping.controls import (
+    ClusteredWeights,
+    RandomPairs,
+    clusters,
+    controlled,
+)
+from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 
 def quiet(*work):

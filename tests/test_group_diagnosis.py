@@ -15,9 +15,8 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs, pair_rows
-from torchtune_smt.tuners.cluster_groups import ClusteredWeights
-from torchtune_smt.tuners.group_controls import RandomPairs
-from torchtune_smt.tuners.group_diagnosis import (
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
+from torchtune_smt.tuners.grouping.diagnosis import (
     ORDER,
     SAMPLE,
     certificate_of,
@@ -26,10 +25,9 @@ from torchtune_smt.tuners.group_diagnosis import (
     lifetime,
     overlap,
 )
-from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning
-from torchtune_smt.tuners.mixed_groups import MixedLearning
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
+from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
 
 blocks = st.lists(st.integers(-1, 3), min_size=9, max_size=9).map(np.array)
 
@@ -314,7 +312,7 @@ def test_groups_of_steps_do_not_need_the_distance_from_the_minimum(
     def without_room(*arguments):
         raise error
 
-    monkeypatch.setattr("torchtune_smt.tuners.group_diagnosis.certificate_of", without_room)
+    monkeypatch.setattr("torchtune_smt.tuners.grouping.diagnosis.certificate_of", without_room)
     found = learner.find(*arguments)
     assert np.array_equal(found.blocks, expected.blocks)
     said = f"how far these weights are from the minimum is not known: {cause}"

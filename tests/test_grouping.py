@@ -22,12 +22,12 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds
 from torchtune_smt.samplers import ProSampler
 from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.cluster_groups import ClusteredWeights
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.grouping import GroupingTuner
-from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
+from torchtune_smt.tuners.grouping.steps import GroupLearning
+from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.pro import Pro
 
 SAMPLER = ProSampler(candidates=60, pairs=8)

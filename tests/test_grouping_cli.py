@@ -19,7 +19,7 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.runs import checkpoint
 from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.feature_groups import read_groups
+from torchtune_smt.tuners.grouping.groups import read_groups
 
 EXAMPLE = example_folder()
 SMALL = [

@@ -9,8 +9,8 @@ from scipy.optimize import minimize, nnls
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+from torchtune_smt.tuners.grouping.groups import FeatureGroups
+from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
 
 POWERS = {"1/t": 1.0, "inv_sqrt": 0.5, "constant": 0.0}
 
@@ -199,7 +199,7 @@ def test_copies_of_pairs_are_pairs_of_their_own():
 
 
 def test_the_loss_is_that_of_the_last_pass(monkeypatch):
-    monkeypatch.setattr("torchtune_smt.tuners.learn_groups.CHUNK", 7)
+    monkeypatch.setattr("torchtune_smt.tuners.grouping.steps.CHUNK", 7)
     x, start = instance(4, 10, 1, 5)
     calls = []
     learning = GroupLearning(Oscar(1e-3, 1e-3), passes=3)

@@ -9,8 +9,8 @@ from test_minimizer import problem
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.minimize_groups import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.groups import FeatureGroups
+from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning, minimizer_loss
 
 OSCAR = Oscar(1e-4, 3e-4)
 LOOSE = Accuracy(residual=1e-6, gap=1e-6)

@@ -34,7 +34,7 @@ from torchtune_smt.minimizer import (
 from torchtune_smt.minimizer.boundary import at_boundary
 from torchtune_smt.minimizer.penalty import by_size
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.learn_groups import GroupLearning, learn_groups
+from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
 
 LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
 EXACT = Accuracy(residual=1e-9, gap=1e-7)

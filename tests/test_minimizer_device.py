@@ -11,7 +11,7 @@ from minimizer_reference import rows_of
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge, SquaredHinge
 from torchtune_smt.minimizer.device_passes import DevicePasses
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
 
 # The same tensors work on the CPU, so that the passes are tested where there is no other device.
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -6,7 +6,7 @@ from minimizer_reference import fista, objective, rows_of
 
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SquaredHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
 
 EXACT = Accuracy(residual=1e-9, gap=1e-9)
 

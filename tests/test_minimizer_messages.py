@@ -20,8 +20,8 @@ from torchtune_smt.minimizer import (
 )
 from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
 

@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.mixed_groups import MixedLearning, cut, learn_mixed, one_step
+from torchtune_smt.tuners.grouping.steps import MixedLearning, cut, learn_mixed, one_step
 
 SEED = (1, 1)
 

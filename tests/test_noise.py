@@ -13,8 +13,8 @@ from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.minimizer import Minimizer, SmoothedHinge, noise_draws, noise_scale
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import ProSampler, pair_rows, shuffled_gains
-from torchtune_smt.tuners.minimize_groups import BatchLearning
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 
 SAMPLER = ProSampler(candidates=500, pairs=20)
 N_DENSE = 2

@@ -12,10 +12,10 @@ from test_minimizer import problem
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.minimizer import Accuracy, Minimizer, SquaredHinge
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.feature_groups import FeatureGroups, read_groups, save_groups
-from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning, prepared_pairs
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, read_groups, save_groups
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning, prepared_pairs
+from torchtune_smt.tuners.grouping.steps import GroupLearning
 
 OSCAR = Oscar(1e-4, 3e-4)
 EXACT = Accuracy(residual=1e-9, gap=1e-9)

@@ -23,7 +23,7 @@ from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.lm import NgramModel, estimate, read_arpa, write_arpa
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
-from torchtune_smt.tuners.feature_groups import read_groups
+from torchtune_smt.tuners.grouping.groups import read_groups
 
 
 def lists(stored: StoredLists) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from test_pro import pairs_of, sklearn_weights
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.batch import wants_pairs
-from torchtune_smt.tuners.grouped_solver import ScaleSolver
+from torchtune_smt.tuners.grouping.tuner import ScaleSolver
 from torchtune_smt.tuners.mert import Mert
 from torchtune_smt.tuners.pro import Pro
 

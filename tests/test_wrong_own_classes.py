@@ -31,8 +31,8 @@ from torchtune_smt.parallel.mixing import Mixing
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs
 from torchtune_smt.tuners.batch import Solution, tune
-from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.grouped_solver import GroupedSolver
+from torchtune_smt.tuners.grouping.groups import FeatureGroups
+from torchtune_smt.tuners.grouping.tuner import GroupedSolver
 from torchtune_smt.tuners.stochastic import Stochastic
 
 LISTS = KBestLists.of_strings(

@@ -28,7 +28,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.tuners.feature_groups import FeatureGroups, save_groups
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, save_groups
 
 
 def store(folder: Path) -> dict[str, Result]:

@@ -32,9 +32,9 @@ from torchtune_smt.runs.rounds import Best, Progress, Rounds, set_weights
 from torchtune_smt.samplers import AllPairs, pair_rows
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.feature_groups import FeatureGroups
-from torchtune_smt.tuners.grouping import GroupingTuner
-from torchtune_smt.tuners.learn_groups import GroupLearning
+from torchtune_smt.tuners.grouping.groups import FeatureGroups
+from torchtune_smt.tuners.grouping.steps import GroupLearning
+from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.pro import Pro
 
 _DENSE, _FEATURES, _ROWS = 2, 40, 30

@@ -14,13 +14,11 @@ from torchtune_smt.cli.wire import decoder_class
 from torchtune_smt.core.devices import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy
-from torchtune_smt.tuners.cluster_groups import ClusteredWeights
-from torchtune_smt.tuners.group_controls import RandomPairs
-from torchtune_smt.tuners.group_learner import GroupLearner
-from torchtune_smt.tuners.learn_groups import GroupLearning, StepLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
-from torchtune_smt.tuners.mixed_groups import Compute, MixedLearning
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
+from torchtune_smt.tuners.grouping.minimum import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
+from torchtune_smt.tuners.grouping.steps import Compute, GroupLearning, MixedLearning, StepLearning
 
 # What Algorithm 2 is made of.
 _ALGORITHM: Final = {
@@ -35,7 +33,7 @@ def group_learner(cfg: DictConfig, parts: Parts, compute: Compute) -> GroupLearn
     Parameters
     ----------
     compute : callable
-        Takes the steps of shards; see `torchtune_smt.tuners.mixed_groups`.
+        Takes the steps of shards; see `torchtune_smt.tuners.grouping.steps`.
 
     Raises
     ------

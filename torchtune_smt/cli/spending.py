@@ -22,12 +22,10 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
-from torchtune_smt.tuners.cluster_groups import ClusteredWeights
-from torchtune_smt.tuners.group_controls import RandomPairs
-from torchtune_smt.tuners.group_learner import GroupLearner
-from torchtune_smt.tuners.learn_groups import GroupLearning
-from torchtune_smt.tuners.minimize_groups import BatchLearning
-from torchtune_smt.tuners.mixed_groups import MixedLearning
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 

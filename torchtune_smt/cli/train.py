@@ -73,7 +73,7 @@ from torchtune_smt.runs.log import RunLog
 from torchtune_smt.runs.samples import SampleTranslations
 from torchtune_smt.runs.summary import contents, gained_nothing, summary
 from torchtune_smt.runs.transcript import Transcript, transcript
-from torchtune_smt.tuners.grouping import GroupingTuner
+from torchtune_smt.tuners.grouping.tuner import GroupingTuner
 from torchtune_smt.tuners.sentences import evaluate_by
 
 

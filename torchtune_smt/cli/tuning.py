@@ -41,9 +41,9 @@ from torchtune_smt.runs.rounds import Rounds, check_ending
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.group_learner import GroupLearner
-from torchtune_smt.tuners.grouped_solver import ScaleSolver
-from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult, compute_here
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.steps import ShardSteps, StepsResult, compute_here
+from torchtune_smt.tuners.grouping.tuner import ScaleSolver
 from torchtune_smt.tuners.sentences import evaluate_by
 
 

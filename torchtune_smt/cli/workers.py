@@ -20,7 +20,7 @@ from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.tuners.mixed_groups import one_step
+from torchtune_smt.tuners.grouping.steps import one_step
 
 # Sentences that a worker is tried on.
 _TRIED: Final = 5

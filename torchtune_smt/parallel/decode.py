@@ -21,7 +21,7 @@ from torchtune_smt.parallel.base import Strategy, Work
 from torchtune_smt.parallel.engine import Engine
 from torchtune_smt.parallel.shard_worker import active
 from torchtune_smt.tuners.base import Tuner
-from torchtune_smt.tuners.mixed_groups import ShardSteps, StepsResult
+from torchtune_smt.tuners.grouping.steps import ShardSteps, StepsResult
 
 
 class Decode(Strategy):

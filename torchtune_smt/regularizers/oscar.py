@@ -38,7 +38,7 @@ class Oscar:
     separable: ClassVar[bool] = False
     lazy: ClassVar[bool] = True
     # Options beside these: strengths that are known later, from the data
-    # (`torchtune_smt.tuners.minimize_groups.BatchLearning`).
+    # (`torchtune_smt.tuners.grouping.minimum.BatchLearning`).
     later: ClassVar[tuple[str, ...]] = ("fraction", "noise")
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
-from torchtune_smt.tuners.learn_groups import count_features
+from torchtune_smt.tuners.grouping.steps import count_features
 
 
 class PulledFeatures:

@@ -19,8 +19,8 @@ from stored_run import features_of_run, pairs_of_run
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.minimize_groups import BatchLearning, minimizer_loss
-from torchtune_smt.tuners.prepared_pairs import PreparedLearning, identical_columns
+from torchtune_smt.tuners.grouping.minimum import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning, identical_columns
 
 COLUMNS = (
     "loss, d, features, merged, part of lambda_max, features, groups, of several features, "

@@ -45,8 +45,8 @@ from torchtune_smt.minimizer.minimum import groups_of
 from torchtune_smt.optim import FOBOS, RDA
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.group_diagnosis import Overlap, overlap
-from torchtune_smt.tuners.prepared_pairs import SCALINGS, prepared_pairs
+from torchtune_smt.tuners.grouping.diagnosis import Overlap, overlap
+from torchtune_smt.tuners.grouping.prepared import SCALINGS, prepared_pairs
 
 LOSSES = {"hinge": SmoothedHinge(), "squared hinge": SquaredHinge(), "logistic": Logistic()}
 # The weights of each method after some passes.

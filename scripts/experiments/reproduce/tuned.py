@@ -23,7 +23,7 @@ from torchtune_smt.evaluation import Evaluation
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.corpus import corpus_bleu
-from torchtune_smt.tuners.feature_groups import read_groups
+from torchtune_smt.tuners.grouping.groups import read_groups
 from torchtune_smt.tuners.sentences import translate
 
 DEVTEST, TEST = "devtest.translations.txt", "test.translations.txt"

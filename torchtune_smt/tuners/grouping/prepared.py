@@ -13,8 +13,8 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.group_diagnosis import Chance
-from torchtune_smt.tuners.group_learner import GroupLearner, LearntGroups
+from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups
+from torchtune_smt.tuners.grouping.diagnosis import Chance
 
 SCALINGS: Final = ("none", "rms")
 

@@ -26,8 +26,8 @@ from torchtune_smt.minimizer import (
 )
 from torchtune_smt.minimizer.noise import check_share
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.group_diagnosis import SAMPLE, Chance
-from torchtune_smt.tuners.group_learner import TOO_STRONG, GroupLearner, LearntGroups
+from torchtune_smt.tuners.grouping.base import TOO_STRONG, GroupLearner, LearntGroups
+from torchtune_smt.tuners.grouping.diagnosis import SAMPLE, Chance
 
 FRACTION_TOO_LARGE: Final = (
     "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,19 +16,113 @@ from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.samplers import PairSampler, pair_rows, shuffled_gains
 from torchtune_smt.tuners.base import Report, Tuner
-from torchtune_smt.tuners.batch import BatchTuner
+from torchtune_smt.tuners.batch import (
+    BatchTuner,
+    PairSolver,
+    Solution,
+    Solver,
+    checked_solution,
+    wants_pairs,
+)
 from torchtune_smt.tuners.collect import Collector
-from torchtune_smt.tuners.feature_groups import FeatureGroups, ZeroGroup, check_zero_group
-from torchtune_smt.tuners.group_controls import check_control, controlled
-from torchtune_smt.tuners.group_learner import GroupLearner
-from torchtune_smt.tuners.grouped_solver import GroupedSolver
-from torchtune_smt.tuners.learn_groups import count_features
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.controls import check_control, controlled
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup, check_zero_group
+from torchtune_smt.tuners.grouping.steps import count_features
 
 if TYPE_CHECKING:
     from torchtune_smt.runs.rounds import Rounds
+
+
+@dataclass(frozen=True)
+class GroupedSolver:
+    """Finds one weight for each group of features, with a solver that sees groups as features.
+
+    Parameters
+    ----------
+    solver : Solver
+    groups : FeatureGroups
+        Features in none of them get weight 0.
+    """
+
+    solver: Solver
+    groups: FeatureGroups
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the solver needs no more than pairs."""
+        return wants_pairs(self.solver)
+
+    @property
+    def sampler(self) -> PairSampler:
+        """What chooses the pairs of such a solver."""
+        return cast(PairSolver, self.solver).sampler
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `Solver.solve`."""
+        groups = self.groups
+        rows = groups.project(lists.rows, start.size)
+        projected = replace(lists, rows=rows, features=None)
+        solution = self.solver.solve(projected, groups.mean(start), seed)
+        return self._unpacked(solution, start.size)
+
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `PairSolver.solve_pairs`."""
+        groups = self.groups
+        projected = groups.project(pairs, start.size)
+        solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
+        return self._unpacked(solution, start.size)
+
+    def _unpacked(self, solution: Solution, dimension: int) -> Solution:
+        found = checked_solution(solution, self.solver, len(self.groups))
+        return replace(found, weights=self.groups.unpack(found.weights, dimension))
+
+
+@dataclass(frozen=True)
+class ScaleSolver:
+    """Finds dense weights, and one factor of all sparse weights, whose ratios stay as they are.
+
+    To the solver, Σ_j w_j H_j over sparse features is one feature, whose weight is 1 at the start
+    of each iteration.
+
+    Parameters
+    ----------
+    solver : Solver
+    n_dense : int
+        Ids below it are dense features.
+    """
+
+    solver: Solver
+    n_dense: int
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the solver needs no more than pairs."""
+        return wants_pairs(self.solver)
+
+    @property
+    def sampler(self) -> PairSampler:
+        """What chooses the pairs of such a solver."""
+        return cast(PairSolver, self.solver).sampler
+
+    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `Solver.solve`."""
+        return self._grouped(start).solve(lists, start, seed)
+
+    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
+        """Return weights of single features; see `PairSolver.solve_pairs`."""
+        return self._grouped(start).solve_pairs(pairs, start, seed)
+
+    def _grouped(self, start: Float64) -> GroupedSolver:
+        together = np.where(start != 0.0, 0, -1)
+        factor = np.where(start != 0.0, start, 1.0)
+        factor[: self.n_dense] = 1.0
+        return GroupedSolver(self.solver, FeatureGroups.of(together, self.n_dense, factor=factor))
+
 
 # Features that a message names, at most.
 SHOWN: Final = 5

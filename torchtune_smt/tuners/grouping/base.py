@@ -14,7 +14,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.group_diagnosis import ORDER, SAME_SAMPLE, Chance, compared, why_not
+from torchtune_smt.tuners.grouping.diagnosis import ORDER, SAME_SAMPLE, Chance, compared, why_not
 
 TOO_STRONG: Final = (
     "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave more"
