@@ -24,7 +24,7 @@ from torchtune_smt.analyses.pictures import (
 from torchtune_smt.analyses.spellings import Spelling
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation.table import Table
-from torchtune_smt.parallel.jobs import Job, utilisation_numbers
+from torchtune_smt.parallel.engine import Job, utilisation_numbers
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
 from torchtune_smt.runs.timeline import draw_timeline, utilisation
 

@@ -21,7 +21,7 @@ from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.parallel.columns import Columns
+from torchtune_smt.parallel.mixing import Columns
 
 # The arguments of train.py that the documentation gives, and one without a class of the user's.
 RUNS = {

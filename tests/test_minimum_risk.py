@@ -15,7 +15,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.metrics import ExternalScores, PhrasalBleu, SacreBleu
-from torchtune_smt.metrics.minimum_risk import minimum_risk
+from torchtune_smt.metrics.lists import minimum_risk
 
 # Few different words, so that translations share some.
 strings = st.lists(st.sampled_from("abc"), max_size=7).map(" ".join)

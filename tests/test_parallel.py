@@ -23,11 +23,17 @@ from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.losses import Hinge, Logistic, Perceptron
 from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.base import Serial, Work
-from torchtune_smt.parallel.columns import Columns
 from torchtune_smt.parallel.engine import Engine, InProcess
-from torchtune_smt.parallel.mixing import IterMix, IterSel, Mix, Mixing
-from torchtune_smt.parallel.partition import labelled_shards, random_shards
-from torchtune_smt.parallel.shard_tuner import ShardTuner
+from torchtune_smt.parallel.mixing import (
+    Columns,
+    IterMix,
+    IterSel,
+    Mix,
+    Mixing,
+    ShardTuner,
+    labelled_shards,
+    random_shards,
+)
 from torchtune_smt.parallel.shard_worker import OwnFeatures, ShardWorker
 from torchtune_smt.regularizers import L1, Oscar
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint

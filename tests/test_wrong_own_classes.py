@@ -25,7 +25,7 @@ from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.losses import Hinge, Logistic, Softmax
 from torchtune_smt.metrics.base import with_gains
-from torchtune_smt.metrics.minimum_risk import minimum_risk
+from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad
 from torchtune_smt.parallel.mixing import Mixing
 from torchtune_smt.regularizers import Oscar

@@ -17,8 +17,8 @@ _WHERE: Final = {
     "Sentences": "kbest.sentences",
     "Rows": "core.rows",
     "Vocabulary": "core.vocabulary",
-    "measured": "metrics.measure",
-    "minimum_risk": "metrics.minimum_risk",
+    "measured": "metrics.lists",
+    "minimum_risk": "metrics.lists",
     "reranked": "kbest.rerank",
     # weights
     "FrozenWeights": "core.snapshot",

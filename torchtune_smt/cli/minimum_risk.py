@@ -11,7 +11,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
-from torchtune_smt.metrics.minimum_risk import minimum_risk
+from torchtune_smt.metrics.lists import minimum_risk
 
 
 def risk_order(

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.metrics.bleu import BleuPlusOne
 from torchtune_smt.metrics.corpus import StatisticsExtractor, bleu_scores
-from torchtune_smt.metrics.variants import BleuPlusOne
 
 Text = Sequence[Sequence[str]]
 """Sentences as words."""

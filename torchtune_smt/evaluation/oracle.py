@@ -12,9 +12,8 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import ELSEWHERE
-from torchtune_smt.metrics.bleu import BleuReferences
+from torchtune_smt.metrics.bleu import BleuPlusOne, BleuReferences
 from torchtune_smt.metrics.corpus import bleu_scores, bleu_words
-from torchtune_smt.metrics.variants import BleuPlusOne
 
 # A change that gains less is rounding.
 _TOLERANCE: Final = 1e-9

@@ -7,16 +7,17 @@ from torchtune_smt.metrics.base import (
     bind_metric,
     with_gains,
 )
-from torchtune_smt.metrics.bleu import BleuReferences, SentenceBleu
-from torchtune_smt.metrics.external import ExternalScores
-from torchtune_smt.metrics.variants import (
+from torchtune_smt.metrics.bleu import (
     BleuPlusOne,
+    BleuReferences,
     LiangBleu,
     MosesBleu,
     NakovBleu,
     PhrasalBleu,
     SacreBleu,
+    SentenceBleu,
 )
+from torchtune_smt.metrics.lists import ExternalScores
 
 __all__ = [
     "BleuPlusOne",

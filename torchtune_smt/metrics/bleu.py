@@ -1,9 +1,10 @@
-"""Sentence-level BLEU."""
+"""Sentence-level BLEU, and its variants: a class each."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -139,3 +140,203 @@ class BoundBleu:
         """Return the gain (float64 [k]) of each hypothesis."""
         gains = self._metric.score(self._references.statistics(kbest))
         return gains if self._factors is None else gains * self._factors[kbest.index]
+
+
+@dataclass(frozen=True)
+class BleuPlusOne(SentenceBleu):
+    """BLEU+1: sentence-level BLEU-4 with one added to matches and counts of orders 2 to 4.
+
+    p_1 = m_1 / l_1, p_n = (m_n + 1) / (l_n + 1) for n = 2..4, brevity penalty
+    min(1, exp(1 - r/c)); 0 where m_1 = 0. Gains are in 0..1 and equal sacrebleu's add-k
+    smoothing with k = 1. Lin and Och (2004); used by Green et al. (2013).
+
+    Parameters
+    ----------
+    short_references : bool
+        Count only the orders up to r where r < 4, as dtrain's ``stupid_bleu`` does.
+    """
+
+    short_references: bool = False
+
+    def score(self, statistics: Counts) -> Float64:
+        """Return BLEU+1 (float64 [k], 0..1) of each row of statistics."""
+        return kernels.smoothed_bleu(statistics, 0.0, 1.0, 0.0, self.short_references, False)
+
+
+@dataclass(frozen=True)
+class NakovBleu(SentenceBleu):
+    """BLEU+1 whose brevity penalty is smoothed like its precisions: min(1, exp(1 - (r + 1)/c)).
+
+    BLEU+1 raises the precisions of short hypotheses and not their penalty, so that tuning makes
+    translations too short. Gains are in 0..1; a hypothesis as long as its reference has a
+    penalty. Nakov, Guzmán and Vogel (2012), "Optimizing for sentence-level BLEU+1 yields short
+    translations"; as it stands dtrain's ``fixed_stupid_bleu``, but for short references.
+
+    Parameters
+    ----------
+    smooth_unigrams : bool
+        Add one to matches and counts of words too, as Phrasal's ``bleu-nakov-unscaled`` does.
+    grounding : bool
+        Subtract from the precision (the geometric mean) that of as long a hypothesis without
+        any match, Π (1 / (l_n + 1))^(1/4), so that no match gives 0 again. Only with
+        `smooth_unigrams`: otherwise it is 0 already.
+    short_references : bool
+        Count only the orders up to r where r < 4, as dtrain does.
+
+    Raises
+    ------
+    ValueError
+        `grounding` without `smooth_unigrams`.
+    """
+
+    smooth_unigrams: bool = False
+    grounding: bool = False
+    short_references: bool = False
+
+    def __post_init__(self) -> None:
+        if self.grounding and not self.smooth_unigrams:
+            raise ValueError(
+                "grounding does nothing without smooth_unigrams, since a hypothesis that matches "
+                "no word has gain 0 already: set smooth_unigrams=true too"
+            )
+
+    def score(self, statistics: Counts) -> Float64:
+        """Return the gain (float64 [k], 0..1) of each row of statistics."""
+        return kernels.smoothed_bleu(
+            statistics,
+            1.0 if self.smooth_unigrams else 0.0,
+            1.0,
+            1.0,
+            self.short_references,
+            self.grounding,
+        )
+
+
+@dataclass(frozen=True)
+class MosesBleu(SentenceBleu):
+    """BLEU with s added to matches and counts of all orders, single words included.
+
+    Moses's ``smoothedSentenceBleu``. Gains are in 0..1, and not 0 without a match.
+
+    Parameters
+    ----------
+    smoothing : float
+        s, more than 0.
+    smooth_brevity : bool
+        Add s to the reference's length in the brevity penalty.
+
+    Raises
+    ------
+    ValueError
+        `smoothing` is out of range.
+    """
+
+    smoothing: float = 1.0
+    smooth_brevity: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.smoothing < math.inf:
+            raise ValueError(f"smoothing must be a number above 0, not {self.smoothing}")
+
+    def score(self, statistics: Counts) -> Float64:
+        """Return the gain (float64 [k], 0..1) of each row of statistics."""
+        s = float(self.smoothing)
+        return kernels.smoothed_bleu(
+            statistics, s, s, s if self.smooth_brevity else 0.0, False, False
+        )
+
+
+@dataclass(frozen=True)
+class SacreBleu(SentenceBleu):
+    """sacrebleu's ``sentence_bleu`` (divided by 100), with ``tokenize="none"``.
+
+    Hypotheses and references are compared as they were tokenised. Gains are in 0..1.
+
+    Parameters
+    ----------
+    smooth_method : str
+        "exp": the k-th order without a match counts 1 / (2^k l_n); "floor": such orders count
+        `smooth_value` / l_n; "add-k": `smooth_value` is added to matches and counts of orders 2
+        to 4; "none". Chen and Cherry (2014) compare them.
+    smooth_value : float, optional
+        More than 0; 0.1 for floor and 1 for add-k unless given. The other methods take none.
+    effective_order : bool
+        Leave orders out that are longer than the hypothesis, as sacrebleu does for sentences.
+        Otherwise such hypotheses have gain 0 (with add-k: precision 1).
+
+    Raises
+    ------
+    ValueError
+        The method is unknown, or the value out of range.
+    """
+
+    smooth_method: str = "exp"
+    smooth_value: float | None = None
+    effective_order: bool = True
+
+    METHODS: ClassVar[dict[str, int]] = {
+        "none": kernels.NONE,
+        "floor": kernels.FLOOR,
+        "add-k": kernels.ADD_K,
+        "exp": kernels.EXP,
+    }
+    DEFAULTS: ClassVar[dict[str, float]] = {"floor": 0.1, "add-k": 1.0}
+
+    def __post_init__(self) -> None:
+        if self.smooth_method not in self.METHODS:
+            raise ValueError(
+                f"smooth_method must be one of {', '.join(self.METHODS)}, not {self.smooth_method}"
+            )
+        if self.smooth_value is None:
+            return
+        if self.smooth_method not in self.DEFAULTS:
+            raise ValueError(
+                f"smooth_method={self.smooth_method} takes no smooth_value: leave it out, or "
+                f"choose {' or '.join(self.DEFAULTS)}"
+            )
+        if not 0 < self.smooth_value < math.inf:
+            raise ValueError(f"smooth_value must be a number above 0, not {self.smooth_value}")
+
+    def score(self, statistics: Counts) -> Float64:
+        """Return sacrebleu's score / 100 (float64 [k]) of each row of statistics."""
+        value = self.smooth_value
+        if value is None:
+            value = self.DEFAULTS.get(self.smooth_method, 0.0)
+        return kernels.sacrebleu_bleu(
+            statistics, self.METHODS[self.smooth_method], float(value), self.effective_order
+        )
+
+
+@dataclass(frozen=True)
+class LiangBleu(SentenceBleu):
+    """BP · Σ_i BLEU_i / 2^(4 - i + 1), where BLEU_i is the geometric mean of p_1..p_i.
+
+    Nothing is added to the counts. Gains are in 0..15/16. Liang et al. (2006), "An end-to-end
+    discriminative approach to machine translation"; dtrain's ``smooth_bleu``.
+    """
+
+    def score(self, statistics: Counts) -> Float64:
+        """Return the gain (float64 [k], 0..15/16) of each row of statistics."""
+        return kernels.liang_bleu(statistics)
+
+
+@dataclass(frozen=True)
+class PhrasalBleu:
+    """BLEU+1 times the length of the sentence's shortest reference: Phrasal's ``bleu-smooth``.
+
+    A sentence weighs what its length makes it weigh in corpus BLEU. Gains are in 0..length, so
+    that the threshold of a pair sampler is in these units.
+
+    Parameters
+    ----------
+    nakov : bool
+        Phrasal's ``bleu-nakov`` instead: `NakovBleu` with `smooth_unigrams`, times the length.
+    """
+
+    nakov: bool = False
+
+    def bind(self, references: References, words: Vocabulary) -> BoundBleu:
+        """Prepare the references once; see `BleuReferences`."""
+        metric = NakovBleu(smooth_unigrams=True) if self.nakov else BleuPlusOne()
+        prepared = BleuReferences(references, words)
+        return BoundBleu(metric, prepared, prepared.shortest())

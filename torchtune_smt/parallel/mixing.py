@@ -4,16 +4,184 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.core.checks import DAMAGED, well_formed, whole
+from torchtune_smt.core.container import checksum
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.returned import checked_numbers
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.state import packed, unpacked, vector
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.parallel.base import Strategy, Work
-from torchtune_smt.parallel.columns import Columns
-from torchtune_smt.parallel.partition import labelled_shards, random_shards
-from torchtune_smt.parallel.shard_tuner import ShardTuner
+from torchtune_smt.parallel.engine import Engine, Job, utilisation_numbers
+from torchtune_smt.parallel.shard_worker import (
+    ShardResult,
+    ShardTask,
+    State,
+    active,
+    weights_of_state,
+)
+from torchtune_smt.tuners.base import Report, Tuner
+from torchtune_smt.tuners.gradient import check_pairs
+from torchtune_smt.tuners.online import OnlineTuner
+
+
+def random_shards(sentences: int, shards: int, seed: int) -> list[Int64]:
+    """Return the sentences (int64, ascending) of each shard; sizes differ by one at most.
+
+    Raises
+    ------
+    InputError
+        There are fewer sentences than shards.
+    """
+    if sentences < shards:
+        raise InputError(
+            f"parallel.shards={shards}, and there are {sentences} sentences to tune on; give no "
+            "more shards than sentences"
+        )
+    # Epochs, which draw with the same seed, count from 1.
+    order = np.random.default_rng((seed, 0)).permutation(sentences)
+    return [np.sort(part) for part in np.array_split(order, shards)]
+
+
+def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, Int64]:
+    """Return the sentences (int64, ascending) of each label, labels in alphabetical order.
+
+    Parameters
+    ----------
+    path : str
+        A label in each line.
+    lines : sequence of int
+        The line of each sentence, from 1.
+    total : int
+        How many lines the text has.
+
+    Raises
+    ------
+    InputError
+        The file is bad, has another number of lines than the text, or a line without a label.
+    """
+    labels = [line.strip() for line in read_lines(path)]
+    if len(labels) != total:
+        raise InputError(
+            f"has {len(labels)} lines, and the text that is tuned on has {total}: each line needs "
+            "a label, and the labels of another text tell nothing",
+            path=path,
+        )
+    found: dict[str, list[int]] = {}
+    for sentence, line in enumerate(lines):
+        if not labels[line - 1]:
+            raise InputError("has no label; each line of the text needs one", path=path, line=line)
+        found.setdefault(labels[line - 1], []).append(sentence)
+    return {label: np.array(found[label], np.int64) for label in sorted(found)}
+
+
+class Columns:
+    """Sums over the columns of the matrix W [shards, D] of weights, of which no row is kept.
+
+    A shard that does not know a feature has weight 0 for it.
+
+    Parameters
+    ----------
+    features : Vocabulary
+        Takes the names of the shards' features; ids are in it.
+    n_dense : int
+        Ids below it are dense features.
+    shards : int
+        How many will be added.
+
+    Attributes
+    ----------
+    total : float64 [D]
+        Σ_z W[z, k].
+    squares : float64 [D]
+        Σ_z W[z, k]², of which the l2 norm of a column is the root.
+    count : int64 [D]
+        Shards with a weight that is not 0.
+    """
+
+    def __init__(self, features: Vocabulary, n_dense: int, shards: int) -> None:
+        self.features = features
+        self.n_dense = n_dense
+        self.shards = shards
+        self._total: Float64 = np.zeros(len(features))
+        self._squares: Float64 = np.zeros(len(features))
+        self._count: Int64 = np.zeros(len(features), np.int64)
+
+    @property
+    def total(self) -> Float64:
+        """The sum of each column."""
+        self._grow()
+        return self._total[: len(self.features)]
+
+    @property
+    def squares(self) -> Float64:
+        """The sum of squares of each column."""
+        self._grow()
+        return self._squares[: len(self.features)]
+
+    @property
+    def count(self) -> Int64:
+        """The number of non-zeros of each column."""
+        self._grow()
+        return self._count[: len(self.features)]
+
+    def add(self, weights: FrozenWeights) -> None:
+        """Add the weights of a shard; sums have the bits of the order in which shards come."""
+        ids = self.features.intern_spans(*weights.features.spans(np.arange(len(weights))))
+        self._grow()
+        self._total[ids] += weights.values
+        self._squares[ids] += weights.values**2
+        self._count[ids] += weights.values != 0
+
+    def mean(self) -> Float64:
+        """Return the mean over shards of each weight."""
+        return self.total / self.shards
+
+    def norm(self) -> Float64:
+        """Return the l2 norm of each column."""
+        return np.sqrt(self.squares)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the sums."""
+        parts = {"total": self.total, "squares": self.squares, "count": self.count}
+        return {name: torch.from_numpy(part.copy()) for name, part in parts.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave; raise ValueError if it is not whole."""
+        with well_formed():
+            total, squares, count = (state_dict[name] for name in ("total", "squares", "count"))
+        length = len(self.features)
+        for part, kind in ((total, torch.float64), (squares, torch.float64), (count, torch.int64)):
+            if vector(part, kind, length).numel() != total.numel():
+                raise ValueError(DAMAGED)
+        self._total, self._squares, self._count = total.numpy(), squares.numpy(), count.numpy()
+        self._grow()
+
+    def _grow(self) -> None:
+        length = len(self.features)
+        if self._total.size < length:
+            # A quarter more each time keeps the cost of growing constant per feature.
+            room = max(length, self._total.size * 5 // 4)
+            self._total = _longer(self._total, room)
+            self._squares = _longer(self._squares, room)
+            self._count = _longer(self._count, room)
+
+
+def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
+    return np.append(array, np.zeros(length - array.size, array.dtype))
+
 
 SHARD_SIZE: Final = 1000
 """Sentences of a shard, about (Simianer et al. 2012)."""
@@ -174,3 +342,145 @@ def _largest(columns: Columns, norm: Float64, k: int) -> Bool:
     by_name = sorted(range(ties.size), key=names.__getitem__)
     chosen[ties[by_name[: k - int(chosen.sum())]]] = True
     return chosen
+
+
+class ShardTuner(Tuner):
+    """Each epoch goes through all shards, and mixes what has come out of them.
+
+    Parameters
+    ----------
+    weights : Weights
+    sentences : Sentences
+    shards : sequence of int64 arrays
+        The sentences of each.
+    mixing : Mixing
+        See `torchtune_smt.parallel.mixing`.
+    engine : Engine
+        Its workers are `ShardWorker`s.
+    labels : sequence of str
+        What the shards are called.
+    """
+
+    unit = "epoch"
+    advice = OnlineTuner.advice
+    results = ("best", "last", "average")
+
+    def __init__(
+        self,
+        weights: Weights,
+        sentences: Sentences,
+        shards: Sequence[Int64],
+        mixing: Any,
+        engine: Engine,
+        labels: Sequence[str],
+    ) -> None:
+        self.weights = weights
+        self.sentences = sentences
+        self.shards = shards
+        self.mixing = mixing
+        self.engine = engine
+        self._labels = labels
+        # Of the epoch under way, with how many pairs it has found; and what the shards go on from,
+        # where they do.
+        self._columns: Columns | None = None
+        self._found = 1
+        self._states: list[State] = []
+        # Workers, numbered as their first results come; what they did in this epoch, as seen here.
+        self._workers: dict[str, int] = {}
+        self._jobs: list[Job] = []
+
+    def round(self, number: int, done: int = 0) -> Iterator[Report]:
+        """Compute an epoch on each shard, yielding after each, in their order, and mix.
+
+        Raises
+        ------
+        InputError
+            No shard has found a pair to learn from in the first epoch.
+        """
+        weights = self.weights
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = Columns(weights.features, weights.n_dense, len(self.shards))
+        self._jobs.clear()
+        left = range(done, len(self.shards))
+        if not done:
+            self._found = 0
+        results = self.engine.map(active(weights), (self._task(number, z) for z in left))
+        for z, result in zip(left, results, strict=True):
+            columns.add(result.weights)
+            weights.grow()
+            if result.state is not None:
+                self._states[z:] = [unpacked(*result.state), *self._states[z + 1 :]]
+            self._found += result.pairs
+            yield self._report(z, result)
+        if number == 1:
+            check_pairs(self._found)
+        must = f"combine of {type(self.mixing).__name__} must return a weight for each feature,"
+        wanted = (weights.parameter.numel(),)
+        mixed = checked_numbers(self.mixing.combine(columns), wanted, must)
+        with torch.no_grad():
+            weights.parameter.copy_(torch.from_numpy(mixed))
+        weights.version += 1
+        self._columns = None
+
+    def summary(self, kept: bool) -> Report:
+        """Return how many features have a weight."""
+        count = int(self.weights.parameter.count_nonzero())
+        return Report("round", utilisation_numbers(self._jobs), f"{count:,} active features")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the shards of the epoch under way have added up to."""
+        columns = None if self._columns is None else self._columns.state_dict()
+        return {
+            "shards": self._digest(),
+            "columns": columns,
+            "states": self._states,
+            "found": self._found,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        with well_formed():
+            saved, states = state_dict["columns"], list(state_dict["states"])
+            shards = state_dict["shards"]
+            # In a checkpoint of an earlier version it is not said: there may have been some.
+            found = whole(state_dict.get("found", 1), 0)
+        if shards != self._digest():
+            raise ValueError("its shards had other sentences")
+        if len(states) > (0 if self.mixing.resends else len(self.shards)):
+            raise ValueError(DAMAGED)
+        for state in states:
+            weights_of_state(state)
+        columns = None
+        if saved is not None:
+            columns = Columns(self.weights.features, self.weights.n_dense, len(self.shards))
+            columns.load_state_dict(saved)
+        self._columns, self._states, self._found = columns, states, found
+
+    def _digest(self) -> str:
+        """Return what differs where shards do: labels are in a file that may have changed."""
+        return checksum(np.concatenate([part for z in self.shards for part in ([z.size], z)]))
+
+    def _task(self, epoch: int, z: int) -> ShardTask:
+        keeps = not self.mixing.resends
+        state = packed(self._states[z]) if keeps and epoch > 1 else None
+        return ShardTask(epoch, self.sentences.part(self.shards[z]), keeps, state)
+
+    def _report(self, z: int, result: ShardResult) -> Report:
+        size = int(self.shards[z].size)
+        worker = self._workers.setdefault(result.worker, len(self._workers) + 1)
+        job = Job(worker, result.begin, result.seconds, result.learning)
+        self._jobs.append(job)
+        numbers = {
+            "train/loss": result.loss,
+            "train/gain": result.gain,
+            "train/pairs": result.pairs,
+            "parallel/shard_features": len(result.weights),
+            **job.numbers(),
+            "speed/shard_sentences_per_second": size / result.seconds,
+        }
+        text = (
+            f"  shard {self._labels[z]}: {size:,} sentences, gain {result.gain:.4f}, "
+            f"{len(result.weights):,} active features"
+        )
+        return Report("part", numbers, text, size)

@@ -26,7 +26,7 @@ from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
-from torchtune_smt.parallel.jobs import Job, utilisation_numbers
+from torchtune_smt.parallel.engine import Job, utilisation_numbers
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import Gradient, check_pairs, gradient
 from torchtune_smt.tuners.learner import Learner

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.pictures import picture
-from torchtune_smt.parallel import jobs
+from torchtune_smt.parallel import engine
 from torchtune_smt.runs.curves import Run
 
 _NAMES: Final = ("parallel/worker", "parallel/begin", "parallel/seconds")
@@ -22,7 +22,7 @@ def has_jobs(run: Run) -> bool:
 
 def utilisation(run: Run) -> float:
     """Return the share of the time of all workers, from first begin to last end, with a job."""
-    return jobs.utilisation(*_bars(run))
+    return engine.utilisation(*_bars(run))
 
 
 def draw_timeline(run: Run, output: IO[bytes], form: str) -> None:

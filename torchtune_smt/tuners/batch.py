@@ -152,7 +152,7 @@ def tune(
     ----------
     lists : KBestLists
         With names of features, and whatever the solver needs: gains, statistics of BLEU (see
-        `torchtune_smt.metrics.measure.measured`).
+        `torchtune_smt.metrics.lists.measured`).
     solver : Solver
         `Stochastic` takes any loss, sampler and optimizer; others are `Pro`, `KBestMira`, `Mert`.
     start : Snapshot, optional

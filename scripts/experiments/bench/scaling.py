@@ -27,7 +27,7 @@ import torch
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.optim import AdaGrad
-from torchtune_smt.parallel.columns import Columns
+from torchtune_smt.parallel.mixing import Columns
 from torchtune_smt.parallel.shard_worker import active
 from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.gradient import Gradient
