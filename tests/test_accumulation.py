@@ -146,6 +146,13 @@ def test_lists_without_gains():
         pair_rows(without, AllPairs(), (1,))
 
 
+def test_a_zero_has_no_sign():
+    store = ListStore()
+    for value in (0.0, -0.0, 1e-300, -1e-300):
+        store.add(lists_of([(3, [([1], {0: value}, 0.5)])]))
+    assert store.end_iteration() == 1
+
+
 def plain(number):
     """Return a value as duplicates are told by."""
     return float(np.float32(number))

@@ -1,6 +1,7 @@
 """Groups of features: numbers, projections, and the file that lists them."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +50,17 @@ def test_groups_are_those_of_equal_numbers(case):
 @given(grouped(), st.integers(0, 4), st.randoms(use_true_random=False))
 def test_unpacking_and_means(case, later, random):
     blocks, n_dense, keep = case
-    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep)
+    factor = random.choice([None, 2.0 ** np.array([random.randint(-2, 2) for _ in blocks])])
+    groups = FeatureGroups.of(blocks, n_dense, keep_zeros=keep, factor=factor)
     dimension = blocks.size + later
     weights = np.array([random.choice([-1.5, 0.25, 3.0]) for _ in range(len(groups))])
     unpacked = groups.unpack(weights, dimension)
     for j, g in enumerate([*groups.group.tolist(), *[-1] * later]):
-        assert unpacked[j] == (0 if g < 0 else weights[g])
+        own = 1 if factor is None or j < n_dense else factor[j] if g >= 0 else 0
+        assert unpacked[j] == (0 if g < 0 else own * weights[g])
     assert np.allclose(groups.mean(unpacked), weights, rtol=1e-15, atol=0)
+    assert groups.pack(unpacked).tolist() == weights.tolist()
+    groups = replace(groups, factor=None)
     atomic = np.array([random.uniform(-1, 1) for _ in range(dimension)])
     for g, mean in enumerate(groups.mean(atomic).tolist()):
         assert mean == pytest.approx(np.mean(atomic[: blocks.size][groups.group == g]))

@@ -91,6 +91,22 @@ def test_groups_by_hand():
     assert group.tolist() == [1, 2, 0, 3, -1]
 
 
+@pytest.mark.parametrize(
+    ("weights", "lambda1", "lambda2", "dimension"),
+    [
+        # Penalties so small that means of z are not monotone in floating point.
+        ([0.3694044110916809] * 9, 1e-3, 1e-19, 100),
+        # z = 10, 9, 10, 11: the last three have a mean of 10, which is no less than the first.
+        ([13.0, 11.0, 11.0, 11.0], 0.0, 1.0, 4),
+    ],
+)
+def test_ties_are_one_block(weights, lambda1, lambda2, dimension):
+    _, group = Oscar(lambda1, lambda2, dimension).groups(
+        torch.tensor(weights, dtype=torch.float64), 1.0
+    )
+    assert group.tolist() == [0] * len(weights)
+
+
 @given(a=vectors, x=st.floats(0, 1), y=st.floats(0, 1))
 def test_prox_is_a_flow(a, x, y):
     oscar, a = Oscar(0.01, 0.05), torch.from_numpy(a)

@@ -309,10 +309,13 @@ def test_the_example_of_the_paper() -> None:
     assert IterSel(2).combine(columns_of(apart, names, 0)).tolist() == [2, 4 / 3, 0, 0, 0]
 
 
-def test_equal_norms_go_by_name() -> None:
+def test_equal_norms() -> None:
     matrix = np.array([[1.0, 2.0, 2.0, 2.0]])
     columns = columns_of(matrix, ["a", "d", "c", "b"], 0)
     assert IterSel(2).combine(columns).tolist() == [0, 0, 2, 2]
+    # A norm that is the threshold is not above it.
+    assert IterSel(None, threshold=1.0).combine(columns).tolist() == [0, 2, 2, 2]
+    assert not IterSel(None, threshold=2.0).combine(columns).any()
 
 
 def test_random_shards() -> None:

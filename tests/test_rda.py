@@ -68,6 +68,18 @@ def test_settings_cannot_change_between_steps():
         optimizer.step()
 
 
+def test_exempt_weights_move_from_where_they_begin():
+    """After t steps by w = w¹ - √t ḡ; the others forget."""
+    parameter = parameter_of([5.0, 5.0])
+    optimizer = RDA([parameter], 1.0, L1(0.1), unregularized=1)
+    for t in range(1, 4):
+        set_gradient(parameter, [(0, 1.0), (1, 1.0)])
+        optimizer.step()
+        optimizer.flush()
+        expected = [5.0 - t**0.5, -(t**0.5) * (1 - 0.1)]
+        np.testing.assert_allclose(parameter.detach(), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("touch", [True, False])
 def test_a_weight_comes_back_when_the_step_size_is_no_longer_0(touch):
     """As schedules begin at 0; the weight is that of the mean gradient, whenever it is asked."""

@@ -147,6 +147,8 @@ def test_weights_are_read_by_the_readers_ids(given_weights, more):
         assert snapshot.read(Vocabulary(["z"]), np.array([0])).tolist() == [0.0]
         mine.intern(["later"])
         assert snapshot.read(mine, np.array([len(mine) - 1])).tolist() == [0.0]
+        behind = np.array([-1, 0, len(snapshot)])
+        assert snapshot.read(None, behind)[[0, 2]].tolist() == [0.0, 0.0]
         there = np.arange(len(snapshot))
         read = snapshot.read(None, there).tolist()
         named = dict(zip(snapshot.features.names(there), read, strict=True))
