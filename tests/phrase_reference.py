@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from lm_reference import UNKNOWN, DictModel
 
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar.file_grammar import Side
-from torchtune_smt.grammar.phrase_table import PhraseTable
+from torchtune_smt.grammar.file_grammar import PhraseTable, Side
 from torchtune_smt.grammar.reordering import ORIENTATIONS, ReorderingType
 
 NAMES = ["TranslationModel0_0", "TranslationModel0_1"]

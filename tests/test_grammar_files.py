@@ -16,8 +16,7 @@ from torchtune_smt.grammar import (
     save_grammar,
     write_alignments,
 )
-from torchtune_smt.grammar.alignment import align
-from torchtune_smt.grammar.alignment_files import ALIGNERS
+from torchtune_smt.grammar.alignment import ALIGNERS, align
 
 SOURCES = [s.split() for s in ("das haus", "ein kleines haus", "das kleine buch", "ein ß")]
 TARGETS = [s.split() for s in ("the house", "a small house", "the small book", "a ß")]

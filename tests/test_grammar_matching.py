@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.grammar import FileGrammar
+from torchtune_smt.grammar.base import build_trie
 from torchtune_smt.grammar.file_grammar import Side
-from torchtune_smt.grammar.trie import build_trie
 
 WORDS = "abc"
 

@@ -26,7 +26,7 @@ from lm_reference import DictModel, dict_models, to_ngrams
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.deadline import deadline
+from torchtune_smt.decoders.grammar_decoder import deadline
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
 from torchtune_smt.grammar import extract_grammar

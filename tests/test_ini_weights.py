@@ -13,10 +13,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import read_lists
-from torchtune_smt.models.ini_export import export_to_ini
-from torchtune_smt.models.moses_ini import read_moses_ini
-from torchtune_smt.models.moses_ini_writing import write_moses_ini
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights, read_moses_ini
+from torchtune_smt.models.moses_ini_writing import export_to_ini, write_moses_ini
 
 # A chart decoder's model with two language models, and features that nobody here knows.
 INI = """\

@@ -16,8 +16,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.core.weights_io import read_weights, save_weights
 from torchtune_smt.kbest import formats
-from torchtune_smt.kbest.formats import OnError, read_lists
-from torchtune_smt.kbest.in_order import longest_in_order
+from torchtune_smt.kbest.formats import OnError, longest_in_order, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists, merged
 

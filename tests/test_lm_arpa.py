@@ -17,9 +17,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.lm import NgramModel, read_arpa, write_arpa
 from torchtune_smt.lm.arpa_kernels import parse_number
-from torchtune_smt.lm.cache import cache_path, read_cache, write_cache
 from torchtune_smt.lm.ngrams import Ngrams
-from torchtune_smt.lm.tables import LmTables, build_tables
+from torchtune_smt.lm.tables import LmTables, build_tables, cache_path, read_cache, write_cache
 
 SMALL = """\\data\\
 ngram 1=5

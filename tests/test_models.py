@@ -27,7 +27,7 @@ from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, estimate
 from torchtune_smt.models import BitextModel, Model, load_model
 from torchtune_smt.models import built as built_models
-from torchtune_smt.models.phrase import PhraseModel
+from torchtune_smt.models.built import PhraseModel
 
 SETTINGS = BitextModel(
     "", "fast_align", order=3, discount_fallback=(0.5, 1.0, 1.5), folds=3, iterations=2

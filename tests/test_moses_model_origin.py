@@ -12,7 +12,7 @@ from test_phrase_cli import LM
 from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.origin import Part, short
 from torchtune_smt.core.weights_io import read_origin
-from torchtune_smt.models.moses import MosesModel
+from torchtune_smt.models.files import MosesModel
 
 TYPE = "hier-monotonicity-backward-fe-allff"
 REORDERING = f"LexicalReordering name=LexicalReordering0 num-features=2 type={TYPE} path=reordering"

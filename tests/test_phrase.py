@@ -30,7 +30,7 @@ from torchtune_smt.decoders import grammar_decoder
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import LexReordering, RuleId, WordAlignment
-from torchtune_smt.grammar.phrase_extraction import extract_phrases
+from torchtune_smt.grammar.extraction import extract_phrases
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel

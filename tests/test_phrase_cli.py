@@ -14,7 +14,7 @@ from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.decoders.phrase import PhraseDecoder
-from torchtune_smt.features.template import template_of
+from torchtune_smt.features.templates import template_of
 from torchtune_smt.models import load_model
 from torchtune_smt.models.moses_ini import read_moses_ini
 

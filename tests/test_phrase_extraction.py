@@ -14,9 +14,9 @@ from test_grammar_extraction import bitexts, brute_force, phrases, sentence_rule
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import iterate_lines, read_lines
 from torchtune_smt.grammar import load_grammar, save_grammar
-from torchtune_smt.grammar.alignment_files import read_alignments
-from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
-from torchtune_smt.grammar.phrase_extraction import extract_phrases
+from torchtune_smt.grammar.alignment import read_alignments
+from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
+from torchtune_smt.grammar.extraction import extract_phrases
 
 # Monotone, swap, discontinuous right and left, as columns of each kind.
 COLUMNS = {"msd": [0, 1, 2, 2], "mslr": [0, 1, 2, 3], "monotonicity": [0, 1, 1, 1]}

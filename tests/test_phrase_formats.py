@@ -20,10 +20,9 @@ from torchtune_smt.grammar.phrase_formats import read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model
-from torchtune_smt.models.moses import MosesModel
-from torchtune_smt.models.moses_ini import read_moses_ini
+from torchtune_smt.models.files import MosesModel
+from torchtune_smt.models.moses_ini import read_any_weights, read_moses_ini
 from torchtune_smt.models.moses_ini_writing import write_moses_ini
-from torchtune_smt.models.weight_files import read_any_weights
 
 PHRASES = """\
 ein haus ||| a house ||| 0.5 0.25 1 0.125 ||| 0-0 1-1 ||| 2 4 1 ||| |||

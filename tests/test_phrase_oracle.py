@@ -14,8 +14,8 @@ import pytest
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import iterate_lines, read_lines
 from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.grammar.file_grammar import PhraseTable
 from torchtune_smt.grammar.phrase_formats import read_phrase_table
-from torchtune_smt.grammar.phrase_table import PhraseTable
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.lm import NgramModel
 from torchtune_smt.models import Model

@@ -18,7 +18,7 @@ from torchtune_smt.cli.report import _groups
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, align
 from torchtune_smt.evaluation.table import Table
 from torchtune_smt.report.content import (

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
 from torchtune_smt.decoders.hiero import HieroDecoder
-from torchtune_smt.decoders.rule_features import RuleFeatures
-from torchtune_smt.decoders.rule_spelling import spelling_of
+from torchtune_smt.decoders.rule_features import RuleFeatures, spelling_of
+from torchtune_smt.decoders.search_kernels import heap_pop, heap_push
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram, WordAlignment
-from torchtune_smt.features.template import (
+from torchtune_smt.features.templates import (
     escape,
     is_gap,
     numbered_templates,
@@ -30,7 +29,7 @@ from torchtune_smt.features.template import (
     templates_of,
 )
 from torchtune_smt.grammar import extract_grammar
-from torchtune_smt.grammar.phrase_extraction import extract_phrases
+from torchtune_smt.grammar.extraction import extract_phrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel, Ngrams
 from torchtune_smt.models import Model

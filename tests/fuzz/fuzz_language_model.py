@@ -12,7 +12,7 @@ from targets import Check, Different, Target, Verdict, drawer
 from torchtune_smt.core.container import file_checksum, read_container
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
 from torchtune_smt.lm import cache as copies
-from torchtune_smt.lm.cache import cache_path, read_cache
+from torchtune_smt.lm.tables import cache_path, read_cache
 
 _TEXT = """the dog sees the cat
 a bird sleeps

@@ -19,11 +19,10 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape
 from torchtune_smt.grammar import ExtractedGrammar, load_grammar, save_grammar, store
-from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
+from torchtune_smt.grammar.extracted_grammar import ExtractedPhrases
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models import BitextModel, Model, load_model
-from torchtune_smt.models.built import BuiltModel
-from torchtune_smt.models.phrase import PhraseModel
+from torchtune_smt.models.built import BuiltModel, PhraseModel
 
 _GERMAN = """der hund sieht die katze
 ein vogel schläft

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from torchtune_smt.features.template import templates_of
+from torchtune_smt.features.templates import templates_of
 
 DENSE: Final = "dense"
 ALL: Final = "all"

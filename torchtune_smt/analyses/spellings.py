@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from torchtune_smt.features.template import escape
+from torchtune_smt.features.templates import escape
 
 
 class Spelling(NamedTuple):

@@ -33,8 +33,7 @@ from torchtune_smt.cli.systems import Output, find_systems, unused_grouping
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import lists_of
-from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.decoders.base import Derivation, lists_of
 from torchtune_smt.evaluation.table import Cell, Table
 from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.folder import METRICS

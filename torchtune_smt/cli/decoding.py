@@ -35,10 +35,9 @@ from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.features_in_use import features_in_use
+from torchtune_smt.decoders.base import Decoder, features_in_use
 from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.folder import COMPOUNDS
 
 _ONE_MODEL: Final = "only derivations of one model have features in common"

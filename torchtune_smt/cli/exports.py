@@ -8,8 +8,7 @@ from omegaconf import DictConfig
 
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.core.snapshot import NamedWeights
-from torchtune_smt.models.ini_export import export_to_ini, files_of_ini
-from torchtune_smt.models.moses_ini_writing import INI
+from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_ini
 
 
 def kept_files(cfg: DictConfig) -> list[Path]:

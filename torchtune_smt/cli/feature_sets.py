@@ -19,7 +19,7 @@ from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights
 
 WEIGHTS = "weights"
 # Sentences that are decoded at a time.

@@ -18,8 +18,7 @@ from torchtune_smt.cli.systems import Output
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
-from torchtune_smt.decoders.base import lists_of
-from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.decoders.base import Derivation, lists_of
 from torchtune_smt.evaluation.analysis import (
     References,
     SentenceScores,
@@ -30,7 +29,7 @@ from torchtune_smt.evaluation.analysis import (
     word_f1,
 )
 from torchtune_smt.evaluation.tables import Results, metric_table
-from torchtune_smt.features.template import template_of
+from torchtune_smt.features.templates import template_of
 from torchtune_smt.metrics.corpus import bleu_words
 from torchtune_smt.report.content import (
     Contribution,

@@ -21,7 +21,7 @@ from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
 from torchtune_smt.kbest.stored_lists import names_in
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights
 
 # Features that a message names.
 _NAMED: Final = 5

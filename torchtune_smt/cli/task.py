@@ -25,7 +25,7 @@ from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric, Score, bind_metric
 from torchtune_smt.models.base import Model
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by, translate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 

@@ -1,4 +1,4 @@
-"""Kernels of hash tables over packed sequences, such as `SequenceTable`."""
+"""Kernels of hash tables over packed sequences, such as `SequenceTable`; arrays that grow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.compiled import kernel
 
 T = TypeVar("T", np.uint8, np.int32, np.int64)
+Any_ = TypeVar("Any_", bound=np.generic)
+
+
+@kernel
+def longer(array: NDArray[Any_], needed: int) -> NDArray[Any_]:
+    """Return `array`, or a copy of twice the length where `needed` rows are not there."""
+    if needed <= array.shape[0]:
+        return array
+    larger = np.empty((max(needed, 2 * array.shape[0]), *array.shape[1:]), array.dtype)
+    # A loop, since assigning a slice costs numba half a second of compilation.
+    for i in range(array.shape[0]):
+        larger[i] = array[i]
+    return larger
 
 
 @kernel

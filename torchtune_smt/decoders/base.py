@@ -1,24 +1,46 @@
-"""What a decoder is to everybody else."""
+"""What a decoder is to everybody else, and how it says how a translation came about."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.arrays import Bool, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.returned import described
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.decoders.derivation import Derivation
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A rule that was used, and what its gaps were filled with.
+
+    Attributes
+    ----------
+    source, target : str
+        The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order.
+    begin, end : int
+        The source words that it covers, gaps among them: from `begin`, counted from 0, to before
+        `end`.
+    parts : tuple of Derivation
+        Of its gaps, in source order; of the whole sentence all that was glued together.
+    """
+
+    source: str
+    target: str
+    begin: int
+    end: int
+    parts: tuple[Derivation, ...] = ()
 
 
 class Decoder(ABC):
@@ -284,3 +306,24 @@ def lists_of(
 def _some(numbers: Sequence[int]) -> str:
     """Return the first numbers."""
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+
+
+def features_in_use(
+    path: str, names: Vocabulary, decoder: Decoder, report: Callable[[str], None]
+) -> Bool:
+    """Return which features of a weights file, bool [names], a decoder may give.
+
+    Parameters
+    ----------
+    report : callable
+        Told how many others there are, unless all are.
+    """
+    named = names.names(range(len(names)))
+    there = np.array([decoder.has_feature(name) for name in named], np.bool_)
+    if there.any() and not there.all():
+        others = np.flatnonzero(~there)
+        report(
+            f"{path}: {others.size:,} of {len(names):,} weights are left out, as their features, "
+            f"such as {named[others[0]]}, are not in use here"
+        )
+    return there

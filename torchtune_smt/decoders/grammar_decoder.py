@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from threading import Lock
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -17,10 +20,8 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
-from torchtune_smt.decoders.kept_sentences import KeptSentences
 from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
-from torchtune_smt.features.template import RuleTemplate, template_of
+from torchtune_smt.features.templates import RuleTemplate, template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
@@ -28,8 +29,108 @@ from torchtune_smt.kbest.lists import KBest, KBestLists, Source
 from torchtune_smt.lm.folds import fold_of
 from torchtune_smt.models.base import Model
 
-Prepared = TypeVar("Prepared")
+
+class OutOfTimeError(Exception):
+    """A search was stopped."""
+
+
+@contextmanager
+def deadline(seconds: float | None) -> Iterator[UInt8]:
+    """Give a search, which has to look at it, what says that it is to stop (uint8 [1]).
+
+    Parameters
+    ----------
+    seconds : float, optional
+        From now on; never by default. More than `threading.TIMEOUT_MAX`, which is years, is that.
+    """
+    stop = np.zeros(1, np.uint8)
+    if seconds is None:
+        yield stop
+        return
+    # Kernels do not hold the GIL, so the timer's thread can run.
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop.fill, [1])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield stop
+    finally:
+        timer.cancel()
+
+
 Item = TypeVar("Item")
+# Sentences that are remembered to have come once, at most: some bytes each.
+MOST_MET: Final = 1 << 18
+
+_Key = tuple[int, int, tuple[str, ...]]
+
+
+class KeptSentences(Generic[Item]):
+    """What was prepared of sentences, as far as there is room.
+
+    A sentence is kept from its second time on: one that is decoded once takes no room, and those
+    that come back soonest are kept first (dev in each iteration of a batch tuner, training
+    sentences in each of a grouping one, which has many of those). What is kept stays. May be used
+    by several threads.
+
+    Parameters
+    ----------
+    room : float
+        In bytes.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the arrays that are kept.
+    """
+
+    def __init__(self, room: float) -> None:
+        self.nbytes = 0
+        self._room = room
+        self._met: set[int] = set()
+        self._kept: dict[_Key, Item] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, source: Source) -> Item | None:
+        """Return what is kept of a sentence, if anything is."""
+        return self._kept.get(_key(source))
+
+    def offer(self, source: Source, item: Item) -> None:
+        """Keep what was prepared of a sentence that was not kept, if it is to be kept now."""
+        key = _key(source)
+        with self._lock:
+            # Of two sentences with one hash the second is kept at its first time: no harm.
+            met = hash(key)
+            if met not in self._met:
+                if len(self._met) == MOST_MET:
+                    self._met.clear()
+                self._met.add(met)
+                return
+            size = nbytes(item)
+            if key not in self._kept and self.nbytes + size <= self._room:
+                self._kept[key] = item
+                self.nbytes += size
+
+
+def nbytes(item: Any) -> int:
+    """Return how many bytes the arrays in a dataclass or (named) tuple take, at any depth."""
+    if isinstance(item, np.ndarray):
+        return item.nbytes
+    parts: Iterable[Any] = ()
+    if isinstance(item, tuple):
+        parts = item
+    elif is_dataclass(item):
+        parts = (getattr(item, field.name) for field in fields(item))
+    return sum(map(nbytes, parts))
+
+
+def _key(source: Source) -> _Key:
+    return source.index, source.train_index, tuple(source.words)
+
+
+Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
 FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 """Words, features and scores of a list, as `KBest` has them: ``token_begin, tokens``, rows, and

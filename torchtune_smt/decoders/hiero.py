@@ -8,19 +8,24 @@ from typing import Literal
 
 from torchtune_smt.core.arrays import Float64, UInt8
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.decoders.cube_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
-from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
-from torchtune_smt.decoders.derivation import Derivation
-from torchtune_smt.decoders.grammar_decoder import FoundList, GrammarDecoder, SentenceRules
-from torchtune_smt.decoders.hiero_chart_kernels import fill_chart
-from torchtune_smt.decoders.hiero_kbest_kernels import (
-    RANK1,
-    Derivations,
-    best_derivations,
-    read_off,
+from torchtune_smt.decoders.base import Derivation
+from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
+from torchtune_smt.decoders.grammar_decoder import (
+    FoundList,
+    GrammarDecoder,
+    OutOfTimeError,
+    SentenceRules,
+    deadline,
 )
-from torchtune_smt.decoders.hiero_rule_kernels import Targets, local_rules, score_rules
-from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.decoders.hiero_kernels import (
+    Targets,
+    fill_chart,
+    local_rules,
+    read_off,
+    score_rules,
+)
+from torchtune_smt.decoders.search_kernels import CHILD1, GLUE_FIRST, GLUE_NEXT, RULE, Chart
+from torchtune_smt.features.templates import RuleTemplate
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model
 

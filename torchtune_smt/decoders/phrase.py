@@ -10,11 +10,15 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, UInt8
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
-from torchtune_smt.decoders.deadline import OutOfTimeError, deadline
-from torchtune_smt.decoders.derivation import Derivation
-from torchtune_smt.decoders.grammar_decoder import FoundList, GrammarDecoder, SentenceRules
-from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, best_derivations
+from torchtune_smt.decoders.base import Derivation
+from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
+from torchtune_smt.decoders.grammar_decoder import (
+    FoundList,
+    GrammarDecoder,
+    OutOfTimeError,
+    SentenceRules,
+    deadline,
+)
 from torchtune_smt.decoders.phrase_option_kernels import (
     LOG_10,
     Columns,
@@ -26,7 +30,8 @@ from torchtune_smt.decoders.phrase_option_kernels import (
     weigh_orientations,
 )
 from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
-from torchtune_smt.features.template import RuleTemplate
+from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart
+from torchtune_smt.features.templates import RuleTemplate
 from torchtune_smt.grammar.reordering import ORIENTATIONS
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model

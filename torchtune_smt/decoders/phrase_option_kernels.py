@@ -13,20 +13,14 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.core.sequences_kernels import number_equal
-from torchtune_smt.decoders.cube_kernels import CHILD1, RULE, Chart
-from torchtune_smt.decoders.hiero_kbest_kernels import RANK1, Derivations, write_row
-from torchtune_smt.decoders.hiero_lm_kernels import add_word
-from torchtune_smt.decoders.hiero_rule_kernels import Rules
+from torchtune_smt.core.sequences_kernels import longer, number_equal
+from torchtune_smt.decoders.derivation_kernels import COUNT, FIRST, RANK1, Derivations, write_row
+from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart, Rules, add_word
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
-from torchtune_smt.grammar.room_kernels import longer
 
 LOG_10 = np.log(10.0)
 
 _FEW = 64  # sorted by insertion
-
-# Columns of a derivation's item: where its derivations begin in the pool, and how many there are.
-_FIRST, _COUNT = 0, 1
 
 
 class Columns(NamedTuple):
@@ -208,7 +202,7 @@ def score_alone(
     rule : int64 [r]
         Phrases of the table; `lm_begin` and `lm_word` are their words.
     known : int32 [phrases, 3]
-        (left, 1 + full, right) of each phrase's words, see `hiero_lm_kernels`; 0 in the middle
+        (left, 1 + full, right) of each phrase's words, see `search_kernels`; 0 in the middle
         where they have not been scored yet.
     known_score : float64 [phrases]
         log10 probability.
@@ -347,7 +341,7 @@ def _path(edge: Int32, derivation: Int32, pool: Int32, item: Int32, last: int, p
         e = derivation[d, 0]
         path[steps] = e
         steps += 1
-        d = pool[item[edge[e, CHILD1], _FIRST] + derivation[d, RANK1]]
+        d = pool[item[edge[e, CHILD1], FIRST] + derivation[d, RANK1]]
     return steps
 
 
@@ -386,7 +380,7 @@ def read_off(
     """
     edge, derivation = chart.edge, derivations.derivation
     pool, item, begin, dense = derivations.pool, derivations.item, options.begin, options.dense
-    first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
+    first, k = item[chart.goal, FIRST], item[chart.goal, COUNT]
     n, columns = options.option.shape[0], dense.shape[1]
     c = (rows - 1) // 2
     path = np.empty(n + 1, np.int32)

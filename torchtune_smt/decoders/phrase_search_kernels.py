@@ -4,7 +4,7 @@ Hypotheses of stack t cover t words of the source. The first `GAP` words are all
 of the mask says whether word ``GAP + i`` is: since nothing further than the distortion limit from
 the first gap may be covered, 64 bits are enough for sentences of any length.
 
-Inner functions never put another array in the place of one; see `hiero_chart_kernels`.
+Inner functions never put another array in the place of one; see `hiero_kernels`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt8, UInt64
 from torchtune_smt.core.compiled import inlined, inner, kernel
-from torchtune_smt.core.sequences_kernels import table_size
-from torchtune_smt.decoders.cube_kernels import (
+from torchtune_smt.core.sequences_kernels import longer, table_size
+from torchtune_smt.decoders.search_kernels import (
     EDGE,
     GLUE_FIRST,
     GOAL,
     Chart,
     Queue,
+    Rules,
     add_edge,
+    add_string,
+    add_word,
+    heap_pop,
     new_chart,
     new_queue,
     new_slots,
     push,
 )
-from torchtune_smt.decoders.heap_kernels import heap_pop
-from torchtune_smt.decoders.hiero_lm_kernels import add_string, add_word
-from torchtune_smt.decoders.hiero_rule_kernels import Rules
-from torchtune_smt.grammar.room_kernels import longer
 
 WIDEST = 63
 """The largest distortion limit; a larger one, or none, counts as this."""

@@ -1,10 +1,10 @@
 """Templates of sparse features."""
 
-from torchtune_smt.features.template import RuleTemplate
 from torchtune_smt.features.templates import (
     LexReordering,
     RuleId,
     RuleShape,
+    RuleTemplate,
     SourceNgram,
     WordAlignment,
 )

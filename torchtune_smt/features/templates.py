@@ -1,13 +1,205 @@
-"""The templates of sparse features that a configuration can name."""
+"""Templates of sparse features, and how the names of features are spelt."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
-from torchtune_smt.features.spelling_kernels import RULE_ID, RULE_SHAPE, SOURCE_NGRAM
-from torchtune_smt.features.template import is_gap
+import numpy as np
+
+from torchtune_smt.core.arrays import Int64, UInt8
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.offsets import gather
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.features.rule_kernels import RULE_ID, RULE_SHAPE, SOURCE_NGRAM
+
+# Names stand between white space of any kind and before '=' in the files of this field; '_' and '~'
+# separate the parts of a name, brackets mark gaps. The last space of Unicode is U+3000.
+_SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace())
+_ESCAPES = str.maketrans(
+    {c: "".join(f"%{b:02X}" for b in c.encode()) for c in "%_~=|[]:" + _SPACES}
+)
+
+# What files can hold.
+_NAME: Final = re.compile(r"[^\s=]+")
+
+# Features whose names are looked at together.
+_PIECE: Final = 1 << 16
+
+
+class RuleTemplate(Protocol):
+    """A template whose features depend on one rule at a time.
+
+    Attributes
+    ----------
+    name : str
+        Prefix of its features' names, which are ``name:...``.
+    min_count : int, optional
+        Rules that occurred less often in the bitext (`Grammar.rule_counts`) fire nothing; a copied
+        word occurred never.
+    spelling : int, optional
+        The compiled twin of `features`; see `torchtune_smt.features.rule_kernels`.
+    """
+
+    name: str
+
+    def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
+        """Return the features that fire when a rule is used, one entry for each firing.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order. A word never
+            looks like a gap here: it comes through `escape`.
+        """
+        ...
+
+
+@runtime_checkable
+class AlignedTemplate(RuleTemplate, Protocol):
+    """A template that looks at a rule's word alignment."""
+
+    def aligned_features(
+        self, source: Sequence[str], target: Sequence[str], links: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """Return the features that fire when a rule is used, besides those of `features`.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            See `RuleTemplate.features`.
+        links : sequence of (int, int)
+            Positions of linked words, of source and target side. Empty where a word that no rule
+            covers is dropped, and never else: a copied word is linked to its copy, and a rule whose
+            links are not known is not asked about.
+        """
+        ...
+
+
+@runtime_checkable
+class OrientedTemplate(RuleTemplate, Protocol):
+    """A template that looks at how phrases are ordered."""
+
+    def oriented_features(
+        self, source: Sequence[str], target: Sequence[str], orientation: str, *, behind: bool
+    ) -> list[str]:
+        """Return the features that fire when a phrase has an orientation.
+
+        Parameters
+        ----------
+        source, target : sequence of str
+            See `RuleTemplate.features`.
+        orientation : str
+            See `torchtune_smt.grammar.reordering.ORIENTATIONS`.
+        behind : bool
+            Towards what is behind it, and not towards what is before it on the target side.
+        """
+        ...
+
+
+def min_count_of(template: RuleTemplate) -> int:
+    """Return how often a rule must have occurred to fire a template's features."""
+    count: int = getattr(template, "min_count", 0)
+    return count
+
+
+def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
+    """Return what a template answers, if files of features and weights can hold it.
+
+    Raises
+    ------
+    InputError
+        It is no list, or one of its entries is no string that begins with the template's name and
+        a colon, or has white space or ``=`` in it, which end names in files.
+    """
+    if isinstance(names, list | tuple):
+        start = f"{template.name}:"
+        for name in names:
+            if not (isinstance(name, str) and name.startswith(start) and _NAME.fullmatch(name)):
+                break
+        else:
+            return list(names)
+    raise InputError(
+        f"features.templates: {type(template).__name__} answers {names!r} for a rule, and must "
+        f"give a list of names that begin with {template.name!r} and a colon and have no white "
+        "space and no = in them (docs/extending.md)"
+    )
+
+
+def escape(word: str) -> str:
+    """Return a word as it stands in feature names: special characters as ``%`` and hex digits."""
+    return word.translate(_ESCAPES)
+
+
+def is_gap(symbol: str) -> bool:
+    """Return whether a symbol of an escaped rule is a gap."""
+    return symbol.startswith("[")
+
+
+def template_of(name: str) -> str:
+    """Return the template that a sparse feature belongs to.
+
+    That is what stands before the first colon, where it looks like a name; or else before the first
+    underscore, as in Moses's names, whose words may have colons (``WT_:~that``); ``other`` where
+    there is neither.
+    """
+    template, found, _ = name.partition(":")
+    if found and template.isidentifier() and not template.endswith("_"):
+        return template
+    template, found, _ = name.partition("_")
+    return template if found and template else "other"
+
+
+def templates_of(names: Sequence[str]) -> list[str]:
+    """Return the template of each of the sparse features that occur together.
+
+    ``WT_10:30~10:30`` alone could be of a template ``WT_10``. Where other features ``WT_...`` have
+    no colon, it is of ``WT``.
+    """
+    labels = {template_of(name) for name in names if ":" not in name}
+    found = []
+    for name in names:
+        label = name.partition("_")[0]
+        found.append(label if label in labels else template_of(name))
+    return found
+
+
+def numbered_templates(features: Vocabulary, ids: Int64) -> tuple[list[str], Int64]:
+    """Return the templates of sparse features, and the number of each feature's (int64).
+
+    They are those of `templates_of`. No string is made of each name, but of each different
+    beginning up to the first colon or underscore.
+    """
+    heads = Vocabulary()
+    head: Int64 = np.empty(ids.size, np.int64)
+    for first in range(0, ids.size, _PIECE):
+        piece = slice(first, first + _PIECE)
+        begin, letters = gather(features.begin, features.symbols, ids[piece])
+        end = begin[1:]
+        colon, underscore = (_behind(letters, sign, begin) for sign in b":_")
+        stop = np.where(colon <= end, colon, np.minimum(underscore, end))
+        head[piece] = heads.intern_spans(letters, begin[:-1], stop)
+    # What stands before the colon is no template: the underscore behind it counts.
+    odd = [h for h, name in enumerate(heads.names(range(len(heads)))) if _is_odd(name)]
+    whole = np.flatnonzero(np.isin(head, odd))
+    head[whole] = heads.intern(features.names(ids[whole]))
+    used, place = np.unique(head, return_inverse=True)
+    found = templates_of(heads.names(used.tolist()))
+    templates = list(dict.fromkeys(found))
+    number = np.array([templates.index(template) for template in found], np.int64)
+    return templates, number[place]
+
+
+def _behind(letters: UInt8, sign: int, begin: Int64) -> Int64:
+    """Return the place behind the first sign at or after each begin; beyond all where none is."""
+    places = np.append(np.flatnonzero(letters == sign), letters.size)
+    return places[np.searchsorted(places, begin[:-1])] + 1
+
+
+def _is_odd(head: str) -> bool:
+    return head.endswith(":") and "_" not in head and not head[:-1].isidentifier()
 
 
 class RuleId:

@@ -1,6 +1,6 @@
 """Synchronous grammars: rules, their files, and the part of them that a sentence needs."""
 
-from torchtune_smt.grammar.alignment_files import Alignment, read_alignments, write_alignments
+from torchtune_smt.grammar.alignment import Alignment, read_alignments, write_alignments
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.extraction import extract_grammar

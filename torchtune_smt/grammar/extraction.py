@@ -1,4 +1,4 @@
-"""Extraction of a hierarchical grammar from an aligned bitext (Chiang 2007)."""
+"""Extraction of a hierarchical grammar (Chiang 2007), or of phrases, from an aligned bitext."""
 
 from __future__ import annotations
 
@@ -15,37 +15,34 @@ from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar import extracted_kernels, extraction_kernels, rule_link_kernels
-from torchtune_smt.grammar.alignment_files import Alignment
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, count_sentences
+from torchtune_smt.grammar import extracted_kernels, extraction_kernels
+from torchtune_smt.grammar.alignment import Alignment
+from torchtune_smt.grammar.base import ordered_trie
+from torchtune_smt.grammar.extracted_grammar import (
+    ExtractedGrammar,
+    ExtractedPhrases,
+    count_sentences,
+)
 from torchtune_smt.grammar.extracted_kernels import RuleCounts
-from torchtune_smt.grammar.trie import ordered_trie
+from torchtune_smt.grammar.extraction_kernels import (
+    BLOCKS,
+    PHRASES,
+    WORDS,
+    Aligned,
+    Shape,
+    find_orientations,
+)
+from torchtune_smt.grammar.reordering import ReorderingType
 
 _BLOCK = 500  # sentences whose rules are held before equal ones are merged
 
 
 class NumberedBitext(NamedTuple):
-    """A bitext as ids of words, with its links.
-
-    Attributes
-    ----------
-    source_words, target_words : Vocabulary
-        Ids are in the order of the strings.
-    source_begin, source, target_begin, target : int64, int32
-        Words of all sentences.
-    link_begin : int64
-    links : int32 [links, 2]
-        (source, target) positions, none twice in a sentence.
-    """
+    """A bitext as ids of words, which are in the order of the strings, with its links."""
 
     source_words: Vocabulary
-    source_begin: Int64
-    source: Int32
     target_words: Vocabulary
-    target_begin: Int64
-    target: Int32
-    link_begin: Int64
-    links: Int32
+    aligned: Aligned
 
 
 class Attached(Protocol):
@@ -117,36 +114,18 @@ def extract_grammar(
     if not (isinstance(unaligned_edges, bool) or unaligned_edges == "phrases"):
         raise ValueError(f"unaligned_edges must be false, true or phrases, not {unaligned_edges!r}")
     bitext = number_bitext(sources, targets, alignments)
+    tight_gaps = unaligned_edges == "phrases"
+    shape = Shape(max_phrase_length, max_symbols, max_gaps, bool(unaligned_edges), tight_gaps)
     kept = SequenceTable(np.int32, 1024)
 
     def attached(first: int, last: int) -> tuple[Int32, Int32]:
         """Return nothing to add up, and which alignment each occurrence of a rule has."""
-        begin, point = rule_link_kernels.find_links(
-            bitext.source_begin,
-            bitext.target_begin,
-            bitext.link_begin,
-            bitext.links,
-            first,
-            last,
-            max_phrase_length,
-            max_symbols,
-            max_gaps,
-            bool(unaligned_edges),
-            unaligned_edges == "phrases",
-        )
+        begin, point = extraction_kernels.find_links(bitext.aligned, first, last, shape)
         own = kept.intern_spans(point, begin[:-1], begin[1:])
         return np.zeros((own.size, 0), np.int32), own
 
     arrays = count_rules(
-        bitext,
-        max_phrase_length=max_phrase_length,
-        max_symbols=max_symbols,
-        max_gaps=max_gaps,
-        unaligned_edges=bool(unaligned_edges),
-        tight_gaps=unaligned_edges == "phrases",
-        share=counts == "shared",
-        progress=progress,
-        attached=attached,
+        bitext, shape, share=counts == "shared", progress=progress, attached=attached
     )
     del arrays["own_sum"]
     usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), arrays["rule_source"].size)
@@ -179,26 +158,14 @@ def number_bitext(
     source_words, source_begin, source = _number_words(sources)
     target_words, target_begin, target = _number_words(targets)
     link_begin, links = _join_links(alignments, source_begin, target_begin)
-    return NumberedBitext(
-        source_words,
-        source_begin,
-        source,
-        target_words,
-        target_begin,
-        target,
-        link_begin,
-        links,
-    )
+    aligned = Aligned(source_begin, source, target_begin, target, link_begin, links)
+    return NumberedBitext(source_words, target_words, aligned)
 
 
 def count_rules(
     bitext: NumberedBitext,
+    shape: Shape,
     *,
-    max_phrase_length: int,
-    max_symbols: int,
-    max_gaps: int,
-    unaligned_edges: bool,
-    tight_gaps: bool = False,
     share: bool,
     progress: Callable[[int], None] | None = None,
     attached: Attached | None = None,
@@ -207,8 +174,6 @@ def count_rules(
 
     Parameters
     ----------
-    tight_gaps : bool
-        Whether the words at the edges of phrases that leave gaps are aligned all the same.
     share : bool
         Whether the rules of a phrase share a count of 1, or have 1 each.
     attached : callable, optional
@@ -223,28 +188,13 @@ def count_rules(
     """
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts, sum_parts, first_parts = [], [], [], [], []
-    sentences = bitext.source_begin.size - 1
+    sentences = bitext.aligned.source_begin.size - 1
     # Sides and what is attached go into tables of their own, and kernels let other threads run.
     with ThreadPoolExecutor(2) as pool:
         for first in range(0, sentences, _BLOCK):
             last = min(first + _BLOCK, sentences)
             sentence, low, side_begin, side, target_side_begin, target_side = (
-                extraction_kernels.extract(
-                    bitext.source_begin,
-                    bitext.source,
-                    bitext.target_begin,
-                    bitext.target,
-                    bitext.link_begin,
-                    bitext.links,
-                    first,
-                    last,
-                    max_phrase_length,
-                    max_symbols,
-                    max_gaps,
-                    unaligned_edges,
-                    tight_gaps,
-                    share,
-                )
+                extraction_kernels.extract(bitext.aligned, first, last, shape, share)
             )
             target_number = pool.submit(
                 target_sides.intern_spans,
@@ -300,7 +250,8 @@ def count_rules(
 
 def identical_pairs(bitext: NumberedBitext) -> Int32:
     """Return for each sentence pair the first one of the same words (int32 [sentences])."""
-    sides = (bitext.source_begin, bitext.source), (bitext.target_begin, bitext.target)
+    source_begin, source_ids, target_begin, target_ids, _, _ = bitext.aligned
+    sides = (source_begin, source_ids), (target_begin, target_ids)
     source, target = (number_equal(begin, words).astype(np.int64) for begin, words in sides)
     _, first, same = np.unique(
         source * max(source.size, 1) + target, return_index=True, return_inverse=True
@@ -450,13 +401,7 @@ def _sums(group: Int32, low: Int64, count: np.ndarray | None, n: int) -> tuple[I
 
 def _count_links(bitext: NumberedBitext) -> dict[str, np.ndarray]:
     """Return the arrays of `ExtractedGrammar` about word links."""
-    source_begin, source, link_begin, links = (
-        bitext.source_begin,
-        bitext.source,
-        bitext.link_begin,
-        bitext.links,
-    )
-    target_begin, target = bitext.target_begin, bitext.target
+    source_begin, source, target_begin, target, link_begin, links = bitext.aligned
     n_source, n_target = len(bitext.source_words), len(bitext.target_words)
     sentence = np.repeat(np.arange(link_begin.size - 1), np.diff(link_begin))
     source_place = source_begin[sentence] + links[:, 0]
@@ -488,3 +433,77 @@ def _count_links(bitext: NumberedBitext) -> dict[str, np.ndarray]:
         "own_link_begin": offsets(own_links),
         "own_link": own_link,
     }
+
+
+_UNITS = {"wbe": WORDS, "phrase": PHRASES, "hier": BLOCKS}
+
+
+def extract_phrases(
+    sources: Sequence[Sequence[str]],
+    targets: Sequence[Sequence[str]],
+    alignments: Sequence[Alignment],
+    *,
+    max_phrase_length: int = 7,
+    reordering: str = "hier-mslr-bidirectional-fe",
+    table_limit: int = 100,
+) -> ExtractedPhrases:
+    """Extract phrase pairs, with all that is needed to leave out any one sentence again.
+
+    Source: Koehn, Och, Marcu 2003; Koehn et al. 2005 for orientation towards words (``wbe``),
+    Galley & Manning 2008 towards blocks (``hier``); between them, towards phrases that are
+    extracted (``phrase``). Pairs are consistent with the alignment, have one link at least and at
+    most `max_phrase_length` words on either side; words at their edges may be unaligned.
+
+    Parameters
+    ----------
+    sources, targets, alignments
+        As `extract_grammar` takes them.
+    reordering : str
+        As `ReorderingType.parse` takes it, with target sides (``fe``); ``wbe`` where it says no
+        unit.
+    table_limit : int
+        Of the result: see `ExtractedGrammar`.
+
+    Raises
+    ------
+    InputError
+        Numbers of sentences differ, or a link leads out of its sentences.
+    ValueError
+        An argument is out of its range.
+    """
+    if not 1 <= max_phrase_length <= 100:
+        raise ValueError(f"max_phrase_length must be in 1..100, not {max_phrase_length}")
+    kind = ReorderingType.parse(reordering)
+    kind.check_target()
+    bitext = number_bitext(sources, targets, alignments)
+    kept = SequenceTable(np.int32, 1024)
+
+    def attached(first: int, last: int) -> tuple[Int32, Int32]:
+        """Return orientations and links of each occurrence of a phrase."""
+        orientation, begin, point = find_orientations(
+            bitext.aligned, first, last, max_phrase_length, _UNITS[kind.unit]
+        )
+        counted = np.zeros((orientation.shape[0], 8), np.int32)
+        for direction in range(2):
+            counted[np.arange(len(counted)), 4 * direction + orientation[:, direction]] = 1
+        return counted, kept.intern_spans(point, begin[:-1], begin[1:])
+
+    shape = Shape(max_phrase_length, max_phrase_length, 0, True, False)
+    arrays = count_rules(bitext, shape, share=False, attached=attached)
+    own = arrays.pop("own_sum")
+    rules = arrays["rule_source"].size
+    orientation = np.zeros((rules, 8), np.int32)
+    np.add.at(orientation, arrays["own_rule"], own)
+    arrays["orientation"] = orientation
+    # A sentence has no rule 32,768 times.
+    arrays["own_orientation"] = own.astype(np.int16)
+    usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), rules)
+    arrays["point_begin"], arrays["point"] = gather(kept.begin, kept.symbols, usual)
+    arrays["identical"] = identical_pairs(bitext)
+    return ExtractedPhrases(
+        bitext.source_words,
+        bitext.target_words,
+        arrays,
+        reordering=kind,
+        table_limit=table_limit,
+    )

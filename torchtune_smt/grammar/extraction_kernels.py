@@ -1,12 +1,15 @@
-"""Kernels of rule extraction: phrases of an aligned sentence pair, and their rules."""
+"""Kernels of extraction: phrases of an aligned sentence pair, rules, orientations and links."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.compiled import kernel
-from torchtune_smt.grammar.room_kernels import longer
+from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.sequences_kernels import longer
 
 UNIT = 1 << 48
 """A count of 1 in the integers that counts are kept in.
@@ -16,6 +19,39 @@ size. What one sentence adds to one count must be below 2^15.
 """
 PERIOD = 65536.0
 """2^64 / UNIT: what counts are kept modulo."""
+
+
+class Aligned(NamedTuple):
+    """An aligned bitext.
+
+    Attributes
+    ----------
+    source_begin, source, target_begin, target : int64, int32
+        Words of all sentences.
+    link_begin : int64
+    links : int32 [links, 2]
+        (source, target) positions, ascending, none twice in a sentence.
+    """
+
+    source_begin: Int64
+    source: Int32
+    target_begin: Int64
+    target: Int32
+    link_begin: Int64
+    links: Int32
+
+
+class Shape(NamedTuple):
+    """Which rules are extracted: see `torchtune_smt.grammar.extraction.extract_grammar`.
+
+    With `tight_gaps`, words at edges of the phrases that leave gaps are aligned all the same.
+    """
+
+    max_length: int
+    max_symbols: int
+    max_gaps: int
+    unaligned_edges: bool
+    tight_gaps: bool
 
 
 @kernel
@@ -100,19 +136,13 @@ def find_phrases(
 
 @kernel
 def find_rules(
-    p: int,
-    phrases: Int32,
-    index: Int32,
-    max_symbols: int,
-    max_gaps: int,
-    tight_gaps: bool,
-    rules: Int32,
+    p: int, phrases: Int32, index: Int32, shape: Shape, rules: Int32
 ) -> tuple[int, Int32]:
     """Find the rules that initial phrase `p` yields.
 
     They are p itself, and p with one or two smaller phrases replaced by gaps, where one link stays
     outside of the gaps, two gaps do not touch on the source side, and the source side has at most
-    `max_symbols` symbols. With `tight_gaps`, words at edges of the smaller ones are aligned.
+    `max_symbols` symbols.
 
     Returns
     -------
@@ -121,6 +151,7 @@ def find_rules(
         The phrases in the gaps, in the order of the source side, -1 for none. `rules` as given,
         or a longer array in its place.
     """
+    max_symbols, tight_gaps = shape.max_symbols, shape.tight_gaps
     s, e = phrases[p, 0], phrases[p, 1]
     t0, t1 = phrases[p, 2], phrases[p, 3]
     links = phrases[p, 4]
@@ -130,7 +161,7 @@ def find_rules(
         rules[0, 0] = -1
         rules[0, 1] = -1
         count = 1
-    if max_gaps == 0:
+    if shape.max_gaps == 0:
         return count, rules
     for a in range(s, e):
         for b in range(a + 1, e + 1):
@@ -147,7 +178,7 @@ def find_rules(
                     rules[count, 0] = q
                     rules[count, 1] = -1
                     count += 1
-                if max_gaps == 1:
+                if shape.max_gaps == 1:
                     continue
                 # The second gap leaves at most max_symbols - 2 words, and one between the gaps.
                 for c in range(b + 1, e):
@@ -194,29 +225,12 @@ def _write_side(
 
 @kernel
 def extract(
-    source_begin: Int64,
-    source: Int32,
-    target_begin: Int64,
-    target: Int32,
-    link_begin: Int64,
-    links: Int32,
-    first: int,
-    last: int,
-    max_length: int,
-    max_symbols: int,
-    max_gaps: int,
-    unaligned_edges: bool,
-    tight_gaps: bool,
-    share: bool,
+    bitext: Aligned, first: int, last: int, shape: Shape, share: bool
 ) -> tuple[Int32, Int64, Int64, Int32, Int64, Int32]:
     """Extract the rules of the sentence pairs first..last-1.
 
     Parameters
     ----------
-    source_begin, source, target_begin, target : int64, int32
-        Words of all sentences.
-    link_begin : int64
-    links : int32 [links, 2]
     share : bool
         A phrase has a count of 1 in all, and its rules share it. Otherwise each rule has 1.
 
@@ -231,6 +245,7 @@ def extract(
     target_side_begin, target_side : int64 [rules + 1], int32
         Target sides; -1 and -2 are the gaps, in the order of the source side.
     """
+    source_begin, source, target_begin, target, link_begin, links = bitext
     sentence, weight = np.empty(1024, np.int32), np.empty(1024, np.int64)
     side_begin, target_side_begin = np.empty(1025, np.int64), np.empty(1025, np.int64)
     side, target_side = np.empty(4096, np.int32), np.empty(4096, np.int32)
@@ -245,18 +260,18 @@ def extract(
             words.size,
             target_words.size,
             links[link_begin[i] : link_begin[i + 1]],
-            max_length,
-            unaligned_edges,
+            shape.max_length,
+            shape.unaligned_edges,
         )
         for p in range(phrases.shape[0]):
-            n, rules = find_rules(p, phrases, index, max_symbols, max_gaps, tight_gaps, rules)
+            n, rules = find_rules(p, phrases, index, shape, rules)
             if n == 0:
                 continue
             sentence, weight = longer(sentence, count + n), longer(weight, count + n)
             side_begin = longer(side_begin, count + n + 1)
             target_side_begin = longer(target_side_begin, count + n + 1)
-            side = longer(side, n_side + n * max_symbols)
-            target_side = longer(target_side, n_target_side + n * max_length)
+            side = longer(side, n_side + n * shape.max_symbols)
+            target_side = longer(target_side, n_target_side + n * shape.max_length)
             share_of_rule = (UNIT + n // 2) // n if share else UNIT
             for k in range(n):
                 for g in range(2):
@@ -361,3 +376,260 @@ def exact_count(low: int, approximate: float) -> float:
     """
     small = low / UNIT
     return float(np.rint((approximate - small) / PERIOD)) * PERIOD + small
+
+
+# Units that orientation is told by; see `find_orientations`.
+WORDS, PHRASES, BLOCKS = range(3)
+
+MONOTONE, SWAP, RIGHT, LEFT = range(4)
+
+LINK = 128
+"""A link of a phrase is kept as ``LINK * source position + target position``."""
+
+
+@inner
+def _is_linked(linked: NDArray[np.bool_], s: int, t: int) -> bool:
+    """Return whether two words are linked; the edges of both sentences are."""
+    n, m = linked.shape
+    if s < 0 or t < 0:
+        return bool(s == -1 and t == -1)
+    if s >= n or t >= m:
+        return bool(s == n and t == m)
+    return bool(linked[s, t])
+
+
+@inner
+def _has(corner: NDArray[np.bool_], s: int, t: int) -> bool:
+    n, m = corner.shape
+    inside = 0 <= s < n and 0 <= t < m
+    return inside and bool(corner[s, t])
+
+
+@inner
+def _orientation(
+    unit: int,
+    linked: NDArray[np.bool_],
+    along: NDArray[np.bool_],
+    across: NDArray[np.bool_],
+    t: int,
+    s_along: int,
+    s_across: int,
+    step: int,
+) -> int:
+    """Return the orientation of a phrase towards its neighbour on the target side.
+
+    Parameters
+    ----------
+    linked : bool [n, m]
+    along, across : bool [n, m]
+        Corners of the units next to which a phrase is monotone, or swapped.
+    t : int
+        The neighbouring target word.
+    s_along, s_across : int
+        The source words beside the phrase where a monotone, or swapped, neighbour begins.
+    step : int
+        The way from the phrase to `s_along` and on, 1 or -1.
+    """
+    monotone, swap = _is_linked(linked, s_along, t), _is_linked(linked, s_across, t)
+    blocks = unit != WORDS
+    if (monotone and not swap) or (blocks and _has(along, s_along, t)):
+        return MONOTONE
+    if (swap and not monotone) or (blocks and _has(across, s_across, t)):
+        return SWAP
+    # Neither: where the neighbour stands instead. Right is what there is at the edges.
+    n = linked.shape[0]
+    here, there = monotone and not blocks, swap and not blocks
+    s = s_along + step
+    while 0 <= s < n and not here:
+        here = _has(along, s, t)
+        s += step
+    s = s_across - step
+    while 0 <= s < n and not there:
+        there = _has(across, s, t)
+        s -= step
+    return LEFT if there and not here else RIGHT
+
+
+@kernel
+def _mark_blocks(links: Int32, corner: NDArray[np.bool_]) -> None:
+    """Mark the corners of all phrases of any length, with unaligned edges; see `corner` below.
+
+    There are n^2 m^2 of them where few words are linked, so they are not written down.
+    """
+    _, n, m = corner.shape
+    source_low, source_high = np.full(m, n, np.int32), np.full(m, -1, np.int32)
+    target_low, target_high = np.full(n, m, np.int32), np.full(n, -1, np.int32)
+    for k in range(links.shape[0]):
+        s, t = links[k, 0], links[k, 1]
+        source_low[t], source_high[t] = min(source_low[t], s), max(source_high[t], s)
+        target_low[s], target_high[s] = min(target_low[s], t), max(target_high[s], t)
+    for s in range(n):
+        low, high = m, -1
+        for e in range(s, n):
+            low, high = min(low, target_low[e]), max(high, target_high[e])
+            consistent = high >= 0
+            for t in range(low, high + 1):
+                if source_high[t] >= 0 and (source_low[t] < s or source_high[t] > e):
+                    consistent = False
+                    break
+            if not consistent:
+                continue
+            t = high
+            while t == high or (t < m and source_high[t] < 0):
+                corner[0, e, t] = True
+                corner[1, s, t] = True
+                t += 1
+            t = low
+            while t == low or (t >= 0 and source_high[t] < 0):
+                corner[2, s, t] = True
+                corner[3, e, t] = True
+                t -= 1
+
+
+@kernel
+def find_orientations(
+    bitext: Aligned, first: int, last: int, max_length: int, unit: int
+) -> tuple[Int32, Int64, Int32]:
+    """Return orientations and links of the phrases of the sentence pairs first..last-1.
+
+    The phrases are those of `find_phrases`, with unaligned edges, in its order.
+
+    Parameters
+    ----------
+    max_length : int
+    unit : int
+        A phrase is monotone behind, or swapped with, what has its corner beside the phrase's own:
+        a link (`WORDS`), a phrase (`PHRASES`), or a phrase of any length (`BLOCKS`; Galley &
+        Manning 2008).
+
+    Returns
+    -------
+    orientation : int32 [phrases, 2]
+        Towards what is before it on the target side, and towards what is behind it.
+    point_begin : int64 [phrases + 1]
+    point : int32
+        Links of each phrase, ascending: see `LINK`.
+    """
+    source_begin, _, target_begin, _, link_begin, links = bitext
+    orientation, point_begin = np.empty(2048, np.int32), np.empty(1025, np.int64)
+    point = np.empty(4096, np.int32)
+    count, points = 0, 0
+    for i in range(first, last):
+        n = source_begin[i + 1] - source_begin[i]
+        m = target_begin[i + 1] - target_begin[i]
+        own = links[link_begin[i] : link_begin[i + 1]]
+        linked = np.zeros((n, m), np.bool_)
+        for k in range(own.shape[0]):
+            linked[own[k, 0], own[k, 1]] = True
+        phrases, _ = find_phrases(n, m, own, max_length, True)
+        # Corners: (last, last), (first, last), (first, first), (last, first) words of a unit.
+        corner = np.zeros((4, n, m), np.bool_)
+        if unit == WORDS:
+            for c in range(4):
+                for s in range(n):
+                    for t in range(m):
+                        corner[c, s, t] = linked[s, t]
+        elif unit == BLOCKS:
+            _mark_blocks(own, corner)
+        else:
+            for u in range(phrases.shape[0]):
+                s0, s1, t0, t1 = phrases[u, 0], phrases[u, 1] - 1, phrases[u, 2], phrases[u, 3] - 1
+                corner[0, s1, t1] = True
+                corner[1, s0, t1] = True
+                corner[2, s0, t0] = True
+                corner[3, s1, t0] = True
+        orientation = longer(orientation, 2 * (count + phrases.shape[0]))
+        point_begin = longer(point_begin, count + phrases.shape[0] + 1)
+        for p in range(phrases.shape[0]):
+            s0, s1, t0, t1 = phrases[p, 0], phrases[p, 1], phrases[p, 2], phrases[p, 3]
+            orientation[2 * count] = _orientation(
+                unit, linked, corner[0], corner[1], t0 - 1, s0 - 1, s1, -1
+            )
+            orientation[2 * count + 1] = _orientation(
+                unit, linked, corner[2], corner[3], t1, s1, s0 - 1, 1
+            )
+            point_begin[count] = points
+            point = longer(point, points + phrases[p, 4])
+            for s in range(s0, s1):
+                for t in range(t0, t1):
+                    if linked[s, t]:
+                        point[points] = LINK * (s - s0) + t - t0
+                        points += 1
+            count += 1
+    point_begin[count] = points
+    return (
+        orientation[: 2 * count].copy().reshape(count, 2),
+        point_begin[: count + 1].copy(),
+        point[:points].copy(),
+    )
+
+
+@inner
+def _find_places(begin: int, end: int, gap: Int32, column: int, place: Int32) -> None:
+    """Write where each word of a span stands on a rule's side, -1 for those in its gaps.
+
+    `gap` int32 [2, 4]: (begin, end) of two spans in any order from `column` on, -1 where there is
+    none.
+    """
+    i, at = begin, 0
+    while i < end:
+        behind = i
+        for g in range(2):
+            if gap[g, column] == i:
+                behind = gap[g, column + 1]
+        if behind == i:
+            place[i] = at
+            i += 1
+        while i < behind:
+            place[i] = -1
+            i += 1
+        at += 1
+
+
+@kernel
+def find_links(bitext: Aligned, first: int, last: int, shape: Shape) -> tuple[Int64, Int32]:
+    """Return the links of the rules of the sentence pairs first..last-1, in `extract`'s order.
+
+    Returns
+    -------
+    point_begin : int64 [rules + 1]
+    point : int32
+        Links of each rule between its symbols, a gap being one, ascending: see `LINK`. Each rule
+        has one.
+    """
+    source_begin, _, target_begin, _, link_begin, links = bitext
+    point_begin, point = np.empty(1025, np.int64), np.empty(4096, np.int32)
+    rules, gap = np.empty((256, 2), np.int32), np.empty((2, 4), np.int32)
+    count, points = 0, 0
+    for i in range(first, last):
+        n = source_begin[i + 1] - source_begin[i]
+        m = target_begin[i + 1] - target_begin[i]
+        own = links[link_begin[i] : link_begin[i + 1]]
+        place, target_place = np.empty(n, np.int32), np.empty(m, np.int32)
+        # Links of the words from s on begin at of_word[s].
+        of_word = np.zeros(n + 1, np.int64)
+        for k in range(own.shape[0]):
+            of_word[own[k, 0] + 1] += 1
+        for s in range(n):
+            of_word[s + 1] += of_word[s]
+        phrases, index = find_phrases(n, m, own, shape.max_length, shape.unaligned_edges)
+        for p in range(phrases.shape[0]):
+            found, rules = find_rules(p, phrases, index, shape, rules)
+            s0, s1, t0, t1 = phrases[p, 0], phrases[p, 1], phrases[p, 2], phrases[p, 3]
+            point_begin = longer(point_begin, count + found + 1)
+            point = longer(point, points + found * phrases[p, 4])
+            for r in range(found):
+                for g in range(2):
+                    for c in range(4):
+                        gap[g, c] = phrases[rules[r, g], c] if rules[r, g] >= 0 else -1
+                _find_places(s0, s1, gap, 0, place)
+                _find_places(t0, t1, gap, 2, target_place)
+                point_begin[count] = points
+                for k in range(of_word[s0], of_word[s1]):
+                    s, t = own[k, 0], own[k, 1]
+                    if place[s] >= 0:
+                        point[points] = LINK * place[s] + target_place[t]
+                        points += 1
+                count += 1
+    point_begin[count] = points
+    return point_begin[: count + 1].copy(), point[:points].copy()

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Integers
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.grammar.room_kernels import longer
+from torchtune_smt.core.sequences_kernels import longer
 
 GAP = -1
 """The non-terminal on a source side; on target sides -1 and -2 are the first and the second."""

@@ -16,33 +16,30 @@ from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import check_utf8, read_text
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar import formats_kernels as fields
-from torchtune_smt.grammar import phrase_formats_kernels as kernels
-from torchtune_smt.grammar.file_grammar import Side
-from torchtune_smt.grammar.formats import checked_probabilities, read_slow_values, token_at
-from torchtune_smt.grammar.phrase_table import (
-    RULE_COUNT,
-    UNIQUE_RULE,
+from torchtune_smt.grammar import formats_kernels as kernels
+from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE
+from torchtune_smt.grammar.file_grammar import (
     PhraseTable,
+    Side,
     no_count,
-    reordering_names,
 )
-from torchtune_smt.grammar.reordering import ReorderingType
+from torchtune_smt.grammar.formats import checked_probabilities, read_slow_values, token_at
+from torchtune_smt.grammar.reordering import ReorderingType, reordering_names
 
 logger = logging.getLogger(__name__)
 
 _PHRASES = "source ||| target ||| probabilities"
 _ROLES = [
-    fields.SOURCE,
-    fields.TARGET,
-    fields.VALUES,
-    fields.ALIGNMENT,
+    kernels.SOURCE,
+    kernels.TARGET,
+    kernels.VALUES,
+    kernels.ALIGNMENT,
     kernels.COUNTS,
 ]
 _PROBLEMS = {
-    fields.MISSING_FIELD: "a field is missing: {fields} are needed",
-    fields.EMPTY_SOURCE: "the source side is empty; remove the line",
-    fields.BAD_ALIGNMENT: "{token} is no alignment point of these sides; write source-target, "
+    kernels.MISSING_FIELD: "a field is missing: {fields} are needed",
+    kernels.EMPTY_SOURCE: "the source side is empty; remove the line",
+    kernels.BAD_ALIGNMENT: "{token} is no alignment point of these sides; write source-target, "
     "counted from 0, as in 0-1",
 }
 _PHRASES_AGAIN = (
@@ -186,7 +183,7 @@ def _read(
         points,
     )
     # The first error of the file is reported, be it one of form or of a number.
-    read = lines if code == fields.FINE else line
+    read = lines if code == kernels.FINE else line
     counted = np.diff(np.stack([value_begin[:read], count_begin[:read]]), axis=0)[0]
     wanted = n_values
     if wanted is None:
@@ -201,13 +198,13 @@ def _read(
             path=path,
             line=int(wrong[0]) + 1,
         )
-    if code != fields.FINE:
-        needed = _PHRASES if fields.TARGET in roles else "source ||| probabilities"
+    if code != kernels.FINE:
+        needed = _PHRASES if kernels.TARGET in roles else "source ||| probabilities"
         message = _PROBLEMS[code].format(fields=needed, token=token_at(text, at))
         raise InputError(message, path=path, line=line + 1)
     if wanted == 0:
         raise InputError("has no scores between the second and the third |||", path=path, line=1)
-    if n_ignored and fields.ALIGNMENT in roles:
+    if n_ignored and kernels.ALIGNMENT in roles:
         logger.warning(
             "%s: %d lines have more than source, target, probabilities, alignment and counts; "
             "what stands there is not used",
@@ -284,7 +281,7 @@ def _reordering_of(
     reordering: Path,
 ) -> Float64:
     """Return the reordering scores of a table's phrases."""
-    roles = _ROLES[:3] if kind.target else [fields.SOURCE, fields.VALUES]
+    roles = _ROLES[:3] if kind.target else [kernels.SOURCE, kernels.VALUES]
     other = _read(reordering, roles, table.source.words, table.target.words, kind.scores)
     phrases = table.source.begin.size
     sides = SequenceTable(np.int32, phrases // 4 + 16)

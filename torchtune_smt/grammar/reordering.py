@@ -107,3 +107,8 @@ class ReorderingType:
             direction in ("bidirectional", "forward"),
             parts["side"] == "fe",
         )
+
+
+def reordering_names(kind: ReorderingType, name: str = "LexicalReordering0") -> list[str]:
+    """Return the names of reordering scores."""
+    return [f"{name}_{i}" for i in range(kind.scores)]

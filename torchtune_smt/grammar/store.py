@@ -13,10 +13,13 @@ from torchtune_smt.core.container import is_container, read_container, write_con
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
-from torchtune_smt.grammar import store_kernels as kernels
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar, count_sentences
-from torchtune_smt.grammar.extracted_phrases import ExtractedPhrases
-from torchtune_smt.grammar.orientation_kernels import LINK
+from torchtune_smt.grammar import extracted_kernels as kernels
+from torchtune_smt.grammar.extracted_grammar import (
+    ExtractedGrammar,
+    ExtractedPhrases,
+    count_sentences,
+)
+from torchtune_smt.grammar.extraction_kernels import LINK
 from torchtune_smt.grammar.reordering import ReorderingType
 
 _VERSION: Final = 2

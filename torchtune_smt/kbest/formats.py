@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,9 +26,44 @@ from torchtune_smt.core.textio import read_text
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import formats_kernels as kernels
 from torchtune_smt.kbest.formats_kernels import Piece
-from torchtune_smt.kbest.in_order import longest_in_order
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_in
+
+
+def longest_in_order(numbers: Int64) -> Int64:
+    """Return places of as many numbers as can be left so that none is smaller than one before.
+
+    One number that is far too large costs one place, not all that follow it. Of several choices
+    the one is returned that leaves out the later numbers.
+
+    Parameters
+    ----------
+    numbers : int64 [N]
+
+    Returns
+    -------
+    int64 array
+        Ascending.
+    """
+    if not (np.diff(numbers) < 0).any():
+        return np.arange(numbers.size)
+    # Patience sorting, from the end: the last number of the best sequence of each length so far.
+    lasts: list[int] = []
+    places: list[int] = []
+    following: list[int] = [-1] * numbers.size
+    for place in range(numbers.size - 1, -1, -1):
+        number = -int(numbers[place])
+        length = bisect_right(lasts, number)
+        following[place] = places[length - 1] if length else -1
+        lasts[length : length + 1] = [number]
+        places[length : length + 1] = [place]
+    found = []
+    place = places[-1]
+    while place >= 0:
+        found.append(place)
+        place = following[place]
+    return np.array(found, np.int64)
+
 
 Format = Literal["cdec", "moses"]
 OnError = Literal["error", "skip"]

@@ -1,11 +1,13 @@
-"""Kernels over k-best lists: the best of each, and copies."""
+"""Kernels over k-best lists: the best of each, copies, hashes, and rows put together."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
-from torchtune_smt.core.compiled import inner
+from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt64
+from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.random_kernels import GAMMA, mix
 
 
 @inner
@@ -101,3 +103,71 @@ def mark_copies(
                 slot = (slot + np.uint64(1)) & mask
             if not copy[entry]:
                 table[slot] = entry
+
+
+@kernel
+def hash_hypotheses(
+    token_begin: Int64,
+    tokens: Int32,
+    row_begin: Int64,
+    feature: Int32,
+    bits: NDArray[np.uint32],
+    words_only: bool,
+) -> UInt64:
+    """Return a hash of each hypothesis.
+
+    Parameters
+    ----------
+    token_begin, tokens, row_begin, feature
+        As in `KBestLists`.
+    bits : uint32 [non-zeros]
+        The values' bits; entries with 0 are passed over.
+    words_only : bool
+        Leave the features out.
+    """
+    hashes = np.empty(token_begin.size - 1, np.uint64)
+    for h in range(hashes.size):
+        value = np.uint64(0)
+        for p in range(token_begin[h], token_begin[h + 1]):
+            value = mix(value + GAMMA + np.uint64(tokens[p]))
+        value = mix(value + GAMMA + np.uint64(token_begin[h + 1] - token_begin[h]))
+        if not words_only:
+            for p in range(row_begin[h], row_begin[h + 1]):
+                if bits[p] != 0:
+                    both = (np.uint64(feature[p]) << np.uint64(32)) | np.uint64(bits[p])
+                    value = mix(value + GAMMA + both)
+        hashes[h] = value
+    return hashes
+
+
+@inner
+def join_rows(
+    place: Int64,
+    dense: Float64,
+    begin: Int64,
+    feature: Int32,
+    value: Float64,
+    row_begin: Int64,
+    out_feature: Int32,
+    out_value: Float64,
+) -> None:
+    """Write rows that were taken apart to their places, without zeros.
+
+    Parameters
+    ----------
+    place : int64 [rows]
+        The row of the result that each becomes.
+    dense : float64 [rows, n_dense]
+    begin, feature, value : int64 [rows + 1], int32 array, float64 array
+    row_begin, out_feature, out_value
+        The result, whose rows have room for what belongs there.
+    """
+    for j in range(place.size):
+        n = row_begin[place[j]]
+        for f in range(dense.shape[1]):
+            if dense[j, f] != 0.0:
+                out_feature[n], out_value[n] = f, dense[j, f]
+                n += 1
+        for p in range(begin[j], begin[j + 1]):
+            out_feature[n], out_value[n] = feature[p], value[p]
+            n += 1

@@ -15,7 +15,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows, mark
 from torchtune_smt.core.rows_kernels import number_distinct
-from torchtune_smt.kbest import segment_kernels as kernels
+from torchtune_smt.kbest import lists_kernels as kernels
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.segment import Segment
 

@@ -16,9 +16,8 @@ from torchtune_smt.core.textio import read_packed
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
 from torchtune_smt.lm.arpa import parse_arpa
-from torchtune_smt.lm.cache import read_cache, write_cache
 from torchtune_smt.lm.ngrams import BEGIN, END, Ngrams
-from torchtune_smt.lm.tables import LmTables, build_tables
+from torchtune_smt.lm.tables import LmTables, build_tables, read_cache, write_cache
 
 UNKNOWN_WORD = 0
 

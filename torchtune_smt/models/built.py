@@ -19,7 +19,7 @@ from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.alignment_files import (
+from torchtune_smt.grammar.alignment import (
     ALIGNERS,
     Aligner,
     Alignment,
@@ -27,6 +27,7 @@ from torchtune_smt.grammar.alignment_files import (
     write_alignments,
 )
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
+from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
@@ -38,10 +39,11 @@ from torchtune_smt.models.folder import (
     MANIFEST,
     VERSION,
     check_replaceable,
+    file_checksums,
     load_model,
     part_digests,
+    take_over,
 )
-from torchtune_smt.models.sharing import file_checksums, take_over
 
 logger = logging.getLogger(__name__)
 
@@ -341,3 +343,121 @@ def _digest(bitext: Corpus) -> str:
     for source, target in zip(bitext.source, bitext.targets, strict=True):
         digest.update(f"{' '.join(source)}\t{' '.join(target)}\n".encode())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class BitextModel(BuiltModel):
+    """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
+
+    Parameters
+    ----------
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds
+        See `BuiltModel`.
+    max_phrase_length, max_symbols, unaligned_edges, counts, table_limit
+        As `extract_grammar` takes them.
+    rule_counts : bool
+        Add features of how often a rule occurred (`ExtractedGrammar`); the model that is kept is
+        the same.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    max_symbols: int = 5
+    unaligned_edges: bool | Literal["phrases"] = "phrases"
+    counts: Literal["shared", "occurrences"] = "shared"
+    rule_counts: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.counts not in ("shared", "occurrences"):
+            raise ValueError(f"counts must be shared or occurrences, not {self.counts}")
+        if not (isinstance(self.unaligned_edges, bool) or self.unaligned_edges == "phrases"):
+            raise ValueError(
+                f"unaligned_edges must be false, true or phrases, not {self.unaligned_edges}"
+            )
+        if not 1 <= self.max_symbols <= 100:
+            bound = "at least 1" if self.max_symbols < 1 else "at most 100"
+            raise ValueError(f"max_symbols must be {bound}, not {self.max_symbols}")
+
+    def open(self, bitext: Callable[[], Corpus], **options: Any) -> Model:
+        """Load the model, built if need be; see `ModelSource`."""
+        model = super().open(bitext, **options)
+        if not self.rule_counts:
+            return model
+        assert isinstance(model.grammar, ExtractedGrammar)
+        return replace(model, grammar=model.grammar.with_rule_counts())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a model is built with: nothing that is added when it is open."""
+        settings = super()._settings()
+        del settings["rule_counts"]
+        return settings
+
+    def _extract(
+        self,
+        sources: Sequence[Sequence[str]],
+        targets: Sequence[Sequence[str]],
+        alignments: Sequence[Alignment],
+    ) -> ExtractedGrammar:
+        # Imported only by those who build.
+        from torchtune_smt.grammar.extraction import extract_grammar
+
+        return extract_grammar(
+            sources,
+            targets,
+            alignments,
+            max_phrase_length=self.max_phrase_length,
+            max_symbols=self.max_symbols,
+            unaligned_edges=self.unaligned_edges,
+            counts=self.counts,
+            table_limit=self.table_limit,
+        )
+
+
+@dataclass(frozen=True)
+class PhraseModel(BuiltModel):
+    """A phrase table with reordering scores and a language model of a bitext; see `ModelSource`.
+
+    Parameters
+    ----------
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds
+        See `BuiltModel`.
+    max_phrase_length, reordering, table_limit
+        As `extract_phrases` takes them.
+
+    Raises
+    ------
+    ValueError
+        A value is out of range.
+    """
+
+    phrases: ClassVar[bool] = True
+
+    max_phrase_length: int = 7
+    table_limit: int = 100
+    reordering: str = "hier-mslr-bidirectional-fe"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ReorderingType.parse(self.reordering).check_target()
+
+    def _extract(
+        self,
+        sources: Sequence[Sequence[str]],
+        targets: Sequence[Sequence[str]],
+        alignments: Sequence[Alignment],
+    ) -> ExtractedGrammar:
+        # Imported only by those who build.
+        from torchtune_smt.grammar.extraction import extract_phrases
+
+        return extract_phrases(
+            sources,
+            targets,
+            alignments,
+            max_phrase_length=self.max_phrase_length,
+            reordering=self.reordering,
+            table_limit=self.table_limit,
+        )

@@ -1,16 +1,32 @@
-"""A model of the user's own: a grammar and a language model from files."""
+"""Models of other tools' files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
 
 from torchtune_smt.core.container import file_checksum
-from torchtune_smt.core.origin import Part, short
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.origin import Part, digest_of, short
+from torchtune_smt.core.snapshot import NamedWeights
+from torchtune_smt.core.textio import reading
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.formats import Format, read_grammar
+from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
+from torchtune_smt.models.moses_ini import (
+    PENALTIES,
+    Feature,
+    MosesIni,
+    read_moses_ini,
+)
+from torchtune_smt.models.moses_ini_writing import INI, write_moses_ini
 
 
 @dataclass(frozen=True)
@@ -55,4 +71,132 @@ class FileModel(ModelSource):
             language_model,
             grammar_part=Part(self.grammar, short(file_checksum(self.grammar))),
             language_model_part=Part(self.language_model, short(language_model.checksum)),
+        )
+
+
+@dataclass(frozen=True)
+class MosesModel(ModelSource):
+    """What a ``moses.ini`` names: phrase table, reordering table, language model.
+
+    Its limits are those of a decoder whose own options are None. Its weights belong to tuning: see
+    `torchtune_smt.models.moses_ini`.
+
+    Parameters
+    ----------
+    ini : str
+    phrase_table, reordering_table, language_model : str, optional
+        Files to take in place of those that it names: an ARPA file, for example, where it names a
+        binary one.
+    rule_counts : bool
+        Add features of how often a phrase pair occurred (`read_phrase_table`).
+    """
+
+    phrases: ClassVar[bool] = True
+
+    ini: str
+    phrase_table: str | None = None
+    reordering_table: str | None = None
+    language_model: str | None = None
+    rule_counts: bool = False
+
+    def open(
+        self,
+        bitext: Callable[[], Corpus],
+        *,
+        folds: bool = False,
+        report: Callable[[str], None] = print,
+        compare_bitext: bool = True,
+        may_write: bool = True,
+    ) -> Model:
+        """Read the files; see `ModelSource`."""
+        ini = self._read_ini()
+        phrases = self._file(ini, ini.phrases, self.phrase_table)
+        arpa = self._file(ini, ini.language_model, self.language_model)
+        _check_text(arpa)
+        reordering = None
+        settings: Mapping[str, str] = {}
+        if ini.reordering is not None:
+            reordering = self._file(ini, ini.reordering, self.reordering_table)
+            settings = ini.reordering.settings
+        elif self.reordering_table is not None:
+            raise InputError(
+                "names no reordering model, and model.reordering_table is given; add a line "
+                "LexicalReordering with its type= to [feature]",
+                path=self.ini,
+            )
+        scores = ini.phrases.settings.get("num-features")
+        table = read_phrase_table(
+            phrases,
+            name=ini.phrases.name,
+            scores=None if scores is None else int(scores),
+            reordering=reordering,
+            reordering_type=settings.get("type"),
+            reordering_name="" if ini.reordering is None else ini.reordering.name,
+            rule_counts=self.rule_counts,
+        )
+        ini.check_scores(table.dense_names, phrases)
+        language_model = NgramModel.load(arpa, may_write=may_write)
+        return Model(
+            table,
+            language_model,
+            grammar_part=_part(phrases, reordering, table.reordering),
+            language_model_part=Part(str(arpa), short(language_model.checksum)),
+            limits=ini.limits,
+        )
+
+    def export(self, folder: Path, weights: NamedWeights) -> str | None:
+        """Write ``moses.ini``: that of the model, with the tuned weights.
+
+        Moses's penalties are the decoder's in any case, so it has those that have got a weight.
+        """
+        ini = self._read_ini()
+        values = weights.read(None, np.arange(len(weights.features)))
+        active = np.flatnonzero(values)
+        tuned = dict(zip(weights.features.names(active), values[active].tolist(), strict=True))
+        more = [name for name in tuned if name not in ini.weights and name not in PENALTIES]
+        if more:
+            return (
+                f"no {INI} is written: {len(more):,} features with a weight, such as {more[0]}, "
+                "are none of Moses's"
+            )
+        if (folder / INI).exists() and (folder / INI).samefile(self.ini):
+            return f"no {INI} is written: the model's own is in this folder"
+        write_moses_ini(folder / INI, ini, tuned)
+        return None
+
+    def _read_ini(self) -> MosesIni:
+        return read_moses_ini(self.ini, binary=self.phrase_table is not None)
+
+    def _file(self, ini: MosesIni, feature: Feature, given: str | None) -> Path:
+        """Return the file of a feature, or the one given in its place."""
+        if given is not None:
+            return Path(given)
+        path = ini.file_of(feature)
+        if not path.exists() and path.with_name(path.name + ".gz").exists():
+            path = path.with_name(path.name + ".gz")
+        return path
+
+
+def _part(phrases: Path, reordering: Path | None, kind: ReorderingType | None) -> Part:
+    """Return what weights belong to: the tables, and what the scores of reordering mean."""
+    content = file_checksum(phrases)
+    if reordering is None or kind is None:
+        return Part(str(phrases), short(content))
+    # Types that are all the same to a decoder are one.
+    meaning = [kind.kind, kind.hierarchical, kind.backward, kind.forward, kind.target]
+    return Part(
+        f"{phrases} with {reordering} as {kind.name}",
+        digest_of([content, file_checksum(reordering), meaning]),
+    )
+
+
+def _check_text(path: Path) -> None:
+    """Refuse a binary language model."""
+    with reading(path), path.open("rb") as file:
+        binary = file.read(5) == b"mmap "
+    if binary:
+        raise InputError(
+            "is a binary language model (build_binary); name the ARPA file that it was made from "
+            "with model.language_model, or write one with `lmplz -o 5 < text > lm.arpa`",
+            path=path,
         )

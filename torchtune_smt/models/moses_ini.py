@@ -8,20 +8,173 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.text import split_words
+from torchtune_smt.core.text import finite_number, split_words
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.phrase_formats import refusal
 from torchtune_smt.grammar.reordering import ReorderingType
-from torchtune_smt.models.ini_sections import IniSections
-from torchtune_smt.models.ini_weights import (
-    WEIGHT_SECTIONS,
-    numbered,
-    weight_file_of,
-    weights_of_labels,
-)
+
+
+def content(line: str) -> str:
+    """Return what a line says: without a comment, and without blanks and tabs around it."""
+    return line.split("#", 1)[0].strip(" \t")
+
+
+def header(line: str) -> str | None:
+    """Return the name of the section that a line begins; None if it begins none."""
+    text = content(line)
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else None
+
+
+class IniSections:
+    """The lines of each section with their numbers, without comments.
+
+    Parameters
+    ----------
+    path : Path
+    read : container of str
+        The sections that are made use of, and may stand there once.
+
+    Raises
+    ------
+    InputError
+        The file is missing or bad, a section that is read stands there twice, or something stands
+        before the first one.
+    """
+
+    def __init__(self, path: Path, read: Container[str]) -> None:
+        self.path = path
+        self._begin: dict[str, int] = {}
+        self._lines: dict[str, list[tuple[str, int]]] = {}
+        name = None
+        for number, line in enumerate(read_lines(path), start=1):
+            text, begun = content(line), header(line)
+            if not text:
+                continue
+            if begun is not None:
+                name = begun
+                if name in self._begin and name in read:
+                    message = f"a second [{name}] (the first is in line {self._begin[name]})"
+                    raise self.error(f"{message}; leave one of them", number)
+                self._begin.setdefault(name, number)
+                self._lines.setdefault(name, [])
+            elif name is None:
+                raise self.error("stands before the first [section]", number)
+            else:
+                self._lines[name].append((text, number))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._begin
+
+    def error(self, message: str, line: int | None = None) -> InputError:
+        """Return an error in this file."""
+        return InputError(message, path=self.path, line=line)
+
+    def begin(self, name: str) -> int:
+        """Return the line in which a section begins that is there."""
+        return self._begin[name]
+
+    def lines(self, name: str) -> list[tuple[str, int]]:
+        """Return what a section says; nothing if it is not there."""
+        return self._lines.get(name, [])
+
+    def value(self, name: str) -> tuple[str, int]:
+        """Return the one value of a section that is there, and its line.
+
+        Raises
+        ------
+        InputError
+            It has none, or several.
+        """
+        lines = self.lines(name)
+        if not lines:
+            message = f"[{name}] is empty; write its value in the next line, or remove it"
+            raise self.error(message, self._begin[name])
+        if len(lines) > 1:
+            raise self.error(f"[{name}] has a second value; leave one of them", lines[1][1])
+        return lines[0]
+
+
+WEIGHT_SECTIONS: Final = ("feature", "weight", "weight-file")
+"""The sections that weights take."""
+
+
+class LabelWeights(NamedTuple):
+    """A line of ``[weight]``.
+
+    Attributes
+    ----------
+    values : list of float
+    line : int
+        Where it stands.
+    """
+
+    values: list[float]
+    line: int
+
+
+def weights_of_labels(sections: IniSections) -> dict[str, LabelWeights]:
+    """Return what ``[weight]`` says, by the names of features that its lines have.
+
+    Raises
+    ------
+    InputError
+        A line has no name, no weights or one that is no finite number, or a name comes again.
+    """
+    found: dict[str, LabelWeights] = {}
+    for text, line in sections.lines("weight"):
+        label, _, rest = text.partition("=")
+        label = label.strip(" \t")
+        if not label:
+            raise sections.error("has no name; write `Name= 0.5`", line)
+        if label in found:
+            raise sections.error(f"{label} has weights already; remove one line", line)
+        values = []
+        for value in split_words(rest):
+            number = finite_number(value)
+            if number is None:
+                raise sections.error(f"{value!r} is no finite number", line)
+            values.append(number)
+        if not values:
+            raise sections.error("has no weights; write `Name= 0.5`", line)
+        found[label] = LabelWeights(values, line)
+    return found
+
+
+def weight_file_of(sections: IniSections) -> Path | None:
+    """Return the file of sparse weights; relative paths begin at the folder of the ini file.
+
+    Raises
+    ------
+    InputError
+        ``[weight-file]`` has no value, or several.
+    """
+    if "weight-file" not in sections:
+        return None
+    return sections.path.parent / sections.value("weight-file")[0]
+
+
+def numbered(label: str, width: int) -> list[str]:
+    """Return what a decoder calls the values of a feature: ``LM0_0``."""
+    return [f"{label}_{i}" for i in range(width)]
+
+
+def names_in_lists(label: str, width: int) -> list[str]:
+    """Return what readers of Moses's n-best lists call the values of a feature.
+
+    As `numbered`, but one value whose name has an underscore is a sparse feature there, and keeps
+    its name.
+    """
+    return [label] if width == 1 and "_" in label else numbered(label, width)
+
 
 # Features of one value that the decoder has itself, and those of a model's parts.
 _PENALTIES: Final = ("UnknownWordPenalty", "WordPenalty", "PhrasePenalty", "Distortion")
@@ -153,7 +306,7 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     Read are ``[feature]`` (one phrase table, one language model, lexicalised reordering or none,
     and Moses's penalties), ``[weight]``, ``[weight-file]``, ``[distortion-limit]``,
     ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run. The
-    weights alone, of any model, are read by `torchtune_smt.models.weight_files`.
+    weights alone, of any model, are read by `torchtune_smt.models.moses_ini`.
 
     Parameters
     ----------
@@ -328,3 +481,100 @@ class _Reader:
                 )
             weights[f"{feature.name}_0"] = UNKNOWN_WORDS_DEFAULT
         return weights
+
+
+def read_any_weights(
+    path: str | os.PathLike[str], *, phrase_decoder: bool = False
+) -> tuple[Vocabulary, Float64]:
+    """Read a weights file, or the weights of a ``moses.ini`` and of the file that it names.
+
+    The model of a ``moses.ini`` is nobody's concern here: it may be of any decoder, with features
+    that are not supported.
+
+    Parameters
+    ----------
+    path : path
+        A file of Moses's if it ends in ``.ini``.
+    phrase_decoder : bool
+        Whether features are called as by `PhraseDecoder`, where the language model is ``LM0``
+        whatever its name, and not as in the n-best lists that Moses writes.
+
+    Returns
+    -------
+    names : Vocabulary
+        In the order of the file: names[i] has the weight values[i].
+    values : float64 array
+
+    Raises
+    ------
+    InputError
+        A file is missing or bad (`read_weights`, `weights_of_labels`), a ``moses.ini`` has no
+        weights, or a feature has a weight twice.
+    """
+    if Path(path).suffix != ".ini":
+        return read_weights(path)
+    sections = IniSections(Path(path), WEIGHT_SECTIONS)
+    dense, lines = _weights_of_ini(sections, phrase_decoder)
+    names, values = Vocabulary(dense), np.array(list(dense.values()))
+    file = weight_file_of(sections)
+    if file is None:
+        return names, values
+    if not file.exists():
+        message = f"there is no file {file}; put it there, or name the one with the sparse weights"
+        raise sections.error(message, sections.value("weight-file")[1])
+    sparse, more = read_weights(file)
+    named = sparse.names(range(len(sparse)))
+    for name in named:
+        if name in lines:
+            raise sections.error(
+                f"{name} has a weight in {file} as well; remove one of them", lines[name]
+            )
+    names.intern(named)
+    return names, np.concatenate([values, more])
+
+
+def _weights_of_ini(
+    sections: IniSections, phrase_decoder: bool
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Return what ``[weight]`` says, and the line of each weight."""
+    if "weight" not in sections:
+        raise sections.error("has no section [weight]; add it, with a line `Name= 0.5` a feature")
+    labels = weights_of_labels(sections)
+    if not labels:
+        message = "[weight] is empty; write a line `Name= 0.5` for each feature"
+        raise sections.error(message, sections.begin("weight"))
+    own = _names_in_decoder(sections) if phrase_decoder else {}
+    weights: dict[str, float] = {}
+    lines: dict[str, int] = {}
+    for label, (values, line) in labels.items():
+        width = len(values)
+        names = numbered(own[label], width) if label in own else names_in_lists(label, width)
+        for name, value in zip(names, values, strict=True):
+            if name in lines:
+                raise sections.error(
+                    f"{name} has a weight already, in line {lines[name]}; remove one of them", line
+                )
+            weights[name], lines[name] = value, line
+    if UNKNOWN_WORDS in own:
+        weights.setdefault(f"{UNKNOWN_WORDS}_0", UNKNOWN_WORDS_DEFAULT)
+    return weights, lines
+
+
+def _names_in_decoder(sections: IniSections) -> dict[str, str]:
+    """Return what the phrase-based decoder calls the features that ``[feature]`` names."""
+    names: dict[str, str] = {}
+    language_models = []
+    counts: dict[str, int] = {}
+    for text, _ in sections.lines("feature"):
+        kind, *settings = split_words(text)
+        number = counts.get(kind, 0)
+        counts[kind] = number + 1
+        given = [word.removeprefix("name=") for word in settings if word.startswith("name=")]
+        label = given[0] if given else f"{kind}{number}"
+        names[label] = label
+        if kind in LANGUAGE_MODELS:
+            language_models.append(label)
+    # Which of several is meant, nobody can say.
+    if len(language_models) == 1:
+        names[language_models[0]] = LANGUAGE_MODEL
+    return names

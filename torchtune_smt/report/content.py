@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from torchtune_smt.decoders.derivation import Derivation
+from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, Piece
 from torchtune_smt.evaluation.table import Table
 

@@ -19,7 +19,7 @@ from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, check_plain, open_own, writing
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.features.template import numbered_templates
+from torchtune_smt.features.templates import numbered_templates
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.rounds import Callback, Progress, Rounds
 from torchtune_smt.tuners.base import Report

@@ -8,10 +8,9 @@ from itertools import compress
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.features_in_use import features_in_use
+from torchtune_smt.decoders.base import Decoder, features_in_use
 from torchtune_smt.kbest.stored_lists import names_in
-from torchtune_smt.models.weight_files import read_any_weights
+from torchtune_smt.models.moses_ini import read_any_weights
 
 
 def weights_of_file(

@@ -22,7 +22,7 @@ from tuned import SIGNIFICANCE
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.evaluation import Evaluation
-from torchtune_smt.features.template import template_of
+from torchtune_smt.features.templates import template_of
 from torchtune_smt.metrics.corpus import corpus_bleu
 
 ANYWHERE: Final = "weights.test.txt"

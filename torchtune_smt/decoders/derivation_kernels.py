@@ -1,4 +1,4 @@
-"""Kernels of the hierarchical decoder: lazy k-best derivations, their words and features.
+"""Kernels of lazy k-best derivations of a hypergraph, and of their features.
 
 Huang & Chiang (2005), algorithm 3. A derivation of an item is (edge, rank 1, rank 2): the ranks
 say which derivation of each child it takes.
@@ -12,25 +12,24 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt64
 from torchtune_smt.core.compiled import inner, kernel
-from torchtune_smt.decoders.cube_kernels import (
+from torchtune_smt.core.sequences_kernels import longer
+from torchtune_smt.decoders.search_kernels import (
     CHILD1,
     CHILD2,
     EDGE,
-    GLUE_NEXT,
     NEXT,
     RULE,
     Chart,
+    heap_pop,
+    heap_push,
 )
-from torchtune_smt.decoders.heap_kernels import heap_pop, heap_push
-from torchtune_smt.decoders.hiero_rule_kernels import Targets
-from torchtune_smt.grammar.room_kernels import longer
 
 RANK1, RANK2 = 1, 2  # columns of `Derivations.derivation`, behind the edge
 
 # What the search keeps of an item: its list of derivations and its queue of candidates, each a
 # span of a common pool (-1: not opened), the candidate taken off the queue last, and what is
 # still to be done with it.
-_FIRST, _COUNT, _ROOM, _QUEUE, _QUEUED, _QUEUE_ROOM, _CURRENT, _TASK = 0, 1, 2, 3, 4, 5, 6, 7
+FIRST, COUNT, _ROOM, _QUEUE, _QUEUED, _QUEUE_ROOM, _CURRENT, _TASK = 0, 1, 2, 3, 4, 5, 6, 7
 _LIST, _SUCCEED_FIRST, _SUCCEED_SECOND, _EXHAUSTED = 0, 1, 2, 3
 
 
@@ -93,11 +92,11 @@ def _search(
             return False
         top = used[3] - 1
         v = stack[top, 0]
-        if item[v, _COUNT] > stack[top, 1] or item[v, _TASK] == _EXHAUSTED:
+        if item[v, COUNT] > stack[top, 1] or item[v, _TASK] == _EXHAUSTED:
             used[3] -= 1
             continue
 
-        if item[v, _FIRST] < 0:
+        if item[v, FIRST] < 0:
             # Open the item: queue every edge with its children's best derivations.
             incoming = 0
             e = chart_item[v, EDGE]
@@ -108,7 +107,7 @@ def _search(
                 return False
             if used[1] + 4 > pool.size or used[2] + incoming + 4 > queue_key.size:
                 return False
-            item[v, _FIRST], item[v, _ROOM] = used[1], 4
+            item[v, FIRST], item[v, _ROOM] = used[1], 4
             item[v, _QUEUE], item[v, _QUEUE_ROOM] = used[2], incoming + 4
             used[1] += 4
             used[2] += incoming + 4
@@ -139,27 +138,27 @@ def _search(
         rule, c1, c2 = edge[e, RULE], edge[e, CHILD1], edge[e, CHILD2]
 
         if item[v, _TASK] == _LIST:
-            if c1 >= 0 and item[c1, _COUNT] <= rank1:
+            if c1 >= 0 and item[c1, COUNT] <= rank1:
                 stack[top + 1, 0], stack[top + 1, 1] = c1, rank1
                 used[3] += 1
                 continue
-            if c2 >= 0 and item[c2, _COUNT] <= rank2:
+            if c2 >= 0 and item[c2, COUNT] <= rank2:
                 stack[top + 1, 0], stack[top + 1, 1] = c2, rank2
                 used[3] += 1
                 continue
-            if item[v, _COUNT] == item[v, _ROOM]:
+            if item[v, COUNT] == item[v, _ROOM]:
                 if used[1] + 2 * item[v, _ROOM] > pool.size:
                     return False
-                old, first = item[v, _FIRST], used[1]
-                for m in range(item[v, _COUNT]):
+                old, first = item[v, FIRST], used[1]
+                for m in range(item[v, COUNT]):
                     pool[first + m] = pool[old + m]
-                item[v, _FIRST] = first
+                item[v, FIRST] = first
                 item[v, _ROOM] *= 2
                 used[1] += item[v, _ROOM]
             # The hash of its words tells whether the item has this string already:
             # (hash, multiplier ** length), as strings are put together.
-            x = pool[item[c1, _FIRST] + rank1] if c1 >= 0 else -1
-            y = pool[item[c2, _FIRST] + rank2] if c2 >= 0 else -1
+            x = pool[item[c1, FIRST] + rank1] if c1 >= 0 else -1
+            y = pool[item[c2, FIRST] + rank2] if c2 >= 0 else -1
             h, power = np.uint64(0), np.uint64(1)
             if rule >= 0:
                 for q in range(target_begin[rule], target_begin[rule + 1]):
@@ -180,15 +179,15 @@ def _search(
             code[d, 0], code[d, 1] = h, power
             fresh = True
             if unique:
-                first = item[v, _FIRST]
-                for m in range(item[v, _COUNT]):
+                first = item[v, FIRST]
+                for m in range(item[v, COUNT]):
                     z = pool[first + m]
                     if code[z, 0] == h and code[z, 1] == power:
                         fresh = False
                         break
             if fresh:
-                pool[item[v, _FIRST] + item[v, _COUNT]] = d
-                item[v, _COUNT] += 1
+                pool[item[v, FIRST] + item[v, COUNT]] = d
+                item[v, COUNT] += 1
             item[v, _TASK] = _SUCCEED_FIRST
 
         # Queue its successors. Every derivation succeeds one other, so none is queued twice:
@@ -198,11 +197,11 @@ def _search(
             c = c1 if first_child else c2
             rank = 1 + (rank1 if first_child else rank2)
             if c >= 0 and (rank2 == 0 or not first_child):
-                if item[c, _COUNT] <= rank and item[c, _TASK] != _EXHAUSTED:
+                if item[c, COUNT] <= rank and item[c, _TASK] != _EXHAUSTED:
                     stack[top + 1, 0], stack[top + 1, 1] = c, rank
                     used[3] += 1
                     break
-                if item[c, _COUNT] > rank:
+                if item[c, COUNT] > rank:
                     if used[0] == derivation.shape[0]:
                         return False
                     queued, room = item[v, _QUEUED], item[v, _QUEUE_ROOM]
@@ -220,8 +219,8 @@ def _search(
                     derivation[new, 0] = e
                     derivation[new, RANK1] = rank if first_child else rank1
                     derivation[new, RANK2] = 0 if first_child else rank
-                    changed = score[pool[item[c, _FIRST] + rank]]
-                    changed -= score[pool[item[c, _FIRST] + rank - 1]]
+                    changed = score[pool[item[c, FIRST] + rank]]
+                    changed -= score[pool[item[c, FIRST] + rank - 1]]
                     score[new] = score[d] + changed
                     heap_push(queue_key, queue_value, item[v, _QUEUE], queued, score[new], new)
                     item[v, _QUEUED] += 1
@@ -257,7 +256,7 @@ def best_derivations(
         np.empty((256, 2), np.int32),
     )
     item = np.zeros((chart.goal + 1, 8), np.int32)
-    item[:, _FIRST] = -1
+    item[:, FIRST] = -1
     item[:, _CURRENT] = -1
     room.stack[0, 0], room.stack[0, 1] = chart.goal, k - 1
     used = np.zeros(4, np.int64)
@@ -301,96 +300,3 @@ def write_row(
             feature[entries], value[entries] = feature_id[fired[s]], 1.0
             entries += 1
     return entries
-
-
-@kernel
-def read_off(
-    chart: Chart,
-    derivations: Derivations,
-    source_length: int,
-    targets: Targets,
-    sparse_begin: Int64,
-    sparse_feature: Int32,
-    sparse_id: Int32,
-    lm_column: int,
-    glue_column: int,
-) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
-    """Return words, features and scores of the goal's derivations, in the form of `KBest`.
-
-    Parameters
-    ----------
-    targets : Targets
-        Column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
-    sparse_begin, sparse_feature
-        Sparse features of the rules (CSR): positions in `sparse_id`, one for each time that a
-        feature fires.
-    sparse_id : int32
-        Ids of the features, ascending, all of them behind the dense ones.
-    """
-    edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
-    pool, item = derivations.pool, derivations.item
-    target_begin, target, dense = targets.begin, targets.target, targets.dense
-    first, k = item[chart.goal, _FIRST], item[chart.goal, _COUNT]
-    columns = dense.shape[1]
-    # Pairs (derivation, next symbol). Every level of a derivation covers fewer words than the one
-    # above, or is the glue rule's.
-    stack = np.empty((3 * source_length + 8, 2), np.int32)
-    token_begin, row_begin = np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)
-    tokens, fired = np.empty(1024, np.int32), np.empty(64, np.int32)
-    feature, value = np.empty(1024, np.int32), np.empty(1024, np.float64)
-    score = np.empty(k, np.float64)
-    row = np.empty(columns, np.float64)
-    words, room, entries = 0, 0, 0
-    for h in range(k):
-        goal = pool[first + h]
-        score[h] = derivations.score[goal]
-        row[:] = 0.0
-        firings = 0
-        stack[0, 0], stack[0, 1] = goal, -1
-        depth = 1
-        while depth > 0:
-            d, q = stack[depth - 1, 0], stack[depth - 1, 1]
-            e = derivation[d, 0]
-            rule = edge[e, RULE]
-            if q < 0:
-                q = target_begin[rule] if rule >= 0 else 0
-                row[lm_column] += edge_score[e, 1]
-                if rule == GLUE_NEXT:
-                    row[glue_column] += 1.0
-                if rule >= 0:
-                    room += target_begin[rule + 1] - target_begin[rule]
-                    tokens = longer(tokens, room)
-                    fired = longer(fired, firings + sparse_begin[rule + 1] - sparse_begin[rule])
-                    for f in range(columns):
-                        row[f] += dense[rule, f]
-                    for s in range(sparse_begin[rule], sparse_begin[rule + 1]):
-                        fired[firings] = sparse_feature[s]
-                        firings += 1
-            child = -1
-            if rule < 0:
-                if q < 2 and edge[e, CHILD1 + q] >= 0:
-                    child = q
-                q += 1
-            else:
-                while child < 0 and q < target_begin[rule + 1]:
-                    if target[q] >= 0:
-                        tokens[words] = target[q]
-                        words += 1
-                    else:
-                        child = -1 - target[q]
-                    q += 1
-            if child < 0:
-                depth -= 1
-                continue
-            stack[depth - 1, 1] = q
-            c = edge[e, CHILD1 + child]
-            stack[depth, 0] = pool[item[c, _FIRST] + derivation[d, RANK1 + child]]
-            stack[depth, 1] = -1
-            depth += 1
-        token_begin[h + 1] = words
-        feature = longer(feature, entries + columns + firings)
-        value = longer(value, entries + columns + firings)
-        entries = write_row(row, fired[:firings], sparse_id, feature, value, entries)
-        row_begin[h + 1] = entries
-    tokens, feature, value = tokens[:words].copy(), feature[:entries].copy(), value[:entries].copy()
-    return token_begin, tokens, row_begin, feature, value, score
