@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import logging
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from torchtune_smt.cli import _main_of
 from torchtune_smt.core.resources import EXAMPLE
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data.dataset import Dataset
@@ -36,7 +36,7 @@ class Outcome:
 
 def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
     """Run ``torchtune_smt.cli.<name>`` in a folder, as ``python scripts/<name>.py`` does."""
-    main = importlib.import_module(f"torchtune_smt.cli.{name}").main
+    main = _main_of(name)
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None
     with (

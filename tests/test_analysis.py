@@ -8,7 +8,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.evaluation.analysis import (
+from torchtune_smt.evaluation.translations import (
     SentenceScores,
     align,
     extremes,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from commands import Outcome, run_command
 
-from torchtune_smt.analyses.contributions import Contribution
-from torchtune_smt.analyses.overlap import Overlap
-from torchtune_smt.analyses.pictures import (
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.evaluation.features import Contribution, Overlap, Spelling
+from torchtune_smt.evaluation.pictures import (
     draw_contributions,
     draw_orders,
     draw_overlaps,
@@ -21,9 +21,7 @@ from torchtune_smt.analyses.pictures import (
     draw_spellings,
     draw_weights,
 )
-from torchtune_smt.analyses.spellings import Spelling
-from torchtune_smt.core.errors import InputError
-from torchtune_smt.evaluation.table import Table
+from torchtune_smt.evaluation.tables import Table
 from torchtune_smt.parallel.engine import Job, utilisation_numbers
 from torchtune_smt.runs.curves import Series, band, draw, legend, read_metrics, smoothed
 from torchtune_smt.runs.timeline import draw_timeline, utilisation

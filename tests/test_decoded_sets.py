@@ -13,7 +13,6 @@ import pytest
 import yaml
 from commands import Outcome, Run, example_source, run_command, train
 
-from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import read_lines
@@ -207,7 +206,7 @@ def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
 def test_places_in_the_bitext() -> None:
     bitext = Corpus([["a"], ["b"], ["c"]], [[["x"]]] * 3, [1, 3, 4])
     train = Corpus([["a"], ["l", "o", "n", "g"], ["B"], ["c"]], [[["x"]]] * 4, [1, 2, 3, 4])
-    assert places_in_bitext(train, bitext) == {0: 0, 3: 2}
+    assert train.places_in(bitext) == {0: 0, 3: 2}
 
 
 def test_what_a_run_names_is_found_from_where_it_was_started(run: Run, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
-from torchtune_smt.analyses.contributions import contributions, parts_of_scores
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.evaluation.features import contributions, parts_of_scores
 
 VALUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-2.0, -0.5, 1.0, 3.0]))
 

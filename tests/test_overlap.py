@@ -14,10 +14,10 @@ from commands import Outcome, Run, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.analyses.overlap import FeatureSet, dense_by_names, dense_features, overlap
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights_io import read_weights
-from torchtune_smt.evaluation.table import Table
+from torchtune_smt.evaluation.features import FeatureSet, dense_by_names, dense_features, overlap
+from torchtune_smt.evaluation.tables import Table
 
 NAMES = ["LM", "Glue", "rule_id:a~b", "rule_id:c~d", "rule_id:e~f", "shape:T", "shape:T_T", "x:y"]
 WEIGHTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([-2.0, -1.0, 0.5, 3.0]))

@@ -83,7 +83,7 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_package_configurations_and_example(repository: Path, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"torchtune_smt/py.typed", "torchtune_smt/report/page.html.jinja"} <= names
+    assert {"torchtune_smt/py.typed", "torchtune_smt/evaluation/page.html.jinja"} <= names
     for folder, inside in [
         (repository / "conf", "torchtune_smt/conf"),
         (example_folder(), "torchtune_smt/example"),

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
-from torchtune_smt.analyses.reordering import Segment, reference_order, segments
 from torchtune_smt.core.textio import read_lines
+from torchtune_smt.evaluation.translations import Segment, reference_order, segments
 
 SENTENCES = st.lists(st.sampled_from("abcde"), max_size=7)
 

@@ -19,10 +19,8 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.decoders.base import Derivation
-from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, align
-from torchtune_smt.evaluation.table import Table
-from torchtune_smt.report.content import (
-    Contribution,
+from torchtune_smt.evaluation.report import (
+    Addend,
     Example,
     GroupRow,
     Model,
@@ -30,8 +28,10 @@ from torchtune_smt.report.content import (
     Report,
     Side,
     WeightRow,
+    page,
 )
-from torchtune_smt.report.page import page
+from torchtune_smt.evaluation.tables import Table
+from torchtune_smt.evaluation.translations import Bucket, NgramDifference, align
 
 EXAMPLE = example_folder()
 HOSTILE = "<script>alert(1)</script>"
@@ -132,7 +132,7 @@ def test_what_the_page_shows(reported: Path) -> None:
 def test_all_text_is_escaped() -> None:
     h = HOSTILE
     part = Derivation(h, h, 0, 1, (Derivation(h, h, 0, 1),))
-    side = Side(h, 1.0, [Contribution(h, 1.0, 1.0)], 1.0, Derivation("", "", 0, 1, (part,)))
+    side = Side(h, 1.0, [Addend(h, 1.0, 1.0)], 1.0, Derivation("", "", 0, 1, (part,)))
     example = Example(1, h, [h], {h}, align([h], [h, h]), [side, side])
     report = Report(
         title=h,

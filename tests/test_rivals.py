@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
-from torchtune_smt.analyses.rivals import disagreements, left_part
+from torchtune_smt.evaluation.features import disagreements, left_part
 
 NAMES = ["r:a~x", "r:a~y", "r:a~z", "r:b~x", "r:b~", "s:a~x", "t:~x", "t:~y", "n:a_b", "LM"]
 WEIGHTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([-1.0, -0.5, 0.25, 1.0]))

@@ -17,12 +17,12 @@ from scipy import stats
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.evaluation import Evaluation
-from torchtune_smt.evaluation.comparison import said_p
 from torchtune_smt.evaluation.significance import (
     bootstrap_scores,
     bootstrap_test,
     randomization_test,
     runs_test,
+    said_p,
 )
 from torchtune_smt.evaluation.significance_kernels import resampled_sums, shuffled_sums
 from torchtune_smt.metrics.corpus import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import analyse, rows
 
-from torchtune_smt.analyses.spellings import spellings
+from torchtune_smt.evaluation.features import spellings
 from torchtune_smt.features import RuleId
 from torchtune_smt.kbest.sentences import Sentences
 

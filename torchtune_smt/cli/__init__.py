@@ -5,7 +5,7 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from torchtune_smt import __version__
@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "plot": "the curves of runs and sweeps in a picture",
     "get-data": "say where the public corpora come from, and fetch them",
 }
+# Those that are not ``main`` of a module of their name.
+_OTHERS: Final = {"evaluate": ("compare", "evaluate")}
 # Those that Hydra does not configure.
 _PLAIN: Final = ("get-data", "plot")
 # Those that import what takes seconds.
@@ -86,8 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return int(hydra_main(name.replace("-", "_"))(lambda cfg: None)())
             if name in _SLOW and sys.stderr.isatty():
                 print("loading PyTorch and the compiled kernels ...", file=sys.stderr, flush=True)
-            module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-            code = int(module.main() or 0)
+            code = int(_main_of(name)() or 0)
             # Where nobody reads it any more, this is the last moment to say so.
             sys.stdout.flush()
             return code
@@ -123,6 +124,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         sys.argv = before
+
+
+def _main_of(name: str) -> Callable[[], int | None]:
+    """Return what a subcommand is: ``main`` of its module; ``evaluate`` is ``compare``'s sister."""
+    module, function = _OTHERS.get(name, (name.replace("-", "_"), "main"))
+    found: Callable[[], int | None] = getattr(
+        importlib.import_module(f"{__name__}.{module}"), function
+    )
+    return found
 
 
 def _complete_streams() -> None:

@@ -1,36 +1,36 @@
-"""``compare``: systems side by side, with the significance of their differences."""
+"""``compare`` and ``evaluate``: systems side by side, and how sure a difference is."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import quoted, split_arguments, split_paths, systems_option
+from torchtune_smt.cli.command_line import quoted, systems_option
 from torchtune_smt.cli.compose import refuse_given
-from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
+from torchtune_smt.cli.hydra_main import check_written, hydra_main, warn
 from torchtune_smt.cli.outputs import Outputs, check_words, read_outputs
-from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.systems import (
     Output,
     files_read,
     find_systems,
-    reference_paths,
+    paths_of,
+    run_on_systems,
     unused_grouping,
+    write_table,
 )
-from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
-from torchtune_smt.core.textio import atomic_writer, check_own
+from torchtune_smt.core.textio import check_own
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
-from torchtune_smt.evaluation.tables import STYLES, Results, aligned
+from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.runs.folder import REPORT
 
@@ -38,22 +38,17 @@ from torchtune_smt.runs.folder import REPORT
 def compare(cfg: DictConfig, *, show: bool = True) -> None:
     """Print the scores of each system, and tests against the baseline.
 
-    Parameters
-    ----------
-    show : bool
-        Whether there is a table; the report is written in any case.
+    Not where `show` is false; the report is written in any case.
     """
-    for name in cfg.metrics:
+    for name in cfg.metrics or [""]:
         if name not in METRICS:
-            raise InputError(f"metrics has {name!r}; choose of {', '.join(METRICS)}")
-    if not cfg.metrics:
-        raise InputError(f"metrics is empty; choose of {', '.join(METRICS)}")
+            found = f"has {name!r}" if name else "is empty"
+            raise InputError(f"metrics {found}; choose of {', '.join(METRICS)}")
     systems = find_systems(cfg.systems, group_seeds=cfg.group_seeds)
     refuse_given(_unused(cfg, systems), HydraConfig.get().overrides.task)
     baseline = _baseline(cfg.baseline, systems)
-    paths = files_read(cfg.systems)
-    given = [] if cfg.references is None else reference_paths(cfg.references)
-    check_written({"output": cfg.output, "html": cfg.html}, [*paths, *given])
+    given = [] if cfg.references is None else paths_of("references", cfg.references)
+    check_written({"output": cfg.output, "html": cfg.html}, [*files_read(cfg.systems), *given])
     # A report shows the source, too.
     outputs = read_outputs(cfg, systems, with_source=cfg.html is not None)
     for output, lines in outputs.translations.items():
@@ -66,24 +61,15 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
                 tokens=cfg.tokenize == "none",
             )
         )
-    found = measure(cfg, systems, outputs, baseline)
-    table = (aligned if on_screen(cfg) else STYLES[cfg.table or "markdown"])(found)
-    if show and cfg.output is None:
-        print(table, end="")
-    elif show:
-        with atomic_writer(cfg.output) as file:
-            file.write(table)
+    results = measure(cfg, systems, outputs, baseline)
+    if show:
+        write_table(cfg, lambda style: STYLES[style](results))
     if cfg.html is not None:
         # It takes longer to import than a table to make.
         from torchtune_smt.cli.report import write_report
 
-        write_report(Path(cfg.html), cfg, systems, outputs, found, baseline)
+        write_report(Path(cfg.html), cfg, systems, outputs, results, baseline)
         print(f"report: {cfg.html}", file=sys.stderr)
-
-
-def on_screen(cfg: DictConfig) -> bool:
-    """Return whether a table, of which nothing is asked for, is read in a terminal."""
-    return cfg.table is None and cfg.output is None and sys.stdout.isatty()
 
 
 def _unused(cfg: DictConfig, systems: Mapping[str, Sequence[Output]]) -> dict[str, str]:
@@ -112,50 +98,42 @@ def measure(
             cfg.metrics,
             **text,
         )
-        scores = evaluation.scores(**sampling)
-        tested = (
-            evaluation.compare(baseline=baseline, test=cfg.test, **sampling)
-            if len(systems) > 1
-            else []
+        test = partial(evaluation.compare, baseline=baseline, test=cfg.test, **sampling)
+        return Results(
+            evaluation.scores(**sampling),
+            test() if len(systems) > 1 else [],
+            {
+                name: float(
+                    np.mean(
+                        [
+                            oracle_bleu(outputs.lists[o], outputs.references, **text).score
+                            for o in found
+                        ]
+                    )
+                )
+                for name, found in systems.items()
+                if all(o in outputs.lists for o in found)
+            },
+            {
+                name: str(found[evaluation.median_run(name)].path)
+                for name, found in systems.items()
+                if len(found) > 1
+            },
         )
-        oracles = {
-            name: [oracle_bleu(outputs.lists[o], outputs.references, **text).score for o in found]
-            for name, found in systems.items()
-            if all(o in outputs.lists for o in found)
-        }
     except InputError:
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
-    return Results(
-        scores,
-        tested,
-        {name: float(np.mean(found)) for name, found in oracles.items()},
-        {
-            name: str(found[evaluation.median_run(name)].path)
-            for name, found in systems.items()
-            if len(found) > 1
-        },
-    )
-
-
-def run(name: str) -> int:
-    """Run ``compare``, or ``evaluate``, with the arguments of the process."""
-    try:
-        overrides, flags = split_arguments(sys.argv[1:])
-        paths, options = split_paths(overrides)
-        if paths:
-            options.append(systems_option(paths))
-        return hydra_main(name)(compare)(arguments=[*options, *flags])
-    except (InputError, HydraException) as error:
-        raise_if_stopped()
-        print(error_line(error), file=sys.stderr)
-        return 1
 
 
 def main() -> int:
     """Compare systems; arguments that are no options are runs, sweeps, or files."""
-    return run("compare")
+    return run_on_systems("compare", compare)
+
+
+def evaluate() -> int:
+    """Do the same, with another table."""
+    return run_on_systems("evaluate", compare)
 
 
 def compare_runs(

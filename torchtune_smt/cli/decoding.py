@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import override_key, quoted
-from torchtune_smt.cli.decoded_sets import places_in_bitext
 from torchtune_smt.cli.hydra_main import make_classes_importable
 from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.options import is_ours
@@ -114,7 +113,7 @@ def open_tuned(
         if said is not None:
             _tell(said)
         if train is not None and source.from_bitext:
-            train_index.update(places_in_bitext(train, bitext()))
+            train_index.update(train.places_in(bitext()))
         if may_write and source.from_bitext:
             _keep_another(source)
         folds = bool(train_index) and cfg.lm == "folds" and cfg.model.get("folds") != 0

@@ -1,4 +1,4 @@
-"""The translations and the references of systems that are compared."""
+"""The translations, the references and the sets of systems that are compared."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.decoded_sets import check_lengths, open_run
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.run_folder import lacks_words, recorded_data
-from torchtune_smt.cli.systems import Output, is_list_line, reference_paths
+from torchtune_smt.cli.systems import Output, is_list_line, paths_of
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
@@ -24,13 +22,17 @@ from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.kbest.lists import Source
+
+if TYPE_CHECKING:
+    from torchtune_smt.core.snapshot import FrozenWeights
+    from torchtune_smt.decoders.base import Decoder
 
 # What of a run's data the text of a set depends on, apart from the set's own files.
 _TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """What systems made of some sentences.
 
     Attributes
@@ -47,8 +49,65 @@ class Outputs:
 
     translations: dict[Output, list[str]]
     references: list[list[str]]
-    corpus: Corpus | None = None
-    lists: dict[Output, list[list[str]]] = field(default_factory=dict)
+    corpus: Corpus | None
+    lists: dict[Output, list[list[str]]]
+
+
+def open_run(
+    weights: Path, split: str, corpus: Corpus, more: Sequence[Any] = ()
+) -> tuple[Decoder, FrozenWeights, list[Source]]:
+    """Return the decoder of a run, given by its weights, these, and a set as it is to decode it.
+
+    Sentences of ``train`` alone are looked up in the bitext that the decoder's model was built
+    from, and are left out of it, as in tuning. `more` is as for
+    `torchtune_smt.cli.decoding.tuned_of`.
+    """
+    # Most comparisons need no decoder.
+    from torchtune_smt.cli.decoding import tuned_of
+
+    decoder, own, train_index = tuned_of(weights, more, corpus if split == "train" else None)
+    sources = [Source(i, words, train_index.get(i, -1)) for i, words in enumerate(corpus.source)]
+    return decoder, own, sources
+
+
+def read_set(
+    data: Mapping[str, Any], split: str, runs: Iterable[Path], chosen: int | None = None
+) -> Corpus:
+    """Read a set, which is to be decoded by runs, given by their weights; one sentence, or all.
+
+    Raises
+    ------
+    InputError
+        There is no such set or sentence; or one has more words than a run decodes, which is found
+        before any of them does.
+    """
+    with option_errors("data", data):
+        dataset = Dataset(**data)
+    corpus = dataset.read(split)
+    if corpus is None:
+        raise InputError(
+            f"there is no set {split} in the data (data.{split} is null); choose another one, as "
+            "with split=dev"
+        )
+    if chosen is not None and chosen >= len(corpus):
+        raise InputError(
+            f"sentence={chosen + 1}: {split} has {len(corpus):,} sentences; give one of 1 to "
+            f"{len(corpus)}"
+        )
+    for weights in runs:
+        from torchtune_smt.cli.decoding import longest_source
+
+        most = longest_source(weights)
+        for i in range(len(corpus)) if chosen is None else [chosen]:
+            words = len(corpus.source[i])
+            if most is not None and words > most:
+                raise InputError(
+                    f"has {words} words, and at most {most} are decoded with {weights}; split the "
+                    f"sentence, or tune with decoder.max_words={words} or more",
+                    path=dataset.source_file(split),
+                    line=corpus.lines[i],
+                )
+    return corpus
 
 
 def read_outputs(
@@ -57,12 +116,8 @@ def read_outputs(
     """Return the translations of all outputs; weights translate the set of the data first.
 
     References are those of the files that are given, of the data that are given, or else of the
-    data that the runs have in common.
-
-    Parameters
-    ----------
-    with_source : bool
-        Whether the corpus is wanted even where only its references, if anything of it, are needed.
+    data that the runs have in common. `with_source` says whether the corpus is wanted even where
+    only its references, if anything of it, are needed.
 
     Raises
     ------
@@ -76,48 +131,51 @@ def read_outputs(
     untranslated = _untranslated(cfg, every, data)
     corpus: Corpus | None = None
     if data is not None and (cfg.references is None or untranslated or with_source):
-        with option_errors("data", data):
-            dataset = Dataset(**data)
-        if getattr(dataset, cfg.split) is None:
-            raise InputError(
-                f"there is no set {cfg.split} in the data (data.{cfg.split} is null); choose "
-                "another one, as with split=dev, or give references=[FILE,...]"
-            )
-        corpus = dataset.require(cfg.split)
         runs = [output.weights for output in untranslated if output.weights is not None]
-        check_lengths(data, cfg.split, corpus, runs)
-    if corpus is None and cfg.references is None:
+        corpus = read_set(data, cfg.split, runs)
+    lists: dict[Output, list[list[str]]] = {}
+    made: dict[Output, list[str]] = {}
+    files: dict[Output, Path] = {}
+    for output in every:
+        if output.kind == "lists":
+            stored = read_lists(output.path, dense=[]).lists
+            lists[output] = [[kbest.text(h) for h in range(len(kbest))] for kbest in stored]
+            made[output] = [entries[0] for entries in lists[output]]
+        elif output not in untranslated:
+            files[output] = _translations(cfg, output)
+        elif corpus is not None:
+            # Most comparisons translate nothing.
+            from torchtune_smt.tuners.sentences import translate
+
+            assert output.weights is not None
+            made[output] = translate(*open_run(output.weights, cfg.split, corpus))
+        elif cfg.references is not None:
+            raise InputError(
+                f"{cfg.split} is still to be translated with these weights, and nobody says "
+                "what it is; give data=NAME",
+                path=output.path,
+            )
+    rows: list[list[str]]
+    if cfg.references is not None:
+        # Of files that are given: those of all lines.
+        references = paths_of("references", cfg.references)
+        skipped = None
+        columns = _columns([], [*references, *map(str, files.values())], len(references))
+        rows = [list(row) for row in zip(*columns[: len(references)], strict=True)]
+        for path, lines in zip(references, columns, strict=False):
+            check_text(path, lines)
+        columns = columns[len(references) :]
+    elif corpus is not None:
+        skipped = corpus
+        rows = [[" ".join(words) for words in row] for row in corpus.references]
+        first = [row[0] for row in rows]
+        columns = _columns([first], [*map(str, files.values())], 0, corpus)[1:]
+    else:
         raise InputError(
             "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
             f"references of {cfg.split} are taken"
         )
-    given: list[Sequence[str]] = []
-    if cfg.references is None:
-        assert corpus is not None
-        given = [[" ".join(row[0]) for row in corpus.references]]
-    lists: dict[Output, list[list[str]]] = {}
-    files: dict[Output, Path] = {}
-    made: dict[Output, list[str]] = {}
-    for output in every:
-        if output.kind == "lists":
-            lists[output] = _read_lists(output.path)
-            made[output] = [entries[0] for entries in lists[output]]
-        elif output in untranslated:
-            if corpus is None:
-                raise InputError(
-                    f"{cfg.split} is still to be translated with these weights, and nobody says "
-                    "what it is; give data=NAME",
-                    path=output.path,
-                )
-            made[output] = _translate(output, cfg.split, corpus)
-        else:
-            files[output] = _translations(cfg, output)
-    references = [] if cfg.references is None else reference_paths(cfg.references)
-    paths = [*references, *map(str, files.values())]
-    # References of files that are given are those of all lines.
-    skipped = corpus if cfg.references is None else None
-    columns = _columns(given, paths, len(references), skipped)
-    read = dict(zip(files, columns[len(given) + len(references) :], strict=True))
+    read = dict(zip(files, columns, strict=True))
     for output, lines in read.items():
         if output.kind == "translations" and lines and is_list_line(lines[0]):
             raise InputError(
@@ -127,13 +185,6 @@ def read_outputs(
             )
         if output.kind == "translations":
             check_text(output.path, lines)
-    for path, lines in zip(references, columns[len(given) :], strict=False):
-        check_text(path, lines)
-    if cfg.references is None:
-        assert corpus is not None
-        rows = [[" ".join(words) for words in row] for row in corpus.references]
-    else:
-        rows = [list(row) for row in zip(*columns[: len(references)], strict=True)]
     for output, lines in made.items():
         if len(lines) != len(rows):
             raise InputError(
@@ -144,7 +195,7 @@ def read_outputs(
     if corpus is not None and len(corpus.source) != len(rows):
         # The references that were given are of something else.
         corpus = None
-    return Outputs({o: read[o] if o in read else made[o] for o in every}, rows, corpus, lists)
+    return Outputs({o: (read | made)[o] for o in every}, rows, corpus, lists)
 
 
 def check_text(path: str | os.PathLike[str], lines: Sequence[str]) -> None:
@@ -211,26 +262,26 @@ def common_data(
         data = None if folder is None else recorded_data(folder)
         if folder is None or data is None:
             continue
-        if _has_other_tokens(output, data):
-            if references and cfg.references is not None:
-                return None
+        other = found is not None and _of_set(data, cfg.split) != _of_set(found, cfg.split)
+        tokens = _has_other_tokens(output, data)
+        if (tokens or other) and references and cfg.references is not None:
+            return None
+        if tokens:
             raise InputError(
                 "was made of text that was lowercased before it was tokenised, which splits it in "
                 "other places than the order of now; tune anew"
                 + (", or give references=[FILE,...] that are split so, too" if references else ""),
                 path=folder,
             )
-        if found is None:
-            found, first = data, folder
-        elif _of_set(data, cfg.split) != _of_set(found, cfg.split):
-            if cfg.references is not None:
-                return None
+        if other:
             raise InputError(
                 f"was tuned with other data than {first}, or text that is prepared in another "
                 "way; say what is to be compared: data=NAME"
                 + (", or references=[FILE,...]" if references else ""),
                 path=folder,
             )
+        if found is None:
+            found, first = data, folder
     return found
 
 
@@ -267,24 +318,8 @@ def _untranslated(
 
 
 def _translations(cfg: DictConfig, output: Output) -> Path:
-    if output.kind == "run":
-        return output.path / f"{cfg.split}.translations.txt"
-    return output.path
-
-
-def _translate(output: Output, split: str, corpus: Corpus) -> list[str]:
-    """Return the translations of a set with the weights of a run."""
-    # Most comparisons translate nothing.
-    from torchtune_smt.tuners.sentences import translate
-
-    assert output.weights is not None
-    return translate(*open_run(output.weights, split, corpus))
-
-
-def _read_lists(path: Path) -> list[list[str]]:
-    """Return the hypotheses of each sentence, in the order of the file."""
-    stored = read_lists(path, dense=[])
-    return [[kbest.text(h) for h in range(len(kbest))] for kbest in stored.lists]
+    run = output.kind == "run"
+    return output.path / f"{cfg.split}.translations.txt" if run else output.path
 
 
 def _of_skipped(corpus: Corpus | None, count: int) -> str:
@@ -311,8 +346,6 @@ def _columns(
     They are read side by side, so that one that is far too long takes no memory. The first files
     are those of references. `skipped` is the corpus, where it may lack lines that files have.
     """
-    if not given and not files:
-        return []
     try:
         rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
     except UnequalLinesError as error:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from torchtune_smt.cli.systems import systems_in
+from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.runs.curves import Run, draw, has_curves, legend, read_metrics
@@ -61,7 +61,8 @@ def main() -> int:
             if getattr(options, name):
                 parser.error(f"--{name} is of curves, which --timeline does not draw; leave it out")
         return _timeline(options.runs[0], options.output)
-    systems = systems_in(options.runs, METRICS, group_seeds=not options.each)
+    paths = [str(path) for path in options.runs]
+    systems = find_systems(paths, marker=METRICS, group_seeds=not options.each)
     labels = options.labels or list(systems)
     if len(labels) != len(systems) or len(set(labels)) < len(labels):
         parser.error(

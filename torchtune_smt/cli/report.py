@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,27 +11,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.decoded_sets import open_run
-from torchtune_smt.cli.outputs import Outputs
+from torchtune_smt.cli.outputs import Outputs, open_run
 from torchtune_smt.cli.systems import Output
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Derivation, lists_of
-from torchtune_smt.evaluation.analysis import (
-    References,
-    SentenceScores,
-    Text,
-    align,
-    extremes,
-    ngram_differences,
-    word_f1,
-)
-from torchtune_smt.evaluation.tables import Results, metric_table
-from torchtune_smt.features.templates import template_of
-from torchtune_smt.metrics.corpus import bleu_words
-from torchtune_smt.report.content import (
-    Contribution,
+from torchtune_smt.evaluation.features import DENSE
+from torchtune_smt.evaluation.report import (
+    Addend,
     Example,
     GroupRow,
     Model,
@@ -40,8 +27,18 @@ from torchtune_smt.report.content import (
     Report,
     Side,
     WeightRow,
+    page,
 )
-from torchtune_smt.report.page import page
+from torchtune_smt.evaluation.tables import Results
+from torchtune_smt.evaluation.translations import (
+    SentenceScores,
+    align,
+    extremes,
+    ngram_differences,
+    word_f1,
+)
+from torchtune_smt.features.templates import template_of
+from torchtune_smt.metrics.corpus import bleu_words
 from torchtune_smt.runs.curves import draw, legend, read_metrics
 from torchtune_smt.runs.folder import GROUPS, METRICS
 
@@ -112,7 +109,13 @@ def write_report(
         notes.append(
             f"Examples are of {PAIRS} of {len(others)} systems; give fewer to see the others'."
         )
-    sentences = _extremes(scores, baseline, others[:PAIRS])
+    # For each system and the baseline, or the baseline alone, the sentences to show.
+    base = scores.gains(baseline)
+    sentences: dict[tuple[str, ...], tuple[list[int], list[int]]] = {
+        (name, baseline): extremes(scores.gains(name) - base, SHOWN) for name in others[:PAIRS]
+    }
+    if not others:
+        sentences = {(baseline,): extremes(base - base.mean(), SHOWN)}
     wanted = sorted({i for found in sentences.values() for kind in found for i in kind})
     decoded: dict[str, _Decoded] = {}
     shown = [baseline, *others[:PAIRS]]
@@ -123,6 +126,33 @@ def write_report(
             notes.append(f"{name} has no features and derivations here: {found}.")
         else:
             decoded[name] = found
+
+    def example(i: int, names: Sequence[str]) -> Example:
+        """Return a sentence with the translations of one system or two."""
+        # The decoder of the run must write what was scored: settings may have been lost.
+        same = {
+            name: decoded[name]
+            for name in names
+            if name in decoded
+            and split_words(decoded[name].texts[i]) == split_words(lines[name][i])
+        }
+        sides = []
+        for name in names:
+            mine = same.get(name)
+            decided: list[Addend] = []
+            margin = None
+            other = same.get(next((n for n in names if n != name), ""))
+            if mine is not None and other is not None and comparable:
+                decided = _addends(mine, other, i) if mine.texts[i] != other.texts[i] else []
+                margin = sum(one.value for one in decided)
+            derivation = mine.derivations.get(i) if mine is not None else None
+            gain = float(scores.gains(name)[i])
+            sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
+        source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
+        pieces = align(tokens[names[0]][i], tokens[names[-1]][i])
+        known = frozenset(chain.from_iterable(references[i]))
+        return Example(i + 1, source, outputs.references[i], known, pieces, sides)
+
     pairs = []
     for names, (better, worse) in sentences.items():
         more, fewer = (
@@ -130,43 +160,22 @@ def write_report(
             if len(names) > 1
             else ([], [])
         )
-        examples = partial(
-            _example,
-            names=names,
-            outputs=outputs,
-            lines=lines,
-            tokens=tokens,
-            references=references,
-            scores=scores,
-            decoded=decoded,
-            comparable=comparable,
-        )
-        shown_sentences = [examples(i) for i in better], [examples(i) for i in worse]
-        pairs.append(Pair(names, *shown_sentences, more, fewer))
+        good, bad = ([example(i, names) for i in some] for some in (better, worse))
+        pairs.append(Pair(names, good, bad, more, fewer))
     report = Report(
         title=" · ".join(systems),
-        tables=[metric_table(results, m) for m in range(results.metrics)],
+        tables=results.tables(),
         systems=list(systems),
         words=word_f1(list(tokens.values()), references),
         lengths=scores.by_length([len(row[0]) for row in references]),
         pairs=pairs,
-        runs=dict(results.median),
+        runs=results.median,
         curves=_curves(systems),
         models=[_model(n, chosen[n], decoded[n], outputs) for n in shown if n in decoded],
         notes=notes,
     )
     with atomic_writer(path) as file:
         file.write(page(report))
-
-
-def _extremes(
-    scores: SentenceScores, baseline: str, others: Sequence[str]
-) -> dict[tuple[str, ...], tuple[list[int], list[int]]]:
-    """Return for each system and the baseline, or the baseline alone, the sentences to show."""
-    base = scores.gains(baseline)
-    if not others:
-        return {(baseline,): extremes(base - base.mean(), SHOWN)}
-    return {(name, baseline): extremes(scores.gains(name) - base, SHOWN) for name in others}
 
 
 def _templates_of_others(
@@ -201,28 +210,23 @@ def _decode(
         return str(error)
     spread = np.linspace(0, len(sources) - 1, min(DECODED, len(sources))).astype(int).tolist()
     chosen = sorted({*wanted, *spread})
-    names = weights.features.names(range(len(weights)))
-    known = dict(zip(names, weights.values.tolist(), strict=True))
+    known = weights.features.named(range(len(weights)), weights.values)
     largest = _largest(known, frozenset(decoder.dense_names))
-    sought = [feature for features in largest.values() for feature in features]
-    ids = decoder.features.intern(sought)
-    texts, rows, derivations = {}, {}, {}
+    ids = decoder.features.intern(list(chain.from_iterable(largest.values())))
+    texts, rows = {}, {}
     fires: dict[str, tuple[int, int, str]] = {}
     for kbest in lists_of(decoder, [sources[i] for i in chosen], weights, LIST):
-        mine, values = kbest.row(0)
         texts[kbest.index] = kbest.text(0)
-        rows[kbest.index] = dict(zip(decoder.features.names(mine), values.tolist(), strict=True))
+        rows[kbest.index] = decoder.features.named(*kbest.row(0))
         found = np.flatnonzero(np.isin(kbest.rows.feature, ids) & (kbest.rows.value != 0))
         # The first translation that has it, and of all sentences the one where it comes earliest.
         features, first = np.unique(kbest.rows.feature[found], return_index=True)
         places = np.searchsorted(kbest.rows.begin, found[first], side="right") - 1
-        for feature, h in zip(decoder.features.names(features), places.tolist(), strict=True):
+        for feature, h in decoder.features.named(features, places).items():
             if feature not in fires or h < fires[feature][1]:
                 fires[feature] = kbest.index, h, kbest.text(h)
-    for i in wanted:
-        derivation = decoder.derivation(sources[i], weights)
-        if derivation is not None:
-            derivations[i] = derivation
+    made = {i: decoder.derivation(sources[i], weights) for i in wanted}
+    derivations = {i: one for i, one in made.items() if one is not None}
     return _Decoded(texts, rows, derivations, known, largest, fires)
 
 
@@ -231,61 +235,23 @@ def _largest(weights: Mapping[str, float], dense: Collection[str]) -> dict[str, 
     by_template: dict[str, list[str]] = {}
     for feature, weight in weights.items():
         if weight:
-            template = "dense" if feature in dense else template_of(feature)
+            template = DENSE if feature in dense else template_of(feature)
             by_template.setdefault(template, []).append(feature)
     return {
         template: sorted(by_template[template], key=lambda f: (-abs(weights[f]), f))[:FEATURES]
-        for template in sorted(by_template, key=lambda t: (t != "dense", t))
+        for template in sorted(by_template, key=lambda t: (t != DENSE, t))
     }
 
 
-def _example(
-    i: int,
-    *,
-    names: Sequence[str],
-    outputs: Outputs,
-    lines: Mapping[str, Sequence[str]],
-    tokens: Mapping[str, Text],
-    references: References,
-    scores: SentenceScores,
-    decoded: Mapping[str, _Decoded],
-    comparable: bool,
-) -> Example:
-    """Return a sentence with the translations of one system or two."""
-    # The decoder of the run must write what was scored: settings may have been lost.
-    same = {
-        name: decoded[name]
-        for name in names
-        if name in decoded and split_words(decoded[name].texts[i]) == split_words(lines[name][i])
-    }
-    sides = []
-    for name in names:
-        mine = same.get(name)
-        decided: list[Contribution] = []
-        margin = None
-        other = same.get(next((n for n in names if n != name), ""))
-        if mine is not None and other is not None and comparable:
-            decided = _contributions(mine, other, i) if mine.texts[i] != other.texts[i] else []
-            margin = sum(one.value for one in decided)
-        derivation = mine.derivations.get(i) if mine is not None else None
-        gain = float(scores.gains(name)[i])
-        sides.append(Side(name, gain, decided[:DECIDED], margin, derivation))
-    source = "" if outputs.corpus is None else " ".join(outputs.corpus.source[i])
-    pieces = align(tokens[names[0]][i], tokens[names[-1]][i])
-    known = frozenset(chain.from_iterable(references[i]))
-    return Example(i + 1, source, outputs.references[i], known, pieces, sides)
-
-
-def _contributions(mine: _Decoded, other: _Decoded, i: int) -> list[Contribution]:
+def _addends(mine: _Decoded, other: _Decoded, i: int) -> list[Addend]:
     """Return what a run's features add to the lead of its translation, the largest first."""
     ours, theirs = mine.rows[i], other.rows[i]
     found = [
-        Contribution(name, mine.weights[name], ours.get(name, 0.0) - theirs.get(name, 0.0))
+        Addend(name, mine.weights[name], ours.get(name, 0.0) - theirs.get(name, 0.0))
         for name in sorted(ours.keys() | theirs.keys())
         if mine.weights.get(name)
     ]
-    found = [one for one in found if one.value]
-    return sorted(found, key=lambda one: -abs(one.value))
+    return sorted((one for one in found if one.value), key=lambda one: -abs(one.value))
 
 
 def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
@@ -296,10 +262,9 @@ def _curves(systems: Mapping[str, Sequence[Output]]) -> bytes:
         if folders:
             runs = [read_metrics(folder) for folder in folders]
             found[legend(name, runs)] = runs
-    if not found:
-        return b""
     file = io.BytesIO()
-    draw(found, file, "svg")
+    if found:
+        draw(found, file, "svg")
     return file.getvalue()
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.hydra_main import hydra_main, option_errors
+from torchtune_smt.cli.hydra_main import check_written, hydra_main, option_errors
 from torchtune_smt.cli.minimum_risk import risk_order
-from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer

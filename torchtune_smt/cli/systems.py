@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig
 
-from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.hydra_main import warn
+from torchtune_smt.cli.command_line import (
+    override_key,
+    split_arguments,
+    split_paths,
+    systems_option,
+)
+from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.run_folder import recorded_overrides
+from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError, cure_of, escaped
 from torchtune_smt.core.text import BLANKS, split_fields, whole_number
-from torchtune_smt.core.textio import iterate_lines
+from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.runs.folder import LONGER, METRICS, RECORDS, WEIGHTS
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
@@ -30,6 +38,8 @@ _READ: Final = (
 )
 
 Kind = Literal["run", "weights", "lists", "translations"]
+Given = str | Sequence[str] | ListConfig | DictConfig
+"""A path, paths, or names with paths."""
 
 
 @dataclass(frozen=True)
@@ -66,113 +76,77 @@ class Output:
             return self.path / WEIGHTS
         return self.path if self.kind == "weights" else None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the run's command line, and so its seed, is known."""
+        return self.folder is not None and (self.folder / RECORDS).is_dir()
+
 
 def find_systems(
-    given: str | ListConfig | DictConfig, *, group_seeds: bool = True, marker: str = WEIGHTS
+    given: Given, *, group_seeds: bool = True, marker: str = WEIGHTS
 ) -> dict[str, list[Output]]:
     """Return the outputs of each system by its name.
 
     Systems that have names keep them, and have all outputs that are found under theirs. Otherwise a
     file is a system of its own, with its path for a name. Runs whose command lines differ in the
-    seed alone are one system, named after the overrides that others do not have.
-
-    Parameters
-    ----------
-    given
-        A path, paths, or names with paths.
-    group_seeds : bool
-        Whether the seed may differ within a system.
-    marker : str
-        The file that makes a folder that of a run; by default one that is finished.
+    seed alone are one system (unless not `group_seeds`), named after the overrides that others do
+    not have. A folder with the `marker` is that of a run; by default of one that is finished.
 
     Raises
     ------
     InputError
         Nothing is given, something twice, or a folder holds no finished run.
     """
-    if isinstance(given, DictConfig):
-        named = {str(name): _paths(f"systems.{name!s}", paths) for name, paths in given.items()}
-    else:
-        named = {"": _paths("systems", given)}
+    named = _named_paths(given)
     if not named:
         raise InputError("systems={} names no system; name one at least")
-    counts = Counter(path for paths in named.values() for path in paths)
-    if twice := [path for path in counts if counts[path] > 1]:
+    every = [path for paths in named.values() for path in paths]
+    if twice := _repeated(every):
         raise InputError(f"systems names a file twice: {', '.join(twice)}")
     found = {
         name: [output for path in paths for output in _outputs(Path(path), marker)]
         for name, paths in named.items()
     }
-    _refuse_copies([output for outputs in found.values() for output in outputs])
+    places = [output.path.resolve() for outputs in found.values() for output in outputs]
+    if twice := _repeated(places):
+        raise InputError(f"a run is named twice: {', '.join(twice)}")
     return found if isinstance(given, DictConfig) else _named(found[""], group_seeds)
 
 
-def files_read(given: str | ListConfig | DictConfig) -> Iterator[Path]:
+def files_read(given: Given) -> Iterator[Path]:
     """Yield the files that `find_systems` may find, and those of runs that commands read."""
-    for paths in given.values() if isinstance(given, DictConfig) else [given]:
-        for path in map(Path, _paths("systems", paths)):
-            yield path
-            if path.is_dir():
-                for name in _READ:
-                    yield from _below(path, name)
+    for path in (Path(path) for paths in _named_paths(given).values() for path in paths):
+        yield path
+        if path.is_dir():
+            for name in _READ:
+                yield from _below(path, name)
 
 
-def unused_grouping(
-    given: str | ListConfig | DictConfig, found: Mapping[str, Sequence[Output]]
-) -> dict[str, str]:
-    """Return ``group_seeds`` with the reason, where it has no effect on what `find_systems` finds.
-
-    Parameters
-    ----------
-    given
-        As for `find_systems`.
-    found : mapping
-        What it returned.
-    """
+def unused_grouping(given: Given, found: Mapping[str, Sequence[Output]]) -> dict[str, str]:
+    """Return ``group_seeds`` with the reason, where it changes nothing of what was `found`."""
     if isinstance(given, DictConfig):
         return {"group_seeds": "systems= says which runs are one system"}
     outputs = [output for some in found.values() for output in some]
-    if sum(_has_seed(output) for output in outputs) < 2:
+    if sum(output.is_recorded for output in outputs) < 2:
         return {"group_seeds": "there are no two runs that could differ in the seed"}
     return {}
 
 
-def systems_in(
-    paths: Sequence[Path], marker: str, *, group_seeds: bool = True
-) -> dict[str, list[Output]]:
-    """Return the runs in some folders, finished or not, as `find_systems` does.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Folders of runs or of sweeps; a file counts as a run.
-    marker : str
-        The file that makes a folder that of a run.
-    """
-    outputs = []
-    for path in paths:
-        _check_there(path)
-        outputs += [Output(path, "run")] if path.is_file() else _runs_in(path, marker)
-    _refuse_copies(outputs)
-    return _named(outputs, group_seeds)
+def _named_paths(given: Given) -> dict[str, list[str]]:
+    if not isinstance(given, DictConfig):
+        return {"": paths_of("systems", given)}
+    return {str(name): paths_of(f"systems.{name!s}", paths) for name, paths in given.items()}
 
 
-def _refuse_copies(outputs: Sequence[Output]) -> None:
-    every = Counter(output.path.resolve() for output in outputs)
-    if more := [str(path) for path in every if every[path] > 1]:
-        raise InputError(f"a run is named twice: {', '.join(more)}")
-
-
-def _has_seed(output: Output) -> bool:
-    """Return whether it is known which seed an output is of."""
-    return output.kind in ("run", "weights") and _recorded(output)
+def _repeated(things: Iterable[object]) -> list[str]:
+    return [str(thing) for thing, count in Counter(things).items() if count > 1]
 
 
 def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Output]]:
     """Return systems whose names tell them apart."""
     groups: dict[tuple[str, ...], list[Output]] = {}
     for output in outputs:
-        if not _has_seed(output):
+        if not output.is_recorded:
             key: tuple[str, ...] = (str(output.path),)
         else:
             # In whatever order they were given.
@@ -180,12 +154,12 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
             if not group_seeds:
                 key = (*key, f"seed={output.seed}" if output.seed else "")
         groups.setdefault(key, []).append(output)
-    runs = [set(key) for key, group in groups.items() if _recorded(group[0])]
+    runs = [set(key) for key, group in groups.items() if group[0].is_recorded]
     common = set.intersection(*runs) if runs else set()
     systems: dict[str, list[Output]] = {}
     for key, group in groups.items():
         name = str(group[0].path)
-        if _recorded(group[0]):
+        if group[0].is_recorded:
             given = [o for o in group[0].overrides if o not in common]
             own = " ".join([*given, *(o for o in key if o and o not in (*common, *given))])
             if own:
@@ -196,49 +170,35 @@ def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Outpu
             elif len(group) > 1:
                 name = " ".join(key)
             name = name or "default"
-            seeds = Counter(output.seed for output in group)
-            if len(seeds) < len(group):
+            if _repeated(output.seed for output in group):
                 warn([f"{name}: two runs have the same seed, and count as two all the same"])
         systems[name] = group
     return systems
 
 
-def _recorded(output: Output) -> bool:
-    """Return whether the run's command line is known."""
-    folder = output.folder
-    return folder is not None and (folder / RECORDS).is_dir()
-
-
 def _outputs(path: Path, marker: str) -> Iterator[Output]:
     """Yield what a path leads to: a run, the runs of a sweep, or a file."""
-    _check_there(path)
-    if not path.is_dir():
-        yield _of_folder(path, path.parent, "weights") if _is_weights(path) else _file(path)
-        return
-    folders = _runs_in(path, marker)
-    started = {found.parent for found in _below(path, RECORDS)} - {o.path for o in folders}
-    warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
-    yield from folders
-
-
-def _check_there(path: Path) -> None:
-    """Raise InputError if there is no such file or folder, before anything else is said of it."""
+    # Before anything else is said of it.
     if not path.exists():
         raise InputError("no such file; check the path", path=path)
-
-
-def _runs_in(path: Path, marker: str) -> list[Output]:
-    """Return the run in a folder, or else those in the folders below it."""
-    if (path / marker).is_file():
-        return [_of_folder(path, path, "run")]
-    files = filter(Path.is_file, _below(path, marker))
-    folders = sorted((found.parent for found in files), key=_natural)
+    if not path.is_dir():
+        if _is_weights(path):
+            yield _of_folder(path, path.parent, "weights")
+        else:
+            yield Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
+        return
+    folders = [path]
+    if not (path / marker).is_file():
+        files = filter(Path.is_file, _below(path, marker))
+        folders = sorted((found.parent for found in files), key=_natural)
     if not folders:
         raise InputError(
             f"holds no run with {marker}; give the folder of a run or of a sweep, or a file",
             path=path,
         )
-    return [_of_folder(folder, folder, "run") for folder in folders]
+    started = {found.parent for found in _below(path, RECORDS)}.difference(folders)
+    warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
+    yield from (_of_folder(folder, folder, "run") for folder in folders)
 
 
 def _below(path: Path, name: str) -> Iterator[Path]:
@@ -270,15 +230,10 @@ def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
         warn([f"{folder}: is being made longer, and what it has is of the shorter run"])
     # Shown in tables: a run's folder may come from anybody.
     recorded = [escaped(o) for o in recorded_overrides(folder) if not o.startswith("hydra.")]
-    seeds = [o.partition("=")[2] for o in recorded if override_key(o) == "seed"]
     # The last one counts.
     last = {override_key(o): o for o in recorded}
     overrides = tuple(o for key, o in last.items() if key not in (*WITHOUT_EFFECT, "seed"))
-    return Output(path, kind, overrides, seeds[-1] if seeds else "")
-
-
-def _file(path: Path) -> Output:
-    return Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
+    return Output(path, kind, overrides, last.get("seed", "").partition("=")[2])
 
 
 def is_list_line(line: str) -> bool:
@@ -307,11 +262,11 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
-def _paths(option: str, files: Any) -> list[str]:
-    """Return the paths of a list of files; one may stand without a list."""
+def paths_of(option: str, files: Any) -> list[str]:
+    """Return the paths of a list of files, which an option has; one may stand without a list."""
     if isinstance(files, str):
         return [files]
-    if not isinstance(files, ListConfig):
+    if not isinstance(files, ListConfig | list):
         raise InputError(f"{option} must be a file or a list of files, not {files}")
     if not files:
         raise InputError(f"{option} is an empty list of files; name one file at least")
@@ -324,6 +279,43 @@ def _paths(option: str, files: Any) -> list[str]:
     return [str(path) for path in files]
 
 
-def reference_paths(files: Any) -> list[str]:
-    """Return the files of references."""
-    return _paths("references", files)
+def run_on_systems(
+    name: str,
+    function: Callable[[DictConfig], None],
+    named: Callable[[list[str], list[str], list[str]], list[str]] = lambda _, options, __: options,
+) -> int:
+    """Run a command with the arguments of the process: those that are no options are systems.
+
+    Parameters
+    ----------
+    named : callable
+        Takes these paths, from which it may take some away, the options and the flags, and returns
+        the options.
+    """
+    try:
+        overrides, flags = split_arguments(sys.argv[1:])
+        paths, options = split_paths(overrides)
+        options = named(paths, options, flags)
+        if paths:
+            options = [*options, systems_option(paths)]
+        return hydra_main(name)(function)(arguments=[*options, *flags])
+    except (InputError, HydraException) as error:
+        raise_if_stopped()
+        print(error_line(error), file=sys.stderr)
+        return 1
+
+
+def write_table(cfg: DictConfig, styled: Callable[[str], str]) -> None:
+    """Print a table, or write it to ``output``, in the style that is asked for.
+
+    In a terminal that is ``screen`` where none is, and ``folded`` for text: lines have room there.
+    """
+    style = cfg.table or "markdown"
+    if cfg.output is None and sys.stdout.isatty() and cfg.table in (None, "text"):
+        style = "screen" if cfg.table is None else "folded"
+    table = styled(style)
+    if cfg.output is None:
+        print(table, end="")
+    else:
+        with atomic_writer(cfg.output) as file:
+            file.write(table)

@@ -18,14 +18,18 @@ from tqdm import tqdm
 from torchtune_smt.cli.command_line import split_arguments, value_of
 from torchtune_smt.cli.compose import OFFERED, refuse_given
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
-from torchtune_smt.cli.hydra_main import config_folders, error_line, hydra_main
+from torchtune_smt.cli.hydra_main import (
+    check_written,
+    config_folders,
+    error_line,
+    hydra_main,
+)
 from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.wire import argument_names, class_of, decoder_class
-from torchtune_smt.cli.written_files import check_written
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.textio import BadLine, atomic_writer, blocks_of_lines

@@ -38,6 +38,10 @@ class Vocabulary(SequenceTable[np.uint8]):
         """Return the strings of some ids."""
         return [self[int(id)] for id in ids]
 
+    def named(self, ids: Iterable[int], values: NDArray[Any]) -> dict[str, Any]:
+        """Return the values of some ids by their names."""
+        return dict(zip(self.names(ids), values.tolist(), strict=True))
+
     def id(self, name: str) -> int:
         """Return the id of a string.
 

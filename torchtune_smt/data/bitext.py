@@ -67,6 +67,19 @@ class Corpus:
             dict(Counter(self.dropped) + Counter(other.dropped)),
         )
 
+    def places_in(self, bitext: Corpus) -> dict[int, int]:
+        """Return by the number of a sentence its number in a bitext: that of the same line there.
+
+        A set that is read as a bitext lacks lines that are too long. One that is read from other
+        files, or prepared in another way, has other words in a line.
+        """
+        places = {line: number for number, line in enumerate(bitext.lines)}
+        return {
+            i: places[line]
+            for i, line in enumerate(self.lines)
+            if line in places and self.source[i] == bitext.source[places[line]]
+        }
+
     def summary(self) -> str:
         """Return a line for the log: how many sentences, and how many lines were dropped, why."""
         text = f"{len(self)} sentences"

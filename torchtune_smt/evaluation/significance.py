@@ -1,4 +1,4 @@
-"""Significance of a difference of corpus scores, from the statistics of single sentences.
+"""Corpus scores of systems, how sure they are, and the significance of a difference.
 
 A corpus score is a function of statistics that are summed over the sentences. So the score of
 another corpus, made of the same sentences, costs no more than the sums. The statistic of all tests
@@ -9,31 +9,37 @@ over its runs (Clark et al. 2011). All p-values are two-sided, and 1 for systems
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, permutations
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.seeds import stream_seed
 from torchtune_smt.evaluation import significance_kernels as kernels
+from torchtune_smt.metrics.corpus import CorpusScore, StatisticsExtractor, check_lengths
 
+Test = Literal["bootstrap", "randomization"]
+SAMPLES: Final = 10_000
+SEED: Final = 12345
 # Differences that are equal in theory differ by rounding.
 TOLERANCE: Final = 1e-9
+# In percent; between them lie 95%.
+_INTERVAL: Final = (2.5, 97.5)
 
 Score = Callable[[Float64], Float64]
 """Takes sums of statistics [..., statistics] and returns scores [...]."""
 
 
 class PValue(NamedTuple):
-    """What a test found.
+    """The probability of a difference at least this large if there were none.
 
     Attributes
     ----------
     value : float
-        The probability of a difference at least this large if there were none.
     trials : int
         The random trials, or all arrangements there are.
     exact : bool
@@ -43,6 +49,10 @@ class PValue(NamedTuple):
     value: float
     trials: int
     exact: bool
+
+    def of(self, trials: str, arrangements: str) -> str:
+        """Return what was counted, in words."""
+        return f"all {self.trials:,} {arrangements}" if self.exact else f"{self.trials:,} {trials}"
 
 
 def bootstrap_test(
@@ -60,19 +70,14 @@ def bootstrap_test(
     ----------
     baseline, system : float64 [n, runs, statistics]
         Of n sentences; the numbers of runs may differ.
-    score : callable
-        See `Score`.
-    samples : int
-        1 or more.
-    seed : int
-        0 or more.
+    samples, seed : int
+        1 or more; 0 or more.
     """
     rows = np.concatenate([baseline, system], axis=1)
     runs = baseline.shape[1]
     observed = _difference(score(rows.sum(axis=0)), runs)
-    sums = kernels.resampled_sums(rows, samples, stream_seed([seed]))
-    centred = _difference(score(sums), runs) - observed
-    return _with_observed(_as_large(centred, observed))
+    drawn = _difference(bootstrap_scores(rows, score, samples, seed), runs)
+    return _p_value(drawn - observed, observed)
 
 
 def randomization_test(
@@ -87,16 +92,7 @@ def randomization_test(
     as where few sentences differ, they are all counted; otherwise that many are drawn, and the
     observed one is counted with them: (c + 1) / (trials + 1).
 
-    Parameters
-    ----------
-    baseline, system : float64 [n, runs, statistics]
-        Of n sentences; the numbers of runs may differ.
-    score : callable
-        See `Score`.
-    trials : int
-        1 or more.
-    seed : int
-        0 or more.
+    The parameters are those of `bootstrap_test`.
     """
     rows = np.concatenate([baseline, system], axis=1)
     runs = baseline.shape[1]
@@ -104,28 +100,19 @@ def randomization_test(
     differs = (rows != rows[:, :1]).any(axis=(1, 2))
     same = rows[~differs].sum(axis=0)
     rows = rows[differs]
-    if math.factorial(rows.shape[1]) ** len(rows) <= trials:
-        found = _as_large(_difference(score(same + _arranged_sums(rows)), runs), observed)
-        return _of_all(found)
-    sums = kernels.shuffled_sums(rows, trials, stream_seed([seed]))
-    return _with_observed(_as_large(_difference(score(same + sums), runs), observed))
+    exact = math.factorial(rows.shape[1]) ** len(rows) <= trials
+    shuffled = kernels.shuffled_sums(rows, trials, stream_seed([seed])) if not exact else None
+    sums = _arranged_sums(rows) if shuffled is None else shuffled
+    return _p_value(_difference(score(same + sums), runs), observed, exact)
 
 
 def runs_test(baseline: Float64, system: Float64, trials: int, seed: int) -> PValue:
     """Return p of a permutation test of whole runs: would other runs show a difference, too?
 
-    It asks whether the two sets of scores are exchangeable, and knows nothing of sentences. All
-    divisions of the runs among the systems are counted, if there are no more than `trials`;
-    otherwise that many are drawn, as in `randomization_test`.
-
-    Parameters
-    ----------
-    baseline, system : float64 [runs]
-        Corpus scores of the runs; their numbers may differ.
-    trials : int
-        1 or more.
-    seed : int
-        0 or more.
+    It asks whether the two sets of scores (float64 [runs], the numbers may differ) are
+    exchangeable, and knows nothing of sentences. All divisions of the runs among the systems are
+    counted, if there are no more than `trials`; otherwise that many are drawn, as in
+    `randomization_test`.
     """
     scores = np.concatenate([baseline, system])
     observed = _difference(scores, baseline.size)
@@ -133,24 +120,16 @@ def runs_test(baseline: Float64, system: Float64, trials: int, seed: int) -> PVa
         chosen = np.array(list(combinations(range(scores.size), baseline.size)))
         first = scores[chosen].sum(axis=1)
         means = first / baseline.size, (scores.sum() - first) / system.size
-        return _of_all(_as_large(means[1] - means[0], observed))
+        return _p_value(means[1] - means[0], observed, exact=True)
     shuffled = np.tile(scores, (trials, 1))
     np.random.default_rng(seed).permuted(shuffled, axis=1, out=shuffled)
-    return _with_observed(_as_large(_difference(shuffled, baseline.size), observed))
+    return _p_value(_difference(shuffled, baseline.size), observed)
 
 
 def bootstrap_scores(rows: Float64, score: Score, samples: int, seed: int) -> Float64:
-    """Return the scores of corpora drawn with replacement.
+    """Return the scores (float64 [samples, runs]) of corpora drawn with replacement.
 
-    Parameters
-    ----------
-    rows : float64 [n, runs, statistics]
-    score, samples, seed
-        As in `bootstrap_test`; the corpora of equal seeds have the same sentences.
-
-    Returns
-    -------
-    float64 [samples, runs]
+    The corpora of equal seeds have the same sentences; `rows` are float64 [n, runs, statistics].
     """
     return score(kernels.resampled_sums(rows, samples, stream_seed([seed])))
 
@@ -161,28 +140,17 @@ def _difference(scores: Float64, runs: int) -> Float64:
     return difference
 
 
-def _as_large(differences: Float64, observed: Float64) -> Bool:
-    return np.abs(differences) >= np.abs(observed) - TOLERANCE
-
-
-def _of_all(found: Bool) -> PValue:
-    return PValue(float(found.mean()), found.size, exact=True)
-
-
-def _with_observed(found: Bool) -> PValue:
-    return PValue((int(found.sum()) + 1) / (found.size + 1), found.size, exact=False)
+def _p_value(differences: Float64, observed: Float64, exact: bool = False) -> PValue:
+    """Return the share of differences that are as large; where not all are, with the observed."""
+    found = np.abs(differences) >= np.abs(observed) - TOLERANCE
+    value = float(found.mean()) if exact else (int(found.sum()) + 1) / (found.size + 1)
+    return PValue(value, found.size, exact)
 
 
 def _arranged_sums(rows: Float64) -> Float64:
     """Return the sums over the sentences after each permutation of the runs within each.
 
-    Parameters
-    ----------
-    rows : float64 [n, runs, statistics]
-
-    Returns
-    -------
-    float64 [(runs!)^n, runs, statistics]
+    From float64 [n, runs, statistics] to [(runs!)^n, runs, statistics].
     """
     n, runs, _ = rows.shape
     orders: Int64 = np.array(list(permutations(range(runs))))
@@ -193,3 +161,281 @@ def _arranged_sums(rows: Float64) -> Float64:
         sums += sentence[orders[number % len(orders)]]
         number //= len(orders)
     return sums
+
+
+_TESTS: Final = {
+    "bootstrap": (bootstrap_test, "samples"),
+    "randomization": (randomization_test, "trials"),
+}
+
+
+def said_p(p: float) -> str:
+    """Return a p-value with four digits behind the point, or with what it takes not to be 0."""
+    said = f"{p:.4f}"
+    return said if float(said) else f"{p:.1g}"
+
+
+class SystemScore(NamedTuple):
+    """The score of a system by one metric.
+
+    Attributes
+    ----------
+    score : CorpusScore
+        Means over the runs.
+    runs : tuple of float
+        The scores of the runs.
+    low, high : float
+        95% of the means over the runs lie between them on sentences that are drawn anew
+        (percentiles of the bootstrap; Koehn 2004).
+    s_sel : float
+        Standard deviation of a run's score over sentences that are drawn anew, mean of the runs
+        (Clark et al. 2011).
+    s_opt : float
+        Standard deviation over the runs (the same); 0 for one run.
+    """
+
+    score: CorpusScore
+    runs: tuple[float, ...]
+    low: float
+    high: float
+    s_sel: float
+    s_opt: float
+
+    def __str__(self) -> str:
+        found = [f"{self.score}, 95%: {self.low:.2f} to {self.high:.2f}"]
+        if self.score.precisions:
+            precisions = "/".join(f"{precision:.1f}" for precision in self.score.precisions)
+            found.append(f"BP {self.score.brevity_penalty:.3f}, precisions {precisions}")
+        if len(self.runs) > 1:
+            spread = f"s_sel {self.s_sel:.2f}, s_opt {self.s_opt:.2f}"
+            found.append(f"mean of {len(self.runs)} runs, {spread}")
+        return "; ".join(found)
+
+
+class Comparison(NamedTuple):
+    """One system compared with the baseline by one metric.
+
+    Attributes
+    ----------
+    system, baseline : str
+    metric : str
+        As sacrebleu writes it: BLEU, chrF2, TER.
+    score, baseline_score : float
+        Corpus scores; means over the runs.
+    p_value : float
+        Of a difference at least this large if the systems were equally good, for these runs.
+    test : str
+        What was done for `p_value`, in words.
+    p_runs : PValue, optional
+        Of a difference at least this large if the two ways of tuning were equally good, where a
+        system has several runs; see `runs_test`.
+    """
+
+    system: str
+    baseline: str
+    metric: str
+    score: float
+    baseline_score: float
+    p_value: float
+    test: str
+    p_runs: PValue | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.system} against {self.baseline}: {self.metric} {self.score:.2f} against "
+            f"{self.baseline_score:.2f}"
+        )
+        of_sentences = f"p = {said_p(self.p_value)} ({self.test})"
+        if self.p_runs is None:
+            return f"{text}, {of_sentences}"
+        of_runs = f"p = {said_p(self.p_runs.value)} ({self.p_runs.of('divisions', 'divisions')})"
+        return f"{text}, over runs {of_runs}; over sentences {of_sentences}"
+
+
+class Evaluation:
+    """Systems that translated the same sentences.
+
+    Parameters
+    ----------
+    systems : mapping of str to sequence of sequence of str
+        The runs of each system by its name, and each run's hypotheses, one a sentence. Runs are
+        those of one way to tune with different seeds; a system of which there is no more than one
+        output has one.
+    references : sequence of sequence of str
+        ``references[i]``: those of sentence i.
+    metrics, tokenize, lowercase
+        As for `torchtune_smt.metrics.corpus.StatisticsExtractor`.
+
+    Raises
+    ------
+    InputError
+        The numbers of hypotheses and references differ.
+    ValueError
+        A metric or tokenizer is unknown, or a system has no runs.
+    TypeError
+        A system is a list of hypotheses, not of runs.
+    """
+
+    def __init__(
+        self,
+        systems: Mapping[str, Sequence[Sequence[str]]],
+        references: Sequence[Sequence[str]],
+        metrics: Sequence[str] = ("bleu",),
+        *,
+        tokenize: str = "none",
+        lowercase: bool = False,
+    ) -> None:
+        for name, runs in systems.items():
+            if not runs:
+                raise ValueError(f"{name} has no runs")
+            for run in runs:
+                if isinstance(run, str):
+                    raise TypeError(f"{name} must be a list of runs, each a list of hypotheses")
+                check_lengths({name: run}, references)
+        self._measured = [
+            _Metric(
+                systems, StatisticsExtractor(m, references, tokenize=tokenize, lowercase=lowercase)
+            )
+            for m in metrics
+        ]
+        self._systems = list(systems)
+
+    def scores(self, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, list[SystemScore]]:
+        """Return the scores of each system, one a metric.
+
+        Parameters
+        ----------
+        samples : int
+            Of the bootstrap; 1 or more.
+        seed : int
+            Of the bootstrap; 0 or more.
+
+        Raises
+        ------
+        ValueError
+            An argument is out of range.
+        """
+        _check_sampling(samples, seed)
+        return {
+            system: [measured.describe(system, samples, seed) for measured in self._measured]
+            for system in self._systems
+        }
+
+    def median_run(self, system: str) -> int:
+        """Return the number (from 0) of a system's median run by the first metric.
+
+        Of an even number of runs it is the lower of the two in the middle; of runs with equal
+        scores the first.
+        """
+        order = np.argsort(self._measured[0].run_scores(system), kind="stable")
+        return int(order[(order.size - 1) // 2])
+
+    def compare(
+        self,
+        *,
+        baseline: str | None = None,
+        test: Test = "randomization",
+        samples: int = SAMPLES,
+        seed: int = SEED,
+    ) -> list[Comparison]:
+        """Compare each system with a baseline.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The name of a system; by default the first.
+        test : "bootstrap" or "randomization"
+            Paired bootstrap (Koehn 2004) or approximate randomisation (Noreen 1989); see
+            `torchtune_smt.evaluation.significance`.
+        samples : int
+            Samples or trials; 1 or more.
+        seed : int
+            0 or more.
+
+        Returns
+        -------
+        list of Comparison
+            Metric by metric. A p-value depends on the two systems and the seed alone.
+
+        Raises
+        ------
+        ValueError
+            An argument is out of range, or there is no such baseline, or no second system.
+        """
+        if test not in _TESTS:
+            raise ValueError(f'test must be "bootstrap" or "randomization", not {test!r}')
+        if len(self._systems) < 2:
+            raise ValueError(f"a comparison takes two systems or more, not {len(self._systems)}")
+        if baseline is None:
+            baseline = self._systems[0]
+        if baseline not in self._systems:
+            raise ValueError(
+                f"there is no system {baseline}; the baseline may be {', '.join(self._systems)}"
+            )
+        _check_sampling(samples, seed)
+        return [
+            measured.compare(baseline, system, test, samples, seed)
+            for measured in self._measured
+            for system in self._systems
+            if system != baseline
+        ]
+
+
+class _Metric:
+    """The systems as one metric sees them."""
+
+    def __init__(
+        self, systems: Mapping[str, Sequence[Sequence[str]]], extractor: StatisticsExtractor
+    ) -> None:
+        self._score_sums = extractor.score_sums
+        # [n, runs, statistics]
+        self._rows: dict[str, Float64] = {}
+        self._scores: dict[str, list[CorpusScore]] = {}
+        for name, runs in systems.items():
+            found = [extractor.extract(run) for run in runs]
+            self._rows[name] = np.stack([f.rows for f in found], axis=1)
+            self._scores[name] = [f.score for f in found]
+
+    def describe(self, system: str, samples: int, seed: int) -> SystemScore:
+        drawn = bootstrap_scores(self._rows[system], self._score_sums, samples, seed)
+        low, high = np.percentile(drawn.mean(axis=1), _INTERVAL)
+        every, runs = self._scores[system], self.run_scores(system)
+        first, penalty = every[0], None
+        if first.brevity_penalty is not None:
+            penalty = float(np.mean([score.brevity_penalty for score in every]))
+        precisions = np.mean([score.precisions for score in every], axis=0).tolist()
+        return SystemScore(
+            CorpusScore(
+                first.name, float(runs.mean()), first.signature, penalty, tuple(precisions)
+            ),
+            tuple(runs.tolist()),
+            float(low),
+            float(high),
+            float(drawn.std(axis=0).mean()),
+            float(runs.std(ddof=1)) if runs.size > 1 else 0.0,
+        )
+
+    def compare(
+        self, baseline: str, system: str, test: Test, samples: int, seed: int
+    ) -> Comparison:
+        function, trials = _TESTS[test]
+        p = function(self._rows[baseline], self._rows[system], self._score_sums, samples, seed)
+        runs = self.run_scores(baseline), self.run_scores(system)
+        several = runs[0].size + runs[1].size > 2
+        return Comparison(
+            system,
+            baseline,
+            self._scores[system][0].name,
+            *(float(runs[1].mean()), float(runs[0].mean()), p.value),
+            f"{test}, {p.of(trials, 'arrangements')}" + ("" if p.exact else f", seed {seed}"),
+            runs_test(*runs, samples, seed) if several else None,
+        )
+
+    def run_scores(self, system: str) -> Float64:
+        """Return the score of each run."""
+        return np.array([score.score for score in self._scores[system]])
+
+
+def _check_sampling(samples: int, seed: int) -> None:
+    check_whole("samples", samples, 1)
+    check_whole("seed", seed, 0)

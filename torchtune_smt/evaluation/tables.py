@@ -1,18 +1,163 @@
-"""Scores and comparisons as text, Markdown, LaTeX and CSV."""
+"""Tables, of anything and of the scores of systems: as text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from torchtune_smt.evaluation.comparison import Comparison, SystemScore, said_p
-from torchtune_smt.evaluation.table import Cell, Table
+from torchtune_smt.evaluation.significance import Comparison, SystemScore, said_p
+
+WIDTH: Final = 80
+"""Columns of characters of a page of text; a wider table continues below itself."""
+
+Cell = str | int | float | None
+"""What stands in a table; None: nothing."""
 
 
-@dataclass(frozen=True)
-class Results:
-    """What was found about some systems, for tables.
+class Table(NamedTuple):
+    """A table of anything.
+
+    Attributes
+    ----------
+    head : sequence of str
+    rows : sequence of sequence of Cell
+        Numbers are rounded to be read, and not in CSV.
+    notes : sequence of str
+        Below the table, a line each; not in CSV.
+    left : int
+        So many columns, the first ones, are of text; the others of numbers, flush right.
+    before : str
+        Lines above the table; not in CSV.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+    left: int = 1
+    before: str = ""
+
+    def shortened(self, rows: int | None) -> Table:
+        """Return the table with so many rows at most; a note says how many there are."""
+        if rows is None or len(self.rows) <= rows:
+            return self
+        said = f"the first {rows:,} of {len(self.rows):,} rows"
+        return self._replace(rows=self.rows[:rows], notes=[*self.notes, said])
+
+    def text(self) -> str:
+        """Return the table with its columns flush, as plain text of `WIDTH` columns."""
+        columns: list[list[str]] = []
+        for n, cells in enumerate(zip(*self._shown, strict=True)):
+            width = max(map(len, cells))
+            columns.append([c.ljust(width) if n < self.left else c.rjust(width) for c in cells])
+        left, pages = columns[: self.left], [columns[: self.left]]
+        for column in columns[self.left :]:
+            full = sum(len(other[0]) + 2 for other in pages[-1]) + len(column[0]) > WIDTH
+            if full and len(pages[-1]) > len(left):
+                pages.append([*left])
+            pages[-1].append(column)
+        tables = [
+            "\n".join("  ".join(line).rstrip() for line in zip(*page, strict=True))
+            for page in pages
+        ]
+        return "\n\n".join(filter(None, [self.before, *tables, folded(self.notes)])) + "\n"
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        before = f"```\n{self.before}\n```" if self.before else ""
+        sides = ["---" if n < self.left else "---:" for n in range(len(self.head))]
+        head, *rows = (
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+            for row in self._shown
+        )
+        table = "\n".join([head, f"|{'|'.join(sides)}|", *rows])
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join(filter(None, [before, table, notes])) + "\n"
+
+    def latex(self) -> str:
+        """Return a ``tabular`` with rules of the package booktabs; other lines are comments."""
+        head, *rows = (" & ".join(map(_latex, row)) + r" \\" for row in self._shown)
+        said = [*self.before.splitlines(), *(" ".join(note.split()) for note in self.notes)]
+        sides = "l" * self.left + "r" * (len(self.head) - self.left)
+        begin = [*(f"% {line}" for line in said), rf"\begin{{tabular}}{{{sides}}}", r"\toprule"]
+        end = [r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([*begin, head, r"\midrule", *rows, *end]) + "\n"
+
+    def csv(self) -> str:
+        """Return head and rows, all numbers unrounded.
+
+        An apostrophe stands before a text that a spreadsheet would take for a formula.
+        """
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([_csv(cell) for cell in row] for row in (self.head, *self.rows))
+        return file.getvalue()
+
+    @property
+    def _shown(self) -> list[list[str]]:
+        """The head and the rows as they are read."""
+        return [[*self.head], *([_cell(cell) for cell in row] for row in self.rows)]
+
+
+def folded(lines: Iterable[str]) -> str:
+    """Return lines that are no longer than `WIDTH`, as far as their words allow it."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            WIDTH,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
+
+
+def _cell(cell: Cell) -> str:
+    """Return a cell as it is read."""
+    if isinstance(cell, float):
+        return f"{cell:,.1f}".removesuffix(".0") if abs(cell) >= 1000 else f"{cell:.4g}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return cell or ""
+
+
+def _csv(cell: Cell) -> str | int | float:
+    """Return a cell that is no formula."""
+    if isinstance(cell, str) and re.match(r"\s*[=+@-]", cell):
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+    return "" if cell is None else cell
+
+
+_LATEX: Final = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "∩": r"$\cap$",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def _latex(cell: str) -> str:
+    """Return text that LaTeX prints as it is."""
+    escaped = re.sub(r"[\\~^±∩|<>&%$#_{}]", lambda found: _LATEX[found[0]], cell)
+    if cell in ("p", "p over runs"):
+        return re.sub(r"\bp\b", "$p$", escaped)
+    # Behind the end of a row a bracket would be an option of it.
+    return f"{{}}{escaped}" if cell.startswith("[") else escaped
+
+
+class Results(NamedTuple):
+    """What was found about some systems.
 
     Attributes
     ----------
@@ -28,8 +173,8 @@ class Results:
 
     scores: Mapping[str, Sequence[SystemScore]]
     comparisons: Sequence[Comparison] = ()
-    oracles: Mapping[str, float] = field(default_factory=dict)
-    median: Mapping[str, str] = field(default_factory=dict)
+    oracles: Mapping[str, float] = {}
+    median: Mapping[str, str] = {}
 
     def lines(self, metric: int) -> list[tuple[str, SystemScore, Comparison | None, float | None]]:
         """Return what there is on a metric: for each system its score, test and oracle BLEU."""
@@ -41,14 +186,23 @@ class Results:
             lines.append((system, score, found.get((system, score.score.name)), oracle))
         return lines
 
-    @property
-    def metrics(self) -> int:
-        """The number of metrics."""
-        return len(next(iter(self.scores.values())))
+    def tables(self) -> list[Table]:
+        """Return a table a metric: `metric_table`."""
+        count = len(next(iter(self.scores.values())))
+        return [metric_table(self, metric) for metric in range(count)]
 
 
 def text(results: Results) -> str:
     """Return the scores of each system, and the comparisons below, as plain text."""
+    return "\n".join(_text_lines(results)) + "\n"
+
+
+def folded_text(results: Results) -> str:
+    """Return the same in lines of a terminal."""
+    return folded(_text_lines(results)) + "\n"
+
+
+def _text_lines(results: Results) -> list[str]:
     lines = []
     for name, scores in results.scores.items():
         lines.append(name)
@@ -57,43 +211,41 @@ def text(results: Results) -> str:
             lines.append(f"  oracle BLEU {results.oracles[name]:.2f}")
         if name in results.median:
             lines.append(f"  median run: {results.median[name]}")
-    return "\n".join([*lines, *map(str, results.comparisons)]) + "\n"
+    return [*lines, *map(str, results.comparisons)]
 
 
 def aligned(results: Results) -> str:
     """Return flush tables without details; letters stand for names, which may be long."""
-    letters = [*results.scores]
-    key = {name: chr(65 + n) if n < 26 else str(n + 1) for n, name in enumerate(letters)}
-    legend: list[str] = []
+    names = [*results.scores]
+    key = {name: chr(65 + n) if n < 26 else str(n + 1) for n, name in enumerate(names)}
+    medians = {name: f" (median run: {run})" for name, run in results.median.items()}
+    legend = [f"{letter}: {name}{medians.get(name, '')}" for name, letter in key.items()]
     blocks: list[str] = []
     notes: list[str] = []
-    for name, letter in key.items():
-        median = f" (median run: {results.median[name]})" if name in results.median else ""
-        legend.append(f"{letter}: {name}{median}")
-    for m in range(results.metrics):
-        table = metric_table(results, m)
+    for table in results.tables():
         shown = [n for n, head in enumerate(table.head) if head not in _DETAILS]
         rows: list[list[Cell]] = [
             [key[str(row[0])], *(row[n] for n in shown[1:])] for row in table.rows
         ]
         blocks.append(Table([table.head[n] for n in shown], rows).text())
         notes += table.notes
-    said = [note.replace(f"against {letters[0]};", "against A;") for note in dict.fromkeys(notes)]
-    return "\n".join([Table([], [], legend).text(), *blocks, Table([], [], said).text()])
+    said = [note.replace(f"against {names[0]};", "against A;") for note in dict.fromkeys(notes)]
+    return "\n".join([f"{folded(legend)}\n", *blocks, f"{folded(said)}\n"])
 
 
 def markdown(results: Results) -> str:
     """Return a table a metric."""
-    blocks = [metric_table(results, m).markdown() for m in range(results.metrics)]
-    medians = [f"- median run of {name}: {run}\n" for name, run in results.median.items()]
-    return "\n".join([*blocks, *(["".join(medians)] if medians else [])])
+    return _blocks(results, Table.markdown, "-")
 
 
 def latex(results: Results) -> str:
     """Return a ``tabular`` a metric, with rules of the package booktabs."""
-    blocks = [metric_table(results, m).latex() for m in range(results.metrics)]
-    medians = [f"% median run of {name}: {run}\n" for name, run in results.median.items()]
-    return "\n".join([*blocks, *(["".join(medians)] if medians else [])])
+    return _blocks(results, Table.latex, "%")
+
+
+def _blocks(results: Results, form: Callable[[Table], str], sign: str) -> str:
+    medians = [f"{sign} median run of {name}: {run}\n" for name, run in results.median.items()]
+    return "\n".join(filter(None, [*map(form, results.tables()), "".join(medians)]))
 
 
 # In the other forms.
@@ -108,7 +260,7 @@ CSV_COLUMNS: Final = (
 def csv_text(results: Results) -> str:
     """Return all numbers unrounded: `CSV_COLUMNS`, a line for each metric and system."""
     rows: list[list[Cell]] = []
-    for m in range(results.metrics):
+    for m in range(len(next(iter(results.scores.values())))):
         for system, found, comparison, oracle in results.lines(m):
             score = found.score
             runs = None if comparison is None else comparison.p_runs
@@ -121,8 +273,7 @@ def csv_text(results: Results) -> str:
                     None if comparison is None else comparison.p_value,
                     score.brevity_penalty,
                     *(score.precisions or [None] * 4),
-                    oracle,
-                    score.signature,
+                    *(oracle, score.signature),
                 ]
             )
     return Table(CSV_COLUMNS, rows).csv()
@@ -130,6 +281,8 @@ def csv_text(results: Results) -> str:
 
 STYLES: Final[dict[str, Callable[[Results], str]]] = {
     "text": text,
+    "folded": folded_text,
+    "screen": aligned,
     "markdown": markdown,
     "latex": latex,
     "csv": csv_text,
@@ -143,42 +296,35 @@ def metric_table(results: Results, metric: int) -> Table:
     """
     lines = results.lines(metric)
     first = lines[0][1].score
-    several = any(len(found.runs) > 1 for _, found, _, _ in lines)
-    tested = any(comparison is not None for _, _, comparison, _ in lines)
-    oracles = any(oracle is not None for *_, oracle in lines)
-    head = ["system", first.name, "95%"]
-    if several:
-        head[1:1] = ["runs"]
-        head += ["s_sel", "s_opt"]
-    if tested:
-        head += ["p over runs", "p"] if several else ["p"]
-    if first.precisions:
-        head += ["BP", "1-grams", "2-grams", "3-grams", "4-grams"]
-    if oracles:
-        head += ["oracle"]
-    rows = []
-    for system, found, comparison, oracle in lines:
-        number = len(found.runs)
-        row = [system, f"{found.score.score:.2f}", f"{found.low:.2f} to {found.high:.2f}"]
-        if several:
-            spread = f"{found.s_opt:.2f}" if number > 1 else ""
-            row[1] += f" ± {spread}" if spread else ""
-            row[1:1] = [str(number)]
-            row += [f"{found.s_sel:.2f}", spread]
-        if tested:
-            if several:
-                over = None if comparison is None else comparison.p_runs
-                row += ["" if over is None else said_p(over.value)]
-            row += ["" if comparison is None else said_p(comparison.p_value)]
-        if first.precisions:
-            row += [f"{found.score.brevity_penalty:.3f}"]
-            row += [f"{precision:.1f}" for precision in found.score.precisions]
-        if oracles:
-            row += ["" if oracle is None else f"{oracle:.2f}"]
-        rows.append(row)
-    notes = [f"{first.name}: {first.signature}"]
     made = [comparison for _, _, comparison, _ in lines if comparison is not None]
+    several = any(len(found.runs) > 1 for _, found, _, _ in lines)
+    oracles = any(oracle is not None for *_, oracle in lines)
+    columns: dict[str, list[str]] = {"system": [], "runs": [], first.name: [], "95%": []}
+    for system, found, comparison, oracle in lines:
+        score = found.score
+        spread = f"{found.s_opt:.2f}" if len(found.runs) > 1 else ""
+        over = None if comparison is None else comparison.p_runs
+        row = {
+            "system": system,
+            "runs": str(len(found.runs)),
+            first.name: f"{score.score:.2f}" + (f" ± {spread}" if spread else ""),
+            "95%": f"{found.low:.2f} to {found.high:.2f}",
+            "s_sel": f"{found.s_sel:.2f}",
+            "s_opt": spread,
+            "p over runs": "" if over is None else said_p(over.value),
+            "p": "" if comparison is None else said_p(comparison.p_value),
+            "BP": "" if score.brevity_penalty is None else f"{score.brevity_penalty:.3f}",
+            **{f"{n}-grams": f"{p:.1f}" for n, p in enumerate(score.precisions, start=1)},
+            "oracle": "" if oracle is None else f"{oracle:.2f}",
+        }
+        for name, cell in row.items():
+            columns.setdefault(name, []).append(cell)
+    left_out = set() if several else {"runs", "s_sel", "s_opt", "p over runs"}
+    left_out |= set() if made else {"p over runs", "p"}
+    left_out |= (set() if first.precisions else {"BP"}) | (set() if oracles else {"oracle"})
+    shown = {name: column for name, column in columns.items() if name not in left_out}
+    notes = [f"{first.name}: {first.signature}"]
     if made:
         ways = "; ".join(dict.fromkeys(comparison.test for comparison in made))
         notes.append(f"p: two-sided, against {made[0].baseline}; {ways}")
-    return Table(head, rows, notes)
+    return Table(list(shown), list(zip(*shown.values(), strict=True)), notes)

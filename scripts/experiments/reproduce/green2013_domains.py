@@ -29,7 +29,7 @@ from tuned import SIGNIFICANCE, Corpus
 
 from torchtune_smt.core.textio import atomic_folder, atomic_writer, read_lines
 from torchtune_smt.evaluation import Evaluation
-from torchtune_smt.evaluation.table import Cell, Table
+from torchtune_smt.evaluation.tables import Cell, Table
 
 ROW: Final = "dev/adagrad_pt_al_lo_tuned"
 DENSE: Final = "dev/adagrad_dense_tuned"

@@ -13,8 +13,7 @@ import numpy as np
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_path, atomic_writer
-from torchtune_smt.evaluation.comparison import SAMPLES, SEED
-from torchtune_smt.evaluation.significance import runs_test
+from torchtune_smt.evaluation.significance import SAMPLES, SEED, runs_test
 
 RESULT = "result.json"
 SIGNIFICANT = 0.05

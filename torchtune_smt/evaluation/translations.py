@@ -1,6 +1,7 @@
-"""Where systems differ: words by frequency, sentences by length, n-grams, single sentences.
+"""Where translations differ: words by frequency, sentences by length, n-grams, single sentences.
 
-What compare-mt shows (Neubig et al. 2019), for any number of references.
+What compare-mt shows (Neubig et al. 2019), for any number of references; and the order of words
+(Green et al. 2013, section 5.3).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,10 @@ Text = Sequence[Sequence[str]]
 References = Sequence[Text]
 """The references of each sentence, as words."""
 
+Words = Sequence[str]
 Ngram = tuple[str, ...]
+Order = Literal["first", "second", "both", "neither"]
+ORDERS: Final[tuple[Order, ...]] = ("first", "second", "both", "neither")
 
 # The least frequency, or length, of each bucket.
 FREQUENCIES: Final = (1, 2, 3, 4, 5, 10, 100, 1000)
@@ -33,16 +37,9 @@ ORDER: Final = 4
 
 
 class Bucket(NamedTuple):
-    """Words or sentences of a kind, and how well each system does on them.
+    """Words of the references, or sentences, of a kind (such as ``5-9``) and each system's score.
 
-    Attributes
-    ----------
-    name : str
-        Such as ``5-9``.
-    size : int
-        Words of the references, or sentences.
-    scores : list of float
-        0..100, one a system.
+    Scores are 0..100.
     """
 
     name: str
@@ -51,15 +48,7 @@ class Bucket(NamedTuple):
 
 
 class NgramDifference(NamedTuple):
-    """An n-gram that one system gets right more often than another.
-
-    Attributes
-    ----------
-    words : str
-    first, second : int
-        Matches of the two systems, of an n-gram in a sentence at most as many as its references
-        have.
-    """
+    """An n-gram and its matches in two systems, in a sentence as many as its references have."""
 
     words: str
     first: int
@@ -111,14 +100,7 @@ def _range(begins: Sequence[int], b: int) -> str:
 class SentenceScores:
     """BLEU's statistics of each sentence of some systems.
 
-    Parameters
-    ----------
-    systems : mapping of str to sequence of str
-        Translations, one a sentence.
-    references : sequence of sequence of str
-        ``references[i]``: those of sentence i.
-    tokenize, lowercase
-        As for `torchtune_smt.metrics.corpus.corpus_bleu`.
+    `references`, `tokenize` and `lowercase` are as for `torchtune_smt.metrics.corpus.corpus_bleu`.
     """
 
     def __init__(
@@ -140,13 +122,7 @@ class SentenceScores:
         return 100 * BleuPlusOne().score(counts)
 
     def by_length(self, lengths: Sequence[int]) -> list[Bucket]:
-        """Return corpus BLEU of the sentences whose lengths are alike.
-
-        Parameters
-        ----------
-        lengths : sequence of int
-            Of each sentence, such as of its first reference.
-        """
+        """Return corpus BLEU of the sentences whose lengths (of first references) are alike."""
         bucket = np.searchsorted(LENGTHS, lengths, side="right") - 1
         found = []
         for b in np.unique(bucket).tolist():
@@ -217,3 +193,100 @@ def align(first: Sequence[str], second: Sequence[str]) -> list[Piece]:
         Piece(tag == "equal", list(first[a:b]), list(second[c:d]))
         for tag, a, b, c, d in matcher.get_opcodes()
     ]
+
+
+class Segment(NamedTuple):
+    """The same words, as the one translation has them and, in another order, as the other."""
+
+    first: list[str]
+    second: list[str]
+
+
+def segments(first: Words, second: Words) -> list[Segment]:
+    """Return where two translations have the same words in another order.
+
+    Words are linked with their likes: first those of a longest common subsequence, then those that
+    are left, in their order. A segment is the shortest stretch that holds all words from which, and
+    into which, a link crosses another; words without a link are left out of it.
+
+    There is a segment if and only if the translations share more words than a longest common
+    subsequence of theirs has.
+    """
+    links = _links(first, second)
+    # The place of each linked word of the first among those of the second.
+    place = {j: n for n, (_, j) in enumerate(sorted(links, key=lambda link: link[1]))}
+    found = []
+    begin, furthest = 0, -1
+    for n, (_, j) in enumerate(links):
+        furthest = max(furthest, place[j])
+        # All links so far lead to the words so far.
+        if furthest == n:
+            if n > begin:
+                inside = links[begin : n + 1]
+                ours = [first[i] for i, _ in inside]
+                theirs = [second[j] for j in sorted(j for _, j in inside)]
+                found.append(Segment(ours, theirs))
+            begin = n + 1
+    return found
+
+
+def _links(first: Words, second: Words) -> list[tuple[int, int]]:
+    """Return the positions of words that are linked, ascending in the first translation."""
+    links = _common_subsequence(first, second)
+    free: dict[str, list[int]] = {}
+    taken = {j for _, j in links}
+    for j in range(len(second) - 1, -1, -1):
+        if j not in taken:
+            free.setdefault(second[j], []).append(j)
+    ours = {i for i, _ in links}
+    for i, word in enumerate(first):
+        if i not in ours and free.get(word):
+            links.append((i, free[word].pop()))
+    return sorted(links)
+
+
+def _common_subsequence(first: Words, second: Words) -> list[tuple[int, int]]:
+    """Return the positions of a longest common subsequence; O(nm) for n and m words."""
+    # length[i][j]: of the words from i and from j on.
+    length = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i in range(len(first) - 1, -1, -1):
+        row, below = length[i], length[i + 1]
+        for j in range(len(second) - 1, -1, -1):
+            same = first[i] == second[j]
+            row[j] = below[j + 1] + 1 if same else max(below[j], row[j + 1])
+    links = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        if first[i] == second[j]:
+            links.append((i, j))
+            i, j = i + 1, j + 1
+        elif length[i + 1][j] >= length[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return links
+
+
+def reference_order(segment: Segment, references: Sequence[Words]) -> Order:
+    """Return whose order a reference has.
+
+    A reference has an order of words if these stand in it, with or without others between them.
+    Words that it does not have at all do not count; without them the orders must still differ.
+    Of several references, each may have another one.
+    """
+    has = {"first": False, "second": False}
+    for reference in references:
+        known = set(reference)
+        ours, theirs = ([word for word in side if word in known] for side in segment)
+        if ours != theirs:
+            has["first"] |= _within(ours, reference)
+            has["second"] |= _within(theirs, reference)
+    if has["first"]:
+        return "both" if has["second"] else "first"
+    return "second" if has["second"] else "neither"
+
+
+def _within(words: Words, sentence: Words) -> bool:
+    """Return whether words stand in a sentence in their order."""
+    rest = iter(sentence)
+    return all(word in rest for word in words)

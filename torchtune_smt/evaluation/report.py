@@ -1,26 +1,20 @@
-"""What a report shows."""
+"""A comparison of systems as one HTML page that needs nothing else: what it shows, and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from base64 import b64encode
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from torchtune_smt.decoders.base import Derivation
-from torchtune_smt.evaluation.analysis import Bucket, NgramDifference, Piece
-from torchtune_smt.evaluation.table import Table
+from torchtune_smt.evaluation.tables import Table
+from torchtune_smt.evaluation.translations import Bucket, NgramDifference, Piece
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """What a feature adds to the difference of two translations' model scores.
-
-    Attributes
-    ----------
-    name : str
-    weight : float
-    difference : float
-        Of the feature's values.
-    """
+class Addend(NamedTuple):
+    """A feature's weight, and the difference of its values in two translations."""
 
     name: str
     weight: float
@@ -32,8 +26,7 @@ class Contribution:
         return self.weight * self.difference
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """A system's translation of a sentence.
 
     Attributes
@@ -41,7 +34,7 @@ class Side:
     system : str
     gain : float
         BLEU+1, 0..100.
-    decided : sequence of Contribution
+    decided : sequence of Addend
         Why its model prefers this translation to the other one, the largest first.
     margin : float, optional
         All contributions together: what the decoder's search has not found may make it negative.
@@ -50,13 +43,12 @@ class Side:
 
     system: str
     gain: float
-    decided: Sequence[Contribution] = ()
+    decided: Sequence[Addend] = ()
     margin: float | None = None
     derivation: Derivation | None = None
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A sentence and its translations by one system or two.
 
     Attributes
@@ -65,12 +57,10 @@ class Example:
         From 1.
     source : str
         Empty where it is not known.
-    references : sequence of str
     known : collection of str
-        Their words, as BLEU counts them.
+        The references' words, as BLEU counts them.
     pieces : sequence of Piece
         The translations as BLEU's words, aligned; of one system, the same on both sides.
-    sides : sequence of Side
     """
 
     number: int
@@ -81,8 +71,7 @@ class Example:
     sides: Sequence[Side]
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A system beside the baseline; or a system alone.
 
     Attributes
@@ -102,25 +91,15 @@ class Pair:
     fewer: Sequence[NgramDifference] = ()
 
 
-@dataclass(frozen=True)
-class WeightRow:
-    """A feature with a large weight.
-
-    Attributes
-    ----------
-    name : str
-    weight : float
-    example : tuple of str
-        A source sentence and its translation, in which it fires; empty if none was met.
-    """
+class WeightRow(NamedTuple):
+    """A feature with a large weight, and a sentence, with a translation, in which it fires."""
 
     name: str
     weight: float
     example: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class GroupRow:
+class GroupRow(NamedTuple):
     """A group of features that share a weight."""
 
     number: str
@@ -129,45 +108,32 @@ class GroupRow:
     members: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Model:
-    """What a system's median run has learnt.
+class Model(NamedTuple):
+    """What a system's median run has learnt: the largest weights of each template.
 
-    Attributes
-    ----------
-    system, run : str
-    weights : dict of str to list of WeightRow
-        The largest of each template.
-    looked_at : int
-        Sentences that were decoded to find examples.
-    groups : sequence of GroupRow
+    `looked_at` sentences were decoded to find examples.
     """
 
     system: str
     run: str
-    weights: dict[str, list[WeightRow]]
+    weights: Mapping[str, list[WeightRow]]
     looked_at: int
     groups: Sequence[GroupRow] = ()
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """All of a page.
 
     Attributes
     ----------
-    title : str
     tables : sequence of Table
         The scores, a table a metric.
     systems : sequence of str
         In the order of the scores of buckets.
     runs : dict of str to str
         The run whose translations are shown, of systems with several.
-    curves : str
+    curves : bytes
         The learning curves as SVG; empty if there are none.
-    words, lengths : sequence of Bucket
-    pairs : sequence of Pair
-    models : sequence of Model
     notes : sequence of str
         How words were made of text, what is missing, and why.
     """
@@ -178,7 +144,24 @@ class Report:
     words: Sequence[Bucket]
     lengths: Sequence[Bucket]
     pairs: Sequence[Pair]
-    runs: dict[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] = {}
     curves: bytes = b""
     models: Sequence[Model] = ()
     notes: Sequence[str] = ()
+
+
+def page(report: Report) -> str:
+    """Return a report as HTML.
+
+    Whatever comes from outside is escaped, and pictures are drawn from data in the page. A content
+    security policy forbids the browser to load or to run anything.
+    """
+    environment = Environment(
+        loader=PackageLoader("torchtune_smt.evaluation", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    picture = b64encode(report.curves).decode("ascii")
+    return environment.get_template("page.html.jinja").render(report=report, picture=picture)

@@ -8,10 +8,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from torchtune_smt.analyses.contributions import Contribution, Part
-from torchtune_smt.analyses.overlap import DENSE, Overlap, by_template
-from torchtune_smt.analyses.spellings import Spelling
 from torchtune_smt.core.pictures import add_legend, picture
+from torchtune_smt.evaluation.features import (
+    DENSE,
+    Contribution,
+    Overlap,
+    Part,
+    Spelling,
+    by_template,
+)
 from torchtune_smt.runs.curves import Run
 from torchtune_smt.runs.times import round_seconds
 
@@ -138,9 +143,11 @@ def draw_orders(
         add_legend(axis, drawn, title="order of a reference", fontsize="small")
 
 
-def draw_progress(systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str) -> None:
+def draw_progress(
+    systems: Mapping[str, Sequence[Run]], output: IO[bytes], form: str, caption: str = ""
+) -> None:
     """Draw dev BLEU after each round, by the number of the round and by the time so far."""
-    options: dict[str, Any] = {"figsize": (10, 4.5), "sharey": True}
+    options: dict[str, Any] = {"figsize": (10, 4.5), "sharey": True, "caption": caption}
     with picture(output, form, 1, 2, **options) as (figure, (by_round, by_time)):
         drawn = {}
         for s, (name, runs) in enumerate(systems.items()):

@@ -1,1 +1,0 @@
-"""Comparisons of systems as one HTML page that needs nothing else."""
