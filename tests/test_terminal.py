@@ -43,6 +43,9 @@ def test_a_sweep_and_a_comparison(place: Path, run: Run) -> None:
     assert re.search(r"system +BLEU +95% +p\nA +[0-9.]+ ", shown)
     shown = check(*in_terminal("compare", "typed_s/0", "typed_s/1", "samples=20", folder=place))
     assert "---|" not in shown
+    scores = ("evaluate", "typed_s/0", "typed_s/1", "samples=20")
+    shown = check(*in_terminal(*scores, folder=place))
+    assert shown.count("precisions") == 2 and " against loss=logistic: BLEU " in shown
     analysed = ("overlap", "typed_s/0", "typed_s/1")
     assert "|---" not in check(*in_terminal("analyse", *analysed, folder=place))
 
