@@ -20,7 +20,7 @@ from numba.core.dispatcher import Dispatcher
 
 from torchtune_smt.cli.hydra_main import error_line
 from torchtune_smt.core import machine_code
-from torchtune_smt.core.checks import well_formed
+from torchtune_smt.core.archive import well_formed
 from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.errors import KernelError
 from torchtune_smt.core.machine_code import KEPT, MachineCode, kernel_sources, sources_of

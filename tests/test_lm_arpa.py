@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import DictModel, dict_models, to_dict, to_ngrams
 
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.lm import NgramModel, read_arpa, write_arpa

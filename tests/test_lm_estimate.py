@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +188,7 @@ def test_fold_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         load_folds(tmp_path)
     (tmp_path / "folds.json").write_text('{"n_folds": 3, "version": 0}')
-    with pytest.raises(InputError, match="written by another version of this package"):
+    with pytest.raises(InputError, match="version 0"):
         load_folds(tmp_path)
 
 
@@ -204,16 +203,3 @@ def test_other_fold_models_are_refused(tmp_path: Path) -> None:
     fold.write_bytes((tmp_path / "fold-2.arpa.gz").read_bytes())
     with pytest.raises(InputError, match="fold-1.arpa.gz: is damaged or another file"):
         load_folds(tmp_path)
-
-
-def test_a_flipped_bit_in_the_manifest_of_folds(tmp_path: Path) -> None:
-    build_folds(tmp_path, SENTENCES, 3, 3, DISCOUNT_FALLBACK)
-    whole = (tmp_path / "folds.json").read_bytes()
-    for place in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
-        (tmp_path / "folds.json").write_bytes(damaged)
-        # What is between the words of JSON has no meaning.
-        with contextlib.suppress(InputError):
-            folds = load_folds(tmp_path, may_write=False)
-            assert len(folds) == 3

@@ -207,21 +207,8 @@ def test_another_version_is_a_reason(folder: Path, bitext: Corpus) -> None:
     (folder / "model.json").write_text(json.dumps(OLD))
     reason = check_model(folder, bitext, SETTINGS)
     assert reason == "it was built by another version of this package"
-    with pytest.raises(InputError, match="was built by another version of this package; remove"):
+    with pytest.raises(InputError, match="is a model of version 1, .*; remove"):
         load_model(folder)
-
-
-def test_a_flipped_bit_in_the_manifest_is_a_reason(folder: Path, bitext: Corpus) -> None:
-    whole = (folder / "model.json").read_bytes()
-    for place in range(0, len(whole), 7):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
-        (folder / "model.json").write_bytes(damaged)
-        try:
-            blank = json.loads(damaged) == json.loads(whole)
-        except ValueError:
-            blank = False
-        assert blank == (check_model(folder, bitext, SETTINGS) is None)
 
 
 @pytest.mark.parametrize("name", ["grammar", "lm.arpa.gz", "folds/folds.json"])

@@ -35,7 +35,7 @@ def dying(keep):
     return keep_and_die
 
 checkpoint.save_checkpoint = dying(checkpoint.save_checkpoint)
-checkpoint.StepFiles.append = dying(checkpoint.StepFiles.append)
+checkpoint.StepFile.append = dying(checkpoint.StepFile.append)
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -16,7 +16,6 @@ import pytest
 from test_online import DENSE, ListDecoder, random_lists, sentences_of, values_of
 from test_parallel import SETTINGS, Settings, make, start
 
-from torchtune_smt.core.container import read_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -29,9 +28,15 @@ from torchtune_smt.parallel.base import Work
 from torchtune_smt.parallel.engine import InProcess
 from torchtune_smt.parallel.stale import BatchWeights, Stale, StaleTuner
 from torchtune_smt.regularizers import L1, Oscar
-from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
+from torchtune_smt.runs.checkpoint import (
+    ARCHIVE,
+    STEPS,
+    Checkpoints,
+    StepFile,
+    load_checkpoint,
+    save_checkpoint,
+)
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.runs.step_files import StepFiles
 from torchtune_smt.tuners.base import Report
 from torchtune_smt.tuners.gradient import Gradient, gradient
 from torchtune_smt.tuners.learner import Learner
@@ -272,7 +277,8 @@ def test_no_step_is_lost(strategy: Stale, reports: int, tmp_path: Path) -> None:
     path = tmp_path / "c.steps"
     # The first step and the end of an epoch are checkpoints.
     kept = {1: 0, 2: 1, 4: 3, 14: 0, 15: 1}[reports]
-    assert len(list(path.iterdir()) if path.exists() else []) == kept
+    checksum = ARCHIVE.read(tmp_path / "c.pt").checksum
+    assert len(STEPS.parts(path, checksum) if path.exists() else []) == kept
     tuner = stale(strategy)
     run = rounds_of(tuner)
     load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
@@ -298,8 +304,8 @@ def test_runs_that_are_exact_keep_no_steps(strategy: Stale, tmp_path: Path) -> N
 def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path: Path) -> None:
     """As of a process that was killed when it had a new checkpoint, and the old steps still."""
     run = killed(tmp_path / "c.pt", Stale(2), 4)
-    steps = StepFiles.of(tmp_path / "c.pt")
-    assert len(list(steps.folder.iterdir())) == 3
+    steps = StepFile(tmp_path / "c.pt")
+    assert steps.path.stat().st_size
     save_checkpoint(tmp_path / "c.pt", run.tuner.weights, run, {})
     tuner = stale(Stale(2))
     run = rounds_of(tuner)
@@ -310,9 +316,9 @@ def test_steps_of_an_earlier_checkpoint_are_not_taken(tmp_path: Path) -> None:
 def test_a_damaged_step_is_refused(tmp_path: Path) -> None:
     """The message says what to do, and that helps."""
     killed(tmp_path / "c.pt", Stale(2), 5)
-    path = tmp_path / "c.steps" / "3"
+    path = tmp_path / "c.steps"
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    content[content.index(b"kind")] ^= 1
     path.write_bytes(content)
 
     def loaded() -> int:
@@ -321,10 +327,10 @@ def test_a_damaged_step_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "c.pt", tuner.weights, run, {})
         return run.progress.done
 
-    with pytest.raises(InputError, match="3: is damaged .*; remove it, and the run takes"):
+    with pytest.raises(InputError, match="c.steps: is damaged; remove it, and the run takes"):
         loaded()
     path.unlink()
-    assert loaded() == 3
+    assert loaded() == 1
 
 
 @pytest.mark.parametrize("change", [{}, {"progress": [1, 7, 20, 0]}, {"tuner": {}}])
@@ -333,12 +339,12 @@ def test_a_step_that_cannot_be_is_refused(change: dict[str, Any], tmp_path: Path
     good = run.step_dict()
     assert good is not None
     good["progress"][1] += 1
-    steps = StepFiles.of(tmp_path / "c.pt")
-    stored = read_container(tmp_path / "c.pt", "checkpoint", 5, cure="")
+    steps = StepFile(tmp_path / "c.pt")
+    stored = ARCHIVE.read(tmp_path / "c.pt")
     steps.begin(stored.checksum, len(run.tuner.weights.features))
     steps.append(run.tuner.weights.features, (good | change) if change else 3)
     tuner = stale(Stale(2))
-    with pytest.raises(InputError, match="1: .*damaged; remove it"):
+    with pytest.raises(InputError, match="c.steps: .*damaged.*; remove it"):
         load_checkpoint(tmp_path / "c.pt", tuner.weights, rounds_of(tuner), {})
 
 

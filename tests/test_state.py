@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.core.checks import real, whole
+from torchtune_smt.core.archive import real, whole
 from torchtune_smt.core.state import packed, unpacked, vector
 
 TENSORS = st.sampled_from(

@@ -17,7 +17,7 @@ from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import Task, open_task
 from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.cli.workers import OpenWorker
-from torchtune_smt.core.container import read_container
+from torchtune_smt.core.archive import Archive, Stored
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
@@ -70,13 +70,14 @@ def test_what_was_accepted_is_not_verified_again(
     cfg, _, task = opened
     trusted = {}
 
-    def reading(path: Path, *arguments: object, **options: object) -> object:
-        stored = read_container(path, *arguments, **options)  # type: ignore[arg-type]
+    read = Archive.read
+
+    def reading(self: Archive, path: Path) -> Stored:
+        stored = read(self, path)
         trusted[Path(path).name] = stored.trusted
         return stored
 
-    for module in ("grammar.store", "lm.cache"):
-        monkeypatch.setattr(f"torchtune_smt.{module}.read_container", reading)
+    monkeypatch.setattr(Archive, "read", reading)
     open_worker = OpenWorker.of(cfg, task, None)
     open_worker()
     files = {"grammar", "lm.arpa.gz.cache", *(f"fold-{f}.arpa.gz.cache" for f in range(3))}

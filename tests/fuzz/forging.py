@@ -1,4 +1,4 @@
-"""Containers that are whole, with checksums that are right, and say something impossible."""
+"""Archives that are whole, with checksums that are right, and say something impossible."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.container import Container, write_container
+from torchtune_smt.core.archive import Archive, Stored
 
 _NUMBERS = (0, 1, -1, 2, 7, -2, 127, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
 _REALS = (0.0, -0.0, 1.0, -1.0, 1e-310, 1e308, float("inf"), float("-inf"), float("nan"))
 _TYPES = ("|u1", "<i2", "<i4", "<i8", "<f4", "<f8")
 
 
-def write_forged(
-    path: Path, kind: str, version: int, whole: Container, draw: random.Random
-) -> None:
-    """Write a container with one to three changes to its content and arrays."""
+def write_forged(path: Path, archive: Archive, whole: Stored, draw: random.Random) -> None:
+    """Write an archive with one to three changes to its content and arrays."""
     content, arrays = whole.content, dict(whole.arrays)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         if arrays and draw.random() < 0.75:
             _change_arrays(arrays, draw)
         else:
             content = changed_json(content, draw)
-    write_container(path, kind, version, content, arrays)
+    archive.write(path, content, arrays)
 
 
 def changed_json(value: Any, draw: random.Random) -> Any:

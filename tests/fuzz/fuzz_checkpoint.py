@@ -15,7 +15,6 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.core.container import read_container
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
@@ -145,12 +144,12 @@ def _forged(folder: Path) -> Check:
     wholes = []
     for kind in range(len(_OPTIMIZERS)):
         write(path, kind)
-        wholes.append(read_container(path, checkpoint._KIND, checkpoint._VERSION, cure=""))
+        wholes.append(checkpoint.ARCHIVE.read(path))
 
     def check(case: int) -> Verdict:
         draw = drawer("checkpoint-forged", case)
         kind = draw.choice((0, 0, *range(len(wholes))))
-        write_forged(path, checkpoint._KIND, checkpoint._VERSION, wholes[kind], draw)
+        write_forged(path, checkpoint.ARCHIVE, wholes[kind], draw)
         try:
             result(path, kind)
         except DivergenceError:
@@ -238,13 +237,12 @@ def _forged_lists(folder: Path) -> Check:
     fill(whole)
     names = sorted(path.name for path in whole.iterdir())
     shutil.copytree(whole, place)
-    kind, version = segment._KIND, segment._VERSION
-    contents = {name: read_container(whole / name, kind, version, cure="") for name in names}
+    contents = {name: segment.ARCHIVE.read(whole / name) for name in names}
 
     def check(case: int) -> Verdict:
         draw = drawer("lists-forged", case)
         name = draw.choice(names)
-        write_forged(place / name, kind, version, contents[name], draw)
+        write_forged(place / name, segment.ARCHIVE, contents[name], draw)
         try:
             _use(ListStore.open(place, n_dense=_DENSE))
         except DivergenceError:
@@ -283,11 +281,11 @@ def _forged_grouping(folder: Path) -> Check:
     tuner.dev.tuner.moved, tuner.dev.tuner.earlier = 0.5, 1
     run.progress.sentences = 4
     save_checkpoint(path, tuner.weights, run, _FINGERPRINT)
-    whole = read_container(path, checkpoint._KIND, checkpoint._VERSION, cure="")
+    whole = checkpoint.ARCHIVE.read(path)
 
     def check(case: int) -> Verdict:
         draw = drawer("grouping-forged", case)
-        write_forged(path, checkpoint._KIND, checkpoint._VERSION, whole, draw)
+        write_forged(path, checkpoint.ARCHIVE, whole, draw)
         run = _grouping(folder)
         tuner: Any = run.tuner
         load_checkpoint(path, tuner.weights, run, _FINGERPRINT)

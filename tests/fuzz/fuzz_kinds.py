@@ -22,11 +22,10 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.models import load_model
 from torchtune_smt.models.built import BuiltModel
+from torchtune_smt.runs.checkpoint import NameFile, StepFile
 from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.folder import empty, is_of_runs
 from torchtune_smt.runs.log import RunLog
-from torchtune_smt.runs.name_file import NameFile
-from torchtune_smt.runs.step_files import StepFiles
 from torchtune_smt.runs.transcript import Transcript
 
 
@@ -70,7 +69,7 @@ def _write_run(folder: Path) -> None:
     folder.mkdir()
     fuzz_checkpoint.write(folder / "checkpoint.pt", 0)
     fuzz_checkpoint.fill(folder / "lists")
-    steps = StepFiles.of(folder / "checkpoint.pt")
+    steps = StepFile(folder / "checkpoint.pt")
     steps.begin("of the checkpoint", 0)
     steps.append(Vocabulary(["a"]), {})
     (folder / "metrics.jsonl").write_text('{"step": 0, "bleu/dev": 40.0}\n')
@@ -110,9 +109,9 @@ def _resume(folder: Path) -> object:
 
 def _append(folder: Path) -> None:
     """Write what a run writes where it lies, or removes."""
-    names = NameFile.of(folder / "checkpoint.pt")
+    names = NameFile(folder / "checkpoint.pt")
     names.append(Vocabulary(["a", "b"]))
-    steps = StepFiles.of(folder / "checkpoint.pt")
+    steps = StepFile(folder / "checkpoint.pt")
     steps.begin("of the checkpoint", 0)
     steps.append(Vocabulary(["a"]), {})
     printed = Transcript()
@@ -133,7 +132,7 @@ def _overwrite(folder: Path) -> None:
 def _runs(folder: Path) -> Check:
     whole, place = folder / "whole", folder / "run"
     _write_run(whole)
-    parts = [".checkpoint.pt.12345678.part", ".lists.12345678.old", "checkpoint.steps/1.part"]
+    parts = [".checkpoint.pt.12345678.part", ".lists.12345678.old", "checkpoint.steps"]
     names = _names(whole, [*parts, ".hydra/longer.yaml", "test.translations.txt", "mine"])
     around = Surroundings(folder / "around")
     uses: list[Callable[[Path], object]] = [_read_run, _resume, _overwrite]

@@ -9,9 +9,9 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.core.container import file_checksum, read_container
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.lm import NgramModel, estimate, write_arpa
-from torchtune_smt.lm import cache as copies
+from torchtune_smt.lm import tables as copies
 from torchtune_smt.lm.tables import cache_path, read_cache
 
 _TEXT = """the dog sees the cat
@@ -59,13 +59,12 @@ def _damaged(folder: Path) -> Check:
 def _forged(folder: Path) -> Check:
     path = folder / "lm.arpa.gz"
     small_model(path)
-    kind, version = copies._KIND, copies._VERSION
-    whole = read_container(cache_path(path), kind, version, cure="")
+    whole = copies.ARCHIVE.read(cache_path(path))
     found = file_checksum(path)
 
     def check(case: int) -> Verdict:
         draw = drawer("lm-cache-forged", case)
-        write_forged(cache_path(path), kind, version, whole, draw)
+        write_forged(cache_path(path), copies.ARCHIVE, whole, draw)
         taken = read_cache(path, found)
         if taken is None:
             return "refused"

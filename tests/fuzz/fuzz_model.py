@@ -12,7 +12,6 @@ from forging import write_forged
 from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.core.container import read_container
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.hiero import HieroDecoder
@@ -117,11 +116,11 @@ def _forged(folder: Path) -> Check:
     path = folder / "grammar"
     assert isinstance(model.grammar, ExtractedGrammar)
     save_grammar(path, model.grammar)
-    whole = read_container(path, store._KIND, store._VERSION, cure="")
+    whole = store.ARCHIVE.read(path)
 
     def check(case: int) -> Verdict:
         draw = drawer("grammar-forged", case)
-        write_forged(path, store._KIND, store._VERSION, whole, draw)
+        write_forged(path, store.ARCHIVE, whole, draw)
         translations(replace(model, grammar=load_grammar(path)))
         return "taken"
 

@@ -214,9 +214,8 @@ class Kills:
             return f"other results: {different}"
         if steps(folder) != self._steps:
             return f"another log: {steps(folder)}, not {self._steps}"
-        for rest in ("lists", "checkpoint.steps"):
-            if any((folder / rest).glob("*")):
-                return f"{rest} are left"
+        if any((folder / "lists").glob("*")) or (folder / "checkpoint.steps").exists():
+            return "lists or steps are left"
         return f"left: {left}" if (left := parts(folder)) else ""
 
 

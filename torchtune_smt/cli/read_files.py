@@ -12,7 +12,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torchtune_smt.cli.command_line import leaves
 from torchtune_smt.cli.options import is_ours
 from torchtune_smt.cli.parts import Parts
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.metrics.lists import ExternalScores
 
 # Of the options of decoders whose lists are stored; with `_scores`, Moses's files of scores.

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.task import Task, model_digests, open_decoder, open_task, reads_text
 from torchtune_smt.cli.tuning import Tuning
-from torchtune_smt.core.container import FileIdentity, accepted_files, trusting
+from torchtune_smt.core.archive import FileIdentity, accepted_files, trusting
 from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active

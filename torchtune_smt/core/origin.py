@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from torchtune_smt.core.container import checksum
+from torchtune_smt.core.archive import checksum
 from torchtune_smt.core.errors import InputError
 
 _TITLE: Final = "torchtune_smt weights, which belong to"

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.arrays import Int64
-from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 
 Packed = tuple[Any, dict[str, NDArray[Any]]]
 """A tree as JSON, and the arrays that it names."""

@@ -98,6 +98,27 @@ class Vocabulary(SequenceTable[np.uint8]):
             raise ValueError("the stored vocabulary holds a name twice")
         return vocabulary
 
+    def since(self, first: int) -> dict[str, NDArray[Any]]:
+        """Return the names from an id on as arrays: ``letters`` (uint8) and ``length`` (int32)."""
+        begin = self._begin[first : self._count + 1]
+        length = np.diff(begin).astype(np.int32)
+        return {"letters": self._symbols[begin[0] : begin[-1]], "length": length}
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Vocabulary:
+        """Return the vocabulary of what `since` gave, one part behind the other.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            The arrays, which may come from a file, are no vocabulary.
+        """
+        letters = np.concatenate([np.empty(0, np.uint8), *(part["letters"] for part in parts)])
+        length = np.concatenate([np.empty(0, np.int32), *(part["length"] for part in parts)])
+        if length.dtype != np.int32:
+            raise ValueError("the stored vocabulary has names of no length")
+        return cls.from_arrays({"letters": letters, "begin": offsets(length)})
+
 
 def _are_names(letters: NDArray[Any], begin: NDArray[Any]) -> bool:
     """Return whether arrays are strings of UTF-8, one behind the other."""

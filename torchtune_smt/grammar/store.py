@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.container import is_container, read_container, write_container
+from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import are_offsets
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -22,8 +22,7 @@ from torchtune_smt.grammar.extracted_grammar import (
 from torchtune_smt.grammar.extraction_kernels import LINK
 from torchtune_smt.grammar.reordering import ReorderingType
 
-_VERSION: Final = 2
-_KIND: Final = "grammar"
+ARCHIVE: Final = Archive("grammar", 2, REBUILD)
 # What phrases have besides; see `ExtractedPhrases`.
 _OF_PHRASES: Final[tuple[str, ...]] = ("orientation", "own_orientation", "point_begin", "point")
 # What others have besides; see `ExtractedGrammar`.
@@ -48,7 +47,7 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
         The file cannot be written, or something else is there.
     """
     path = Path(path)
-    if path.exists() and not is_container(path, _KIND):
+    if path.exists() and not ARCHIVE.is_at(path):
         raise InputError("exists and is no grammar; choose another path, or remove it", path=path)
     arrays = dict(grammar.arrays)
     for name in _WORDS:
@@ -56,7 +55,7 @@ def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str
     content: dict[str, Any] = {"table_limit": grammar.table_limit}
     if grammar.reordering is not None:
         content["reordering"] = grammar.reordering.name
-    return write_container(path, _KIND, _VERSION, content, arrays)
+    return ARCHIVE.write(path, content, arrays)
 
 
 def load_grammar(
@@ -77,10 +76,10 @@ def load_grammar(
     InputError
         The file is missing, damaged, or holds no grammar.
     """
-    stored = read_container(path, _KIND, _VERSION, cure=REBUILD)
+    stored = ARCHIVE.read(path)
     if expected not in (None, stored.checksum):
         raise InputError(f"is the grammar of another model; {REBUILD}", path=path)
-    try:
+    with ARCHIVE.checking(path):
         source_words, target_words = (
             Vocabulary.from_arrays(stored.arrays, f"{name}_") for name in _WORDS
         )
@@ -106,8 +105,6 @@ def load_grammar(
                 _check_identical(counted[_IDENTICAL], arrays["own_begin"].size - 1)
         stored.accept()
         own |= counted
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise InputError(f"is damaged: it is no whole grammar; {REBUILD}", path=path) from None
     limit = limit if table_limit is None else table_limit
     if kind is not None:
         return ExtractedPhrases(

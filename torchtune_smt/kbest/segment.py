@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.arrays import Float64, Int32, Int64, Records, UInt64
-from torchtune_smt.core.container import read_container, write_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import are_offsets, offsets, places_of, runs
 from torchtune_smt.kbest.lists import KBestLists
@@ -20,9 +20,7 @@ from torchtune_smt.kbest.lists import KBestLists
 _TYPES: Final[Sequence[DTypeLike]] = (np.uint8, np.int16, np.int32, np.float32)
 # Of hypotheses, before those of dense features.
 _FIELDS: Final = ("hash", "gain", "length", "statistics")
-_KIND: Final = "file of k-best lists"
-_VERSION: Final = 2
-_CURE: Final = "start the run anew"
+ARCHIVE: Final = Archive("file of k-best lists", 2, "start the run anew")
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ class Segment:
         InputError
             The file cannot be written.
         """
-        return write_container(path, _KIND, _VERSION, {"iteration": number}, self._arrays())
+        return ARCHIVE.write(path, {"iteration": number}, self._arrays())
 
     @classmethod
     def open(cls, path: Path, number: int) -> tuple[Segment, str]:
@@ -187,14 +185,12 @@ class Segment:
         InputError
             The file is missing, damaged, or of another iteration.
         """
-        stored = read_container(path, _KIND, _VERSION, cure=_CURE)
+        stored = ARCHIVE.read(path)
         if stored.content != {"iteration": number}:
-            raise InputError(f"is not of iteration {number}; {_CURE}", path=path)
-        try:
+            raise InputError(f"is not of iteration {number}; {ARCHIVE.cure}", path=path)
+        with ARCHIVE.checking(path):
             segment = cls(**stored.arrays)
             segment._check()
-        except (ValueError, TypeError):
-            raise InputError(f"is damaged: it holds no lists; {_CURE}", path=path) from None
         return segment, stored.checksum
 
     def _check(self) -> None:

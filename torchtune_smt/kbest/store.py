@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
+from torchtune_smt.core.archive import well_formed, whole
 from torchtune_smt.core.arrays import Int64, UInt64
-from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows, mark

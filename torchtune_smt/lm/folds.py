@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import Archive, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
-from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.lm.arpa import write_arpa
 from torchtune_smt.lm.estimate import estimate, read_tokens
 from torchtune_smt.lm.model import NgramModel
 
 # Written last: a folder without it is not whole.
 _MANIFEST = "folds.json"
-_VERSION = 1
+_ARCHIVE = Archive("set of fold models", 1, REBUILD)
 
 
 def fold_of(train_index: int, n_folds: int) -> int:
@@ -87,7 +86,7 @@ def build_folds(
         ngrams = estimate(others, order, discount_fallback, path)
         write_arpa(_fold_path(folder, fold), ngrams)
         checksums.append(file_checksum(_fold_path(folder, fold)))
-    return write_manifest(folder / _MANIFEST, _VERSION, {"models": checksums})
+    return _ARCHIVE.write_json(folder / _MANIFEST, {"models": checksums})
 
 
 def load_folds(
@@ -115,15 +114,9 @@ def load_folds(
     path = folder / _MANIFEST
     if not path.is_file():
         raise InputError(f"holds no whole set of fold models; {REBUILD}", path=folder)
-    try:
-        manifest = read_manifest(path, _VERSION)
+    manifest = _ARCHIVE.read_json(path)
+    with _ARCHIVE.checking(path):
         checksums = list(manifest["models"])
-    except OtherVersionError:
-        raise InputError(
-            f"was written by another version of this package; {REBUILD}", path=path
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"is damaged; {REBUILD}", path=path) from None
     if expected not in (None, manifest["checksum"]):
         raise InputError(f"is of another model; {REBUILD}", path=path)
     return [

@@ -7,8 +7,8 @@ from os import PathLike
 
 import numpy as np
 
+from torchtune_smt.core.archive import checksum, file_checksum
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.container import checksum, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.text import split_words

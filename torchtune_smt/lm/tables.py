@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from torchtune_smt.core.archive import ALIGNMENT, Archive
 from torchtune_smt.core.arrays import Float32, Records
-from torchtune_smt.core.container import ALIGNMENT, read_container, write_container
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.lm import kernels
@@ -153,8 +153,7 @@ def _aligned_zeros(size: int, dtype: np.dtype[np.void]) -> Records:
 
 
 # To be raised whenever the tables' arrays or records, their meaning or the hash function change.
-_VERSION: Final = 3
-_KIND: Final = "copy of a language model"
+ARCHIVE: Final = Archive("copy of a language model", 3, "it is built again")
 _WORDS: Final = "words."
 
 
@@ -180,7 +179,7 @@ def write_cache(
     arrays = words.to_arrays(_WORDS) | tables._asdict()
     content = {"source": checksum, "order": order}
     try:
-        write_container(cache_path(source), _KIND, _VERSION, content, arrays)
+        ARCHIVE.write(cache_path(source), content, arrays)
     except InputError:
         return False
     return True
@@ -200,7 +199,7 @@ def read_cache(
         Of the content of `source`.
     """
     try:
-        copy = read_container(cache_path(source), _KIND, _VERSION, cure="it is built again")
+        copy = ARCHIVE.read(cache_path(source))
         order = copy.content["order"]
         if copy.content["source"] != checksum:
             return None

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+from torchtune_smt.core.archive import OtherVersionError, file_checksum
 from torchtune_smt.core.arguments import check_whole
-from torchtune_smt.core.container import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
-from torchtune_smt.core.manifest import OtherVersionError, read_manifest, write_manifest
 from torchtune_smt.core.textio import atomic_folder, read_bytes
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.alignment import (
@@ -32,12 +31,12 @@ from torchtune_smt.models.base import Model, ModelSource
 from torchtune_smt.models.folder import (
     ALIGNER_SETTINGS,
     ALIGNMENT,
+    ARCHIVE,
     FOLDS,
     FOLDS_SETTINGS,
     GRAMMAR,
     LANGUAGE_MODEL,
     MANIFEST,
-    VERSION,
     check_replaceable,
     file_checksums,
     load_model,
@@ -204,7 +203,7 @@ class BuiltModel(ModelSource):
         if not self.is_there():
             return "there is no whole model"
         try:
-            manifest = read_manifest(path, VERSION)
+            manifest = ARCHIVE.read_json(path)
             built, parts = dict(manifest["settings"]), dict(manifest["parts"])
             digests = manifest["bitext"], manifest["alignment"]
             parts.pop(ALIGNMENT, None)
@@ -299,7 +298,7 @@ class BuiltModel(ModelSource):
 
         language_model = self.order, self.discount_fallback
         made_from = {
-            "version": VERSION,
+            "version": ARCHIVE.version,
             "settings": self._settings(),
             "bitext": _digest(bitext),
             "alignment": self._alignment_digest(),
@@ -323,7 +322,7 @@ class BuiltModel(ModelSource):
                 parts[part], said = taken.checksum, f"shared {part} with {taken.folder}"
             report(f"{said} ({time.perf_counter() - before:.1f} s)")
         content = made_from | {"parts": parts, "files": file_checksums(folder, parts)}
-        write_manifest(folder / MANIFEST, VERSION, content)
+        ARCHIVE.write_json(folder / MANIFEST, content)
 
 
 def _leaving_out_identical(grammar: ExtractedGrammar, folder: Path) -> ExtractedGrammar:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.origin import Part, digest_of, short
 from torchtune_smt.core.snapshot import NamedWeights

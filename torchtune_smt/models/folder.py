@@ -26,10 +26,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import Archive, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.leftovers import name_when_whole, remove, restored
-from torchtune_smt.core.manifest import OtherVersionError, read_manifest
 from torchtune_smt.core.origin import Part, digest_of
 from torchtune_smt.core.textio import check_plain
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
@@ -39,7 +38,7 @@ from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.lm.tables import cache_path
 from torchtune_smt.models.base import Model
 
-VERSION: Final = 2
+ARCHIVE: Final = Archive("model", 2, REBUILD)
 MANIFEST: Final = "model.json"
 ALIGNMENT: Final = "alignment.gz"
 GRAMMAR: Final = "grammar"
@@ -148,16 +147,10 @@ def _load(
 ) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel], tuple[str, str]]:
     """Return grammar, language models and digests if they are those that the manifest names."""
     path = folder / MANIFEST
-    try:
-        manifest = read_manifest(path, VERSION)
+    manifest = ARCHIVE.read_json(path)
+    with ARCHIVE.checking(path):
         parts, digests = manifest["parts"], part_digests(manifest)
         grammar_checksum, lm_checksum = parts[GRAMMAR], parts[LANGUAGE_MODEL]
-    except OtherVersionError:
-        raise InputError(
-            f"was built by another version of this package; {REBUILD}", path=folder
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"is damaged; {REBUILD}", path=path) from None
     if folds and FOLDS not in parts:
         raise InputError(
             "holds no cross-fitted language models; build it with model.folds=10", path=folder
@@ -234,7 +227,7 @@ def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
     for path in sorted(folder.parent.glob(f"*/{MANIFEST}")):
         # One that is damaged, or replaced just now, has nothing to share.
         with suppress(InputError, OSError, ValueError, KeyError, TypeError):
-            manifest = read_manifest(path, VERSION)
+            manifest = ARCHIVE.read_json(path)
             if part_digests(manifest)[part] != digest:
                 continue
             for file in _files(path.parent / part):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.checks import DAMAGED, well_formed, whole
+from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim.growth import lengthened

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.checks import DAMAGED
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.checks import DAMAGED
 from torchtune_smt.optim import oscar_tree_kernels as t
 from torchtune_smt.optim.oscar_build_kernels import FILL, build, in_order
 from torchtune_smt.optim.oscar_check import is_whole

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchtune_smt.core.checks import DAMAGED, real, whole
+from torchtune_smt.core.archive import DAMAGED, real, whole
 from torchtune_smt.core.state import vector
 
 

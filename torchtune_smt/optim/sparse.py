@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchtune_smt.core.checks import well_formed
+from torchtune_smt.core.archive import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot

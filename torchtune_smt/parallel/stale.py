@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
-from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.core.rows import numbered

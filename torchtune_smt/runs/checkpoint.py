@@ -1,4 +1,12 @@
-"""Checkpoints: everything that a killed run needs to go on as if nothing had happened."""
+"""Checkpoints: everything that a killed run needs to go on as if nothing had happened.
+
+A checkpoint has all weights, and is written anew each time. Beside it lie two files that are only
+appended to. Names, which may be millions, are most of what a run has to save, and those that are
+there stay as they are: a checkpoint says how much of ``.names`` is its own. What lies behind that
+was written by a process that died before its next checkpoint; nobody reads it, and the next names
+take its place. ``.steps`` has the steps since the checkpoint, with the weights of a mini-batch
+alone; those behind an earlier one say so, and nobody reads them.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +20,21 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from torchtune_smt.core.checks import DAMAGED, well_formed, whole
-from torchtune_smt.core.container import read_container, write_container
+from torchtune_smt.core.archive import DAMAGED, Archive, Mark, whole
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.leftovers import remove
 from torchtune_smt.core.state import Packed, packed, unpacked, vector
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.runs.name_file import NameFile
 from torchtune_smt.runs.rounds import Callback, Rounds
-from torchtune_smt.runs.step_files import StepFiles
 from torchtune_smt.tuners.base import Report, Tuner
 
-_VERSION: Final = 5
-_KIND: Final = "checkpoint"
 _CURE: Final = "start the run anew"
+ARCHIVE: Final = Archive("checkpoint", 6, _CURE)
+NAMES: Final = Archive("file of names", 1, _CURE)
+STEPS: Final = Archive(
+    "file of steps", 1, "remove it, and the run takes the steps since its checkpoint again"
+)
 
 Files = Mapping[str, Mapping[str, str]]
 """Checksums of the files that a run has read, by their paths; those by the option naming them."""
@@ -63,7 +73,7 @@ def save_checkpoint(
         tuner, of a user's class, has something in its state that cannot be saved.
     """
     # First of all: the checkpoint says that they are there.
-    names = names or NameFile.of(path)
+    names = names or NameFile(path)
     recorded = names.append(weights.features)
     content = {
         "fingerprint": fingerprint,
@@ -72,8 +82,8 @@ def save_checkpoint(
         "weights": weights.parameter,
         "state": state.state_dict(),
     }
-    tree, arrays = _packed(content, state, recorded["count"])
-    return write_container(path, _KIND, _VERSION, {"names": recorded, "run": tree}, arrays)
+    tree, arrays = _packed(content, state, recorded[0])
+    return ARCHIVE.write(path, {"names": recorded, "run": tree}, arrays)
 
 
 def _packed(content: Any, state: Rounds | Tuner, longest: int = 0) -> Packed:
@@ -98,7 +108,7 @@ def load_checkpoint(
 ) -> NameFile:
     """Restore weights, and a run that changes them, from a checkpoint; return its names' file.
 
-    Steps that a run took after it are taken again; see `StepFiles`.
+    Steps that a run took after it are taken again; see `StepFile`.
 
     Nothing in the files is executed, and all of it is checked before weights or run change.
 
@@ -127,21 +137,16 @@ def load_checkpoint(
         raise InputError(
             "there is no checkpoint; the run had not come so far, start it anew", path=path
         )
-    stored = read_container(path, _KIND, _VERSION, cure=_CURE)
-    names = NameFile.of(path)
-    try:
-        with well_formed():
-            features = names.read(stored.content["names"], _CURE)
-            content = unpacked(stored.content["run"], stored.arrays, len(features))
-            recorded = dict(content["fingerprint"])
-            read = {option: _checksums(some) for option, some in content.get("files", {}).items()}
-            n_dense = whole(content["n_dense"], 0, len(features))
-            values = vector(content["weights"], weights.parameter.dtype, len(features))
-            saved = content["state"]
-    except InputError:
-        raise
-    except ValueError:
-        raise InputError(f"{DAMAGED}; {_CURE}", path=path) from None
+    stored = ARCHIVE.read(path)
+    names = NameFile(path)
+    with ARCHIVE.checking(path):
+        features = names.read(stored.content["names"])
+        content = unpacked(stored.content["run"], stored.arrays, len(features))
+        recorded = dict(content["fingerprint"])
+        read = {option: _checksums(some) for option, some in content.get("files", {}).items()}
+        n_dense = whole(content["n_dense"], 0, len(features))
+        values = vector(content["weights"], weights.parameter.dtype, len(features))
+        saved = content["state"]
     for name in [*fingerprint, *sorted(recorded.keys() - fingerprint.keys(), key=str)]:
         old, new = recorded.get(name), fingerprint.get(name)
         if old is None and new is not None and name in (lacking or {}):
@@ -177,11 +182,7 @@ def load_checkpoint(
         # Features met after the weights were last read have a name already and no weight yet.
         weights.parameter[: values.numel()] = values.to(weights.parameter.device)
     if isinstance(state, Rounds):
-        for step in StepFiles.of(path).read(stored.checksum):
-            with step.checked():
-                weights.features.intern_spans(*step.names.spans(np.arange(len(step.names))))
-                weights.grow()
-                state.redo(step.change)
+        StepFile(path).redo(stored.checksum, weights, state)
     return names
 
 
@@ -217,6 +218,105 @@ def _check_files(option: str, before: Mapping[str, str], now: Mapping[str, str])
     )
 
 
+class NameFile:
+    """The names of a run's features, in the order of their ids.
+
+    Parameters
+    ----------
+    checkpoint : path
+        The file lies beside it. Nothing is read or written before `append` or `read`.
+    """
+
+    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
+        self.path = Path(checkpoint).with_suffix(".names")
+        # What is in the file and belongs to the run.
+        self._count = 0
+        self._mark = Mark()
+
+    def append(self, features: Vocabulary) -> list[Any]:
+        """Write the names that are new; return what a checkpoint is to say of the file."""
+        new = features.since(self._count)
+        if new["length"].size or not self._mark.size:
+            self._mark = NAMES.append(self.path, self._mark, {}, new)
+            self._count += new["length"].size
+        return [self._count, *self._mark]
+
+    def read(self, recorded: Any) -> Vocabulary:
+        """Return the names that belong to a checkpoint; `append` then goes on behind them.
+
+        Raises
+        ------
+        ValueError, TypeError
+            `append` cannot have returned what was recorded.
+        InputError
+            The file is missing, too short, or not as it was written.
+        """
+        count, size, checksum = recorded
+        mark = Mark(whole(size, 0), checksum)
+        parts = NAMES.parts(self.path, mark=mark)
+        features = Vocabulary.of_parts([part.arrays for part in parts])
+        self._count, self._mark = whole(count, len(features), len(features)), mark
+        return features
+
+
+class StepFile:
+    """The steps since a checkpoint: what a killed run need not compute again.
+
+    Parameters
+    ----------
+    checkpoint : path
+        The file lies beside it. Nothing is read or written before a method is called.
+    """
+
+    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
+        self.path = Path(checkpoint).with_suffix(".steps")
+        # Without a checkpoint no step can be kept.
+        self._mark: Mark | None = None
+        self._names = 0
+
+    def begin(self, checkpoint: str, names: int) -> None:
+        """Forget the steps before a checkpoint, of some checksum and number of names."""
+        self._mark, self._names = Mark(0, checkpoint), names
+        remove(self.path)
+
+    def append(self, features: Vocabulary, change: Any) -> bool:
+        """Keep a step; returns False where there is no checkpoint that it could follow.
+
+        A power cut may leave a damaged one: to wait for the disk at each step would cost more than
+        to take that one again.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written, as on a full disk; the earlier steps are still there.
+        """
+        if self._mark is None:
+            return False
+        tree, arrays = packed(change)
+        # Other threads may add names meanwhile.
+        new = features.since(self._names)
+        self._mark = STEPS.append(self.path, self._mark, tree, arrays | new, durable=False)
+        self._names += new["length"].size
+        return True
+
+    def redo(self, checkpoint: str, weights: Weights, run: Rounds) -> None:
+        """Take the steps since a checkpoint, of some checksum, again.
+
+        Raises
+        ------
+        InputError
+            The file is damaged.
+        """
+        if not self.path.exists():
+            return
+        for step in STEPS.parts(self.path, checkpoint):
+            with STEPS.checking(self.path):
+                names = Vocabulary.of_parts([step.arrays])
+                weights.features.intern_spans(*names.spans(np.arange(len(names))))
+                weights.grow()
+                run.redo(unpacked(step.content, step.arrays))
+
+
 @dataclass(eq=False)
 class Checkpoints(Callback):
     """Saves a run after each round, after each part that takes long, and now and then.
@@ -244,8 +344,8 @@ class Checkpoints(Callback):
     files: Files = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.names = self.names or NameFile.of(self.path)
-        self._steps = StepFiles.of(self.path)
+        self.names = self.names or NameFile(self.path)
+        self._steps = StepFile(self.path)
 
     def on_start(self, run: Rounds) -> None:
         """Begin to count the minutes; a tuner of a user's class may have what cannot be saved."""

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtune_smt.core.archive import well_formed
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.checks import well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, check_plain, open_own, writing
 from torchtune_smt.core.weights import Weights

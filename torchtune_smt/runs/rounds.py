@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchtune_smt.core.checks import DAMAGED, real, well_formed, whole
+from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.state import vector
 from torchtune_smt.metrics.base import Score

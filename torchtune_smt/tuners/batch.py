@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import torch
 
+from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.checks import DAMAGED, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.returned import checked_numbers, described
 from torchtune_smt.core.rows import Rows

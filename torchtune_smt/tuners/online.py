@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from torchtune_smt.core.archive import well_formed, whole
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
-from torchtune_smt.core.checks import well_formed, whole
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder, lists_of
 from torchtune_smt.kbest.lists import KBestLists, Source

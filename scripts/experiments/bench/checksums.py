@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from torchtune_smt.core import container
+from torchtune_smt.core.archive import Archive
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -58,12 +58,12 @@ def read_through(path: Path) -> None:
 def bench_file(megabytes: int) -> None:
     numbers = np.random.default_rng(0).integers(0, 2**62, megabytes << 17)
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        path = Path(folder) / "file"
-        wall, _ = seconds(lambda: container.write_container(path, "bench", 1, {}, {"a": numbers}))
+        path, archive = Path(folder) / "file", Archive("bench", 1, "")
+        wall, _ = seconds(lambda: archive.write(path, {}, {"a": numbers}))
         print(f"a file of {megabytes} MiB: written in {wall:.2f} s")
 
         def verify() -> object:
-            return container.read_container(path, "bench", 1, cure="")
+            return archive.read(path)
 
         for name, work in (("read", lambda: read_through(path)), ("verify", verify)):
             forget(path)

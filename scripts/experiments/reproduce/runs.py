@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from torchtune_smt.core.container import file_checksum
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import read_weights

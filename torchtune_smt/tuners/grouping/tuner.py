@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
+from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.checks import DAMAGED, well_formed
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary

@@ -1,0 +1,446 @@
+"""Archives: what is written is read, what is damaged or something else is refused, whole or not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import json
+import os
+import resource
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from numpy.typing import NDArray
+
+from torchtune_smt.cli.hydra_main import error_line
+from torchtune_smt.core.archive import (
+    ALIGNMENT,
+    Archive,
+    Mark,
+    OtherVersionError,
+    accepted_files,
+    checksum,
+    file_checksum,
+    trusting,
+)
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.runs.checkpoint import NameFile
+
+ARCHIVE = Archive("test file", 3, "write it again")
+RECORD = np.dtype([("key", "<i8"), ("counts", "<i4", (3,)), ("flag", "?")])
+TYPES = [np.dtype(t) for t in "? i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split()]
+MAGIC = 15
+ROOM = 50_000
+
+
+def example() -> dict[str, NDArray[Any]]:
+    records = np.zeros(5, RECORD)
+    records["key"], records["counts"] = np.arange(5), np.arange(15).reshape(5, 3)
+    return {
+        "numbers": np.arange(12.0).reshape(3, 4),
+        "records": records,
+        "none": np.empty((0, 3), np.int32),
+    }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    ARCHIVE.write(tmp_path / "file", {"a": [1, None]}, example())
+    return tmp_path / "file"
+
+
+def assert_same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        assert found[name].tobytes() == array.tobytes()
+
+
+@given(
+    arrays=st.dictionaries(
+        st.text(),
+        st.sampled_from([*TYPES, RECORD]).flatmap(
+            lambda t: arrays_of.arrays(t, arrays_of.array_shapes(min_dims=0, min_side=0))
+        ),
+    ),
+    content=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+)
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, NDArray[Any]], content: object
+) -> None:
+    path = tmp_path_factory.mktemp("archive") / "file"
+    digest = ARCHIVE.write(path, content, arrays)
+    found = ARCHIVE.read(path)
+    assert found.content == content
+    assert found.checksum == digest
+    assert_same(found.arrays, arrays)
+    for array in found.arrays.values():
+        assert array.flags.writeable or not array.size
+        assert array.size == 0 or array.ctypes.data % ALIGNMENT == 0
+
+
+def test_arrays_are_private(path: Path) -> None:
+    ARCHIVE.read(path).arrays["numbers"][:] = 7
+    assert_same(ARCHIVE.read(path).arrays, example())
+
+
+def test_equal_content_has_an_equal_checksum_and_no_other(path: Path, tmp_path: Path) -> None:
+    whole = ARCHIVE.read(path).checksum
+    other = example()
+    assert ARCHIVE.write(tmp_path / "b", {"a": [1, None]}, other) == whole
+    assert path.read_bytes() == (tmp_path / "b").read_bytes()
+    other["records"]["counts"][2, 1] += 1
+    assert ARCHIVE.write(tmp_path / "b", {"a": [1, None]}, other) != whole
+
+
+# Forms of one file: how it is written, and how it is read.
+
+
+def _written(path: Path) -> Callable[[], object]:
+    ARCHIVE.write(path, {"a": [1, None]}, example())
+    return lambda: _plain(ARCHIVE.read(path))
+
+
+def _appended(path: Path) -> Callable[[], object]:
+    mark = Mark()
+    for number in range(3):
+        mark = ARCHIVE.append(path, mark, number, {"a": np.arange(3 * number)})
+    return lambda: [_plain(part) for part in ARCHIVE.parts(path, mark=mark)]
+
+
+def _json(path: Path) -> Callable[[], object]:
+    ARCHIVE.write_json(path, {"a": [1, None], "b": "text"})
+    return lambda: ARCHIVE.read_json(path)
+
+
+def _plain(part: Any) -> object:
+    return part.content, {name: a.tobytes() for name, a in part.arrays.items()}
+
+
+FORMS = {"written": _written, "appended": _appended, "json": _json}
+
+
+def _flipped(whole: bytes) -> Iterator[bytes]:
+    for place in range(len(whole)):
+        yield whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+    "flipped": _flipped,
+    "truncated": lambda whole: (whole[:length] for length in range(len(whole))),
+    "longer": lambda whole: iter([whole + b"\0", whole + whole, b"\0" + whole]),
+    "foreign": lambda _: iter([b"", b"{", b"[]", b"{}", b"\xff", b"PK\x03\x04" * 100, b'{"a": 3}']),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("form", FORMS)
+def test_damage_is_refused_or_has_no_effect(tmp_path: Path, form: str, damage: str) -> None:
+    path = tmp_path / "file"
+    read = FORMS[form](path)
+    whole, expected = path.read_bytes(), read()
+    harmless = count = 0
+    for damaged in DAMAGE[damage](whole):
+        path.write_bytes(damaged)
+        count += 1
+        try:
+            found = read()
+        except InputError as error:
+            assert str(error).startswith(f"{path}: ") and "; write it again" in str(error)
+            continue
+        # In the zeros between parts, or between the words of JSON; and what is behind a mark.
+        assert found == expected
+        harmless += 1
+    if damage == "flipped":
+        assert harmless < count / 2
+    else:
+        assert harmless <= {"longer": 2, "truncated": 1}.get(damage, 0) * (form != "written")
+
+
+def test_a_damaged_part_is_named(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(struct.pack("<d", 11.0))] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match="numbers"):
+        ARCHIVE.read(path)
+
+
+def test_other_kinds_and_versions(path: Path) -> None:
+    with pytest.raises(InputError, match="is no checkpoint; start anew"):
+        Archive("checkpoint", 3, "start anew").read(path)
+    with pytest.raises(OtherVersionError, match=r"test file of version 3, .* version 4; again"):
+        Archive("test file", 4, "again").read(path)
+    ARCHIVE.write_json(path, {})
+    with pytest.raises(OtherVersionError, match=r"test file of version 3, .* version 4; again"):
+        Archive("test file", 4, "again").read_json(path)
+    for read in (ARCHIVE.read, ARCHIVE.read_json, ARCHIVE.parts):
+        with pytest.raises(InputError, match="nothing: no such file"):
+            read(path.with_name("nothing"))
+        with pytest.raises(InputError, match="is a folder"):
+            read(path.parent)
+
+
+def forged(path: Path, header: object) -> Path:
+    """Write a file whose header has a checksum that is right."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    magic = path.read_bytes()[:MAGIC]
+    digest = xxhash.xxh3_128(text).digest()
+    path.write_bytes(magic + struct.pack("<Q", len(text)) + digest + text)
+    return path
+
+
+def test_a_forged_header_is_refused(path: Path) -> None:
+    def part(**changes: object) -> dict[str, object]:
+        plain = {"name": "a", "type": "<i8", "shape": [0], "checksum": checksum(b"")}
+        said = {"kind": "test file", "version": 3, "after": "", "content": 1}
+        return {**said, "arrays": [plain | changes]}
+
+    shapes = ([-1], [2**60], [2**47, 2**47], [True], ["1"], [1.0], 3, None, [0] * 9)
+    record = [["x", "<i4", [2**30]]]
+    types = ["|O", "O", "<i3", "<U3", "<M8[s]", None, 3, [["x", "|O", []]], [["x"]], [3], record]
+    twice = part()
+    twice["arrays"] *= 2  # type: ignore[operator]
+    others: list[object] = [b"", b"{", b"[" * 100_000, b"\xff", [], {}, 3, part(checksum=7), twice]
+    others += [part() | {"arrays": 3}, part() | {"arrays": [3]}, part(name=None)]
+    others += [part(shape=shape) for shape in shapes]
+    others += [part(type=kind, shape=[1]) for kind in types]
+    for header in others:
+        with pytest.raises(InputError, match="damaged"):
+            ARCHIVE.read(forged(path, header))
+
+
+def test_the_checksum_of_a_file(path: Path, tmp_path: Path) -> None:
+    assert file_checksum(path) == checksum(path.read_bytes())
+    (tmp_path / "large").write_bytes(bytes(3 << 20) + b"x")
+    assert file_checksum(tmp_path / "large") == checksum(bytes(3 << 20) + b"x")
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_full_disk_keeps_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    whole = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if step == "write":
+        monkeypatch.setattr(Path, "open", lambda self, mode="r": full())
+    elif step == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="make room on the disk"):
+        ARCHIVE.write(path, 1, example())
+    monkeypatch.undo()
+    assert path.read_bytes() == whole
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_trusted_files_are_not_verified(path: Path) -> None:
+    """As long as they are the same ones: damage is found again when a file has changed."""
+    stored = ARCHIVE.read(path)
+    assert stored.identity not in accepted_files()
+    stored.accept()
+    assert stored.identity in accepted_files()
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(stored.arrays["records"].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    times = path.stat().st_atime_ns, stored.identity.time
+    os.utime(path, ns=times)
+    with trusting([stored.identity]):
+        trusted = ARCHIVE.read(path)
+        assert trusted.trusted
+        assert trusted.arrays["numbers"].tolist() == stored.arrays["numbers"].tolist()
+        os.utime(path, ns=(times[0], times[1] + 1))
+        with pytest.raises(InputError, match="records"):
+            ARCHIVE.read(path)
+    os.utime(path, ns=times)
+    with pytest.raises(InputError, match="records"):
+        ARCHIVE.read(path)
+    # The header, which says what there is, is always read.
+    damaged[40] ^= 1
+    path.write_bytes(damaged)
+    os.utime(path, ns=times)
+    with trusting([stored.identity]), pytest.raises(InputError, match="is damaged"):
+        ARCHIVE.read(path)
+
+
+def test_a_mapped_file_is_not_open(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    read_ = [ARCHIVE.read(path) for _ in range(40)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    mapped = Path("/proc/self/maps").read_text().count(str(path))
+    path.unlink()
+    # Arrays alone hold the pages.
+    arrays = [stored.arrays for stored in read_]
+    del read_
+    gc.collect()
+    for found in arrays:
+        assert_same(found, example())
+        found["numbers"][:] = 3
+    del arrays, found
+    gc.collect()
+    assert mapped == 40 and str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_too_many_open_files_have_a_cure_of_their_own(path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = max(map(int, os.listdir("/proc/self/fd")))
+    kept = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                kept.append(os.open(path, os.O_RDONLY))
+        for use in (ARCHIVE.read, lambda p: ARCHIVE.write(p, {}, example())):
+            with pytest.raises(InputError, match=r"ulimit -n"):
+                use(path)
+        line = error_line(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for handle in kept:
+            os.close(handle)
+    assert "Too many open files; " in line and "ulimit -n" in line
+    assert_same(ARCHIVE.read(path).arrays, example())
+
+
+# What is appended.
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_what_a_mark_says_is_there_whatever_came_later(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Processes append, die with or without a checkpoint, or in the middle of a write."""
+    folder = tmp_path_factory.mktemp("names")
+    path = folder / "c.names"
+    file, features = NameFile(folder / "c"), Vocabulary()
+    recorded, saved = file.append(features), list[str]()
+    for step in data.draw(st.lists(st.sampled_from(["save", "append", "die", "tear"]))):
+        features.intern(data.draw(st.lists(st.text(max_size=3), max_size=5)))
+        if step in ("save", "append"):
+            found = file.append(features)
+        if step == "save":
+            recorded, saved = found, features.names(range(len(features)))
+        if step == "tear":
+            more = path.read_bytes()[recorded[1] :]
+            more = more[: data.draw(st.integers(0, len(more)))] + data.draw(st.binary(max_size=9))
+            path.write_bytes(path.read_bytes()[: recorded[1]] + more)
+        if step in ("die", "tear"):
+            file = NameFile(folder / "c")
+            features = file.read(recorded)
+            # The next names take the place of what was not saved.
+            features.intern([f"name {len(features)}"])
+            assert file.append(features)[1] == path.stat().st_size
+        again = NameFile(folder / "c").read(recorded)
+        assert again.names(range(len(again))) == saved
+
+
+def test_what_is_before_a_mark_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    mark = ARCHIVE.append(path, Mark(), 1, example())
+    path.write_bytes(bytes(mark.size))
+    ARCHIVE.append(path, mark, 2)
+    assert path.read_bytes()[: mark.size] == bytes(mark.size)
+    # A new one begins the file anew.
+    end = ARCHIVE.append(path, Mark(), 3)
+    assert [part.content for part in ARCHIVE.parts(path, mark=end)] == [3]
+    assert path.stat().st_size == end.size
+
+
+def test_a_last_part_that_a_kill_has_cut_off_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    marks = [Mark(0, "of a checkpoint")]
+    for number in range(3):
+        marks.append(ARCHIVE.append(path, marks[-1], number, {"a": np.arange(9)}, durable=False))
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        found = [part.content for part in ARCHIVE.parts(path, "of a checkpoint")]
+        assert len(found) == sum(length >= mark.size for mark in marks[1:])
+    assert ARCHIVE.parts(path, "of another checkpoint") == []
+    # Damage is none of a kill's.
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with contextlib.suppress(InputError):
+            found = [part.content for part in ARCHIVE.parts(path, "of a checkpoint")]
+            assert found == [0, 1, 2][: len(found)]
+
+
+def test_parts_of_another_file_do_not_follow(tmp_path: Path) -> None:
+    files = []
+    for name in "ab":
+        first = ARCHIVE.append(tmp_path / name, Mark(), name)
+        files.append((first, ARCHIVE.append(tmp_path / name, first, "second")))
+    whole = [(tmp_path / name).read_bytes() for name in "ab"]
+    assert files[0][0].size == files[1][0].size
+    place = files[0][0].size
+    (tmp_path / "a").write_bytes(whole[0][:place] + whole[1][place:])
+    for mark in (None, *files[0]):
+        with contextlib.nullcontext() if mark == files[0][0] else pytest.raises(InputError):
+            ARCHIVE.parts(tmp_path / "a", mark=mark)
+
+
+def test_a_missing_file_of_a_mark(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is missing, .*; put it back, or write it again"):
+        ARCHIVE.parts(tmp_path / "file", mark=Mark(3, ""))
+
+
+def test_without_room_what_was_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    mark = ARCHIVE.append(path, Mark(), 1, example())
+    whole, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A part of it can still be written.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, limits[1]))
+    try:
+        with pytest.raises(InputError, match="file: cannot be written.*make room on the disk"):
+            ARCHIVE.append(path, mark, 2, {"a": np.zeros(ROOM)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == whole
+    end = ARCHIVE.append(path, mark, 2, {"a": np.zeros(ROOM)})
+    assert len(ARCHIVE.parts(path, mark=end)) == 2
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "file").symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match="file: cannot be written"):
+        ARCHIVE.append(tmp_path / "file", Mark(), 1)
+    assert (tmp_path / "other").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("letters", "length"),
+    [
+        (b"ab", [1]),
+        (b"aa", [1, 1]),
+        (b"\xc3\xa4", [1, 1]),
+        (b"ab", [3, -1]),
+        (b"ab", [1.0, 1.0]),
+        (b"\xff", [1]),
+    ],
+)
+def test_names_that_are_none_though_the_checksum_is_right(letters: bytes, length: Any) -> None:
+    length = np.array(length, np.int32 if type(length[0]) is int else np.float64)
+    arrays = {"letters": np.frombuffer(letters, np.uint8), "length": length}
+    with pytest.raises((ValueError, TypeError)):
+        Vocabulary.of_parts([arrays])

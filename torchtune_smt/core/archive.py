@@ -1,0 +1,518 @@
+"""One format for all binary files that a run or a model keeps: JSON and named arrays.
+
+A file has one part, or several that were appended one after the other. Layout of a part: magic,
+length of the header (uint64), checksum of the header, header (JSON: kind, version, checksum of the
+part before, content, and name, type, shape and checksum of each array), then the arrays in this
+order. Parts, headers and arrays begin at multiples of `ALIGNMENT` bytes, with zeros between; the
+file ends with the last array. Where an array lies is not stored but follows from the sizes before.
+
+Checksums are XXH3 of 128 bits: they are computed faster than memory is read (checksums.py of the
+benchmarks), so a file is verified at the speed of the disk. They find damage, no matter how little,
+but no malice: whoever reads an archive checks what it says all the same. No objects are made of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import (
+    atomic_path,
+    atomic_writer,
+    check_plain,
+    open_own,
+    read_bytes,
+    reading,
+    writing,
+)
+
+# Bytes: a line of the processor's cache, which records of tables must not straddle.
+ALIGNMENT: Final = 64
+DAMAGED: Final = "the saved state is damaged"
+
+_MAGIC: Final = b"\x93torchtune-smt\r\n"
+_DIGEST: Final = 16
+_FIRST: Final = len(_MAGIC) + 8 + _DIGEST
+_TYPES: Final = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split())
+_NO_ARRAYS: Final[Mapping[str, NDArray[Any]]] = {}
+
+AnyPath = str | os.PathLike[str]
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Turn what Python says of a tree that has another form into ValueError."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
+        raise ValueError(DAMAGED) from None
+
+
+def whole(value: Any, least: int, most: int = 2**62) -> int:
+    """Return an integer that is in a range; raise ValueError if it is not."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(DAMAGED)
+    return value
+
+
+def real(value: Any) -> float:
+    """Return a finite number; raise ValueError if it is none."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(DAMAGED)
+    return float(value)
+
+
+class OtherVersionError(InputError):
+    """A file is of another version of the package."""
+
+
+class _CutOffError(InputError):
+    """A file ends before a part of it does."""
+
+
+class FileIdentity(NamedTuple):
+    """What tells a file on this machine from others, and from itself once it was written to.
+
+    `time` is that of the last change of its content, in nanoseconds; `checksum` of its header.
+    """
+
+    device: int
+    inode: int
+    size: int
+    time: int
+    checksum: str
+
+
+# Files that this process has read and found to be what they should; those that others have.
+_accepted: set[FileIdentity] = set()
+_trusted: set[FileIdentity] = set()
+
+
+def accepted_files() -> frozenset[FileIdentity]:
+    """Return the archives that this process has read and accepted."""
+    return frozenset(_accepted)
+
+
+@contextmanager
+def trusting(files: Iterable[FileIdentity]) -> Iterator[None]:
+    """Do not verify again what another process on this machine has accepted.
+
+    Of such a file no more is read than what is used. One that was changed since, or is on another
+    machine, is verified.
+    """
+    before = set(_trusted)
+    _trusted.update(files)
+    try:
+        yield
+    finally:
+        _trusted.clear()
+        _trusted.update(before)
+
+
+class Stored(NamedTuple):
+    """What a part of a file holds.
+
+    Attributes
+    ----------
+    content : object
+        JSON.
+    arrays : dict of str to array
+        Private copies in memory that is mapped: to change one does not change the file, and
+        processes share what they do not change.
+    checksum : str
+        Of the header, which has those of all it holds: equal for equal content, and for no other.
+    after : str
+        The checksum of the part before.
+    end : int
+        Where the part ends in the file.
+    identity : FileIdentity
+    trusted : bool
+        Whether somebody has accepted it, so that nothing of it need be checked; see `trusting`.
+    """
+
+    content: Any
+    arrays: dict[str, NDArray[Any]]
+    checksum: str
+    after: str
+    end: int
+    identity: FileIdentity
+    trusted: bool
+
+    def accept(self) -> None:
+        """Say that it is sound in all that a reader of its kind of file checks."""
+        _accepted.add(self.identity)
+
+
+class Mark(NamedTuple):
+    """How far a file that grows was written: its bytes, and the checksum of its last part."""
+
+    size: int = 0
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A kind of file.
+
+    It is written whole or not at all, and read if all of it is as it was written; what is damaged,
+    something else, or of another version is an InputError that says what to do.
+
+    Parameters
+    ----------
+    kind : str
+        What it is, in words of the user.
+    version : int
+        Of this kind of file.
+    cure : str
+        For messages: what to do about a file that is damaged or of another version.
+    """
+
+    kind: str
+    version: int
+    cure: str
+
+    def write(
+        self, path: AnyPath, content: object, arrays: Mapping[str, NDArray[Any]] = _NO_ARRAYS
+    ) -> str:
+        """Write a file of one part, whole or not at all; return its checksum.
+
+        Raises
+        ------
+        InputError
+            It cannot be written.
+        """
+        with atomic_path(path, own=True) as beside, beside.open("wb") as file:
+            return self._write(file, content, arrays, "")
+
+    def append(
+        self,
+        path: AnyPath,
+        mark: Mark,
+        content: object,
+        arrays: Mapping[str, NDArray[Any]] = _NO_ARRAYS,
+        *,
+        durable: bool = True,
+    ) -> Mark:
+        """Write a part behind a mark; return the mark behind it. What lay there before is lost.
+
+        What is before the mark stays as it is, and neither read nor written.
+
+        Parameters
+        ----------
+        durable : bool
+            Whether to wait for the disk, without which a power cut may leave a damaged part.
+
+        Raises
+        ------
+        InputError
+            It cannot be written, as on a full disk; nothing lies behind the mark then.
+        """
+        with writing(path), open(open_own(path, os.O_RDWR), "r+b") as file:
+            try:
+                file.seek(mark.size)
+                file.write(bytes(-mark.size % ALIGNMENT))
+                digest = self._write(file, content, arrays, mark.checksum)
+                size = file.tell()
+                file.truncate()
+                if durable:
+                    os.fsync(file.fileno())
+            except OSError:
+                # Where there is no room, what is of no use gives back its own.
+                with suppress(OSError):
+                    os.truncate(path, mark.size)
+                raise
+        return Mark(size, digest)
+
+    def read(self, path: AnyPath) -> Stored:
+        """Map a file of one part, and verify it in one sequential pass, unless it is trusted."""
+        mapped, status = _map(path)
+        stored = self._part(path, mapped, 0, status)
+        if stored.end != len(mapped):
+            self._refuse(path, "is damaged: it does not end where it should")
+        return stored
+
+    def parts(self, path: AnyPath, after: str = "", mark: Mark | None = None) -> list[Stored]:
+        """Return the parts of a file that was appended to, verified.
+
+        Parameters
+        ----------
+        after : str
+            The checksum of the mark behind which the first one was written.
+        mark : Mark, optional
+            Behind the last one. Without it, all are returned but a last one that is not whole, as
+            its writer was killed; and none if the first one was written behind another mark.
+        """
+        if mark is not None and not Path(path).exists():
+            raise InputError(
+                f"is missing, and belongs to the file beside it; put it back, or {self.cure}",
+                path=path,
+            )
+        mapped, status = _map(path)
+        if mark is not None and len(mapped) < mark.size:
+            there = f"it has {len(mapped):,} bytes, and {mark.size:,}"
+            self._refuse(path, f"is damaged: {there} belong to the file beside it")
+        mapped = mapped if mark is None else mapped[: mark.size]
+        result: list[Stored] = []
+        end, before = 0, after
+        while end < len(mapped):
+            try:
+                found = self._part(path, mapped, end + -end % ALIGNMENT, status)
+            except _CutOffError:
+                if mark is None:
+                    break
+                raise
+            if found.after != before:
+                if mark is None and not result:
+                    break
+                self._refuse(path, "is damaged")
+            result.append(found)
+            end, before = found.end, found.checksum
+        if mark is not None and before != mark.checksum:
+            self._refuse(path, "is damaged, or of another run")
+        return result
+
+    def is_at(self, path: AnyPath) -> bool:
+        """Return whether a file says that it is of this kind, damaged or not."""
+        try:
+            check_plain(path)
+            with open(path, "rb") as file:
+                start = file.read(1024)
+        except (OSError, InputError):
+            return False
+        return start.startswith(_MAGIC) and json.dumps({"kind": self.kind})[:-1].encode() in start
+
+    def write_json(self, path: AnyPath, content: Mapping[str, Any]) -> str:
+        """Write a file without arrays that people read, too; return its checksum."""
+        content = {"version": self.version, **content}
+        digest = _checksum_of_json(content)
+        with atomic_writer(path, own=True) as file:
+            json.dump({**content, "checksum": digest}, file, indent=1)
+            file.write("\n")
+        return digest
+
+    def read_json(self, path: AnyPath) -> dict[str, Any]:
+        """Return what `write_json` wrote, and the checksum under ``checksum``."""
+        check_plain(path)
+        with self.checking(path):
+            content = json.loads(read_bytes(path))
+            found, digest = content["version"], content.pop("checksum", None)
+            if type(found) is int:
+                self._check_version(path, found)
+            if digest != _checksum_of_json(content):
+                raise ValueError
+        return {**content, "checksum": digest}
+
+    @contextmanager
+    def checking(self, path: AnyPath) -> Iterator[None]:
+        """Refuse a file whose content makes a reader raise ValueError, or has another form."""
+        try:
+            with well_formed():
+                yield
+        except InputError:
+            raise
+        except ValueError:
+            self._refuse(path, f"is damaged: it is no whole {self.kind}")
+
+    def _refuse(self, path: AnyPath, what: str) -> NoReturn:
+        raise InputError(f"{what}; {self.cure}", path=path) from None
+
+    def _check_version(self, path: AnyPath, found: object) -> None:
+        if found != self.version:
+            raise OtherVersionError(
+                f"is a {self.kind} of version {found}, and this package reads version "
+                f"{self.version}; {self.cure}",
+                path=path,
+            )
+
+    def _write(
+        self, file: IO[bytes], content: object, arrays: Mapping[str, NDArray[Any]], after: str
+    ) -> str:
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        parts = [
+            {
+                "name": name,
+                "type": _type_name(array.dtype),
+                "shape": arrays[name].shape,
+                "checksum": checksum(array.reshape(-1).view(np.uint8)),
+            }
+            for name, array in contiguous.items()
+        ]
+        said = {"kind": self.kind, "version": self.version, "after": after, "content": content}
+        header = json.dumps({**said, "arrays": parts}).encode()
+        digest = xxhash.xxh3_128(header).digest()
+        file.write(_MAGIC + struct.pack("<Q", len(header)) + digest)
+        file.write(header)
+        for array in contiguous.values():
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            file.write(array.reshape(-1).view(np.uint8).data)
+        return digest.hex()
+
+    def _part(
+        self, path: AnyPath, mapped: memoryview, begin: int, status: os.stat_result
+    ) -> Stored:
+        """Return the part of a mapped file that begins somewhere."""
+        size, first = len(mapped), begin + _FIRST
+        if bytes(mapped[begin : begin + len(_MAGIC)]) != _MAGIC[: max(size - begin, 0)]:
+            self._refuse(path, f"is damaged, or no {self.kind} of this version of the package")
+        if size < first:
+            self._cut_off(path)
+        (length,) = struct.unpack_from("<Q", mapped, begin + len(_MAGIC))
+        digest = bytes(mapped[first - _DIGEST : first])
+        if length > size - first:
+            self._cut_off(path)
+        if xxhash.xxh3_128(mapped[first : first + length]).digest() != digest:
+            self._refuse(path, "is damaged")
+        with self.checking(path):
+            header = json.loads(bytes(mapped[first : first + length]))
+            kind = header["kind"]
+            if kind == self.kind:
+                self._check_version(path, header["version"])
+                parts = [_array(part) for part in header["arrays"]]
+                content, after = header["content"], header.get("after", "")
+        if kind != self.kind:
+            self._refuse(path, f"is no {self.kind}")
+        identity = FileIdentity(
+            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, digest.hex()
+        )
+        trusted = identity in _trusted
+        arrays: dict[str, NDArray[Any]] = {}
+        end = first + length
+        for part in parts:
+            start = end + -end % ALIGNMENT
+            end = start + part.nbytes
+            if part.name in arrays:
+                self._refuse(path, "is damaged")
+            if end > size:
+                self._cut_off(path)
+            whole = np.frombuffer(mapped, np.uint8, part.nbytes, start)
+            if not trusted and checksum(whole) != part.checksum:
+                self._refuse(path, f"is damaged in its part {part.name!r}")
+            arrays[part.name] = whole.view(part.type).reshape(part.shape)
+        return Stored(content, arrays, digest.hex(), after, end, identity, trusted)
+
+    def _cut_off(self, path: AnyPath) -> NoReturn:
+        raise _CutOffError(f"is damaged: it ends too early; {self.cure}", path=path)
+
+
+def checksum(data: Any) -> str:
+    """Return the checksum (32 hexadecimal digits) of bytes or of a contiguous array."""
+    return xxhash.xxh3_128(data).hexdigest()
+
+
+def file_checksum(path: AnyPath) -> str:
+    """Return the checksum of the content of a file.
+
+    Raises
+    ------
+    InputError
+        It is missing or unreadable, or no plain file.
+    """
+    check_plain(path)
+    all_of_it = xxhash.xxh3_128()
+    room = bytearray(1 << 20)
+    with reading(path), open(path, "rb", buffering=0) as file:
+        while count := file.readinto(room):
+            all_of_it.update(memoryview(room)[:count])
+    return all_of_it.hexdigest()
+
+
+def _checksum_of_json(content: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(content, sort_keys=True).encode())
+
+
+def _map(path: AnyPath) -> tuple[memoryview, os.stat_result]:
+    """Map a file into memory, where writing changes a copy of the page.
+
+    `mmap.mmap` would hold a handle for as long as the file is mapped, and a run maps more files
+    than a process may have open.
+    """
+    check_plain(path)
+    with reading(path), open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not status.st_size:
+            return memoryview(b""), status
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        address = libc.mmap(None, status.st_size, access, mmap.MAP_PRIVATE, file.fileno(), 0)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    pages = (ctypes.c_char * status.st_size).from_address(address)
+    # Whatever array is left when the interpreter ends may still be read.
+    weakref.finalize(pages, libc.munmap, address, status.st_size).atexit = False
+    return memoryview(pages).cast("B"), status
+
+
+class _Array(NamedTuple):
+    """The description of an array in a header."""
+
+    name: str
+    type: np.dtype[Any]
+    shape: tuple[int, ...]
+    checksum: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.type.itemsize
+
+
+def _array(part: Any) -> _Array:
+    """Check the description of an array; raise ValueError, KeyError or TypeError if it is none."""
+    name, shape, digest = part["name"], part["shape"], part["checksum"]
+    if not isinstance(name, str) or not isinstance(digest, str) or not isinstance(shape, list):
+        raise TypeError
+    if not all(_is_length(length) for length in shape) or len(shape) > 8:
+        raise ValueError
+    return _Array(name, _type(part["type"]), tuple(shape), digest)
+
+
+def _type_name(dtype: np.dtype[Any]) -> object:
+    """Return what `_type` makes a type of."""
+    if dtype.names is None:
+        return dtype.str
+    fields = [(name, *_field(dtype[name])) for name in dtype.names]
+    return [list(field) for field in fields]
+
+
+def _field(dtype: np.dtype[Any]) -> tuple[str, list[int]]:
+    base, shape = dtype.subdtype or (dtype, ())
+    return base.str, list(shape)
+
+
+def _type(name: Any) -> np.dtype[Any]:
+    """Return the type of a plain number, or of a record of such."""
+    if isinstance(name, str):
+        return np.dtype(_plain_type(name))
+    fields: list[tuple[str, str, tuple[int, ...]]] = []
+    for field, plain, shape in name:
+        if not isinstance(field, str) or not all(_is_length(n) for n in shape) or len(shape) > 1:
+            raise TypeError
+        fields.append((field, _plain_type(plain), tuple(shape)))
+    return np.dtype(fields)
+
+
+def _plain_type(name: Any) -> str:
+    if name not in _TYPES:
+        raise TypeError
+    return str(name)
+
+
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**48
