@@ -14,7 +14,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.minimizer import Logistic, Minimizer
 from torchtune_smt.optim import FOBOS, FobosOscar
-from torchtune_smt.optim.step_sums import StepSums
+from torchtune_smt.optim.fobos import StepSums
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 
 strengths = st.sampled_from([0.0, 1e-3, 0.3, 40.0])

@@ -21,8 +21,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.losses import Logistic
 from torchtune_smt.optim import FOBOS, AdaGrad, SparseOptimizer, adapted
-from torchtune_smt.optim.adapter import Adapter
-from torchtune_smt.optim.trial import check_optimizer
+from torchtune_smt.optim.adapter import Adapter, check_optimizer
 from torchtune_smt.regularizers import L1, L2, NoRegularizer
 from torchtune_smt.runs.checkpoint import load_checkpoint, save_checkpoint
 from torchtune_smt.runs.rounds import Callback, Rounds

@@ -11,7 +11,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.wire import argument_names, arguments, check_scalars
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import PACKAGE
-from torchtune_smt.optim.trial import check_optimizer
+from torchtune_smt.optim.adapter import check_optimizer
 from torchtune_smt.regularizers import Regularizer
 
 

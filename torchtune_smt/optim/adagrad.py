@@ -1,8 +1,7 @@
-"""AdaGrad with proximal regularisation, exact and lazy."""
+"""AdaGrad, and AROW, with proximal regularisation, exact and lazy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import torch
@@ -13,7 +12,8 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import CHUNK, Group, SparseOptimizer, State
+from torchtune_smt.optim.sparse import CHUNK, SparseOptimizer
+from torchtune_smt.optim.state import Count, Group, Kept, State, Vector
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
@@ -69,8 +69,6 @@ class AdaGrad(SparseOptimizer):
     # Whether steps are divided by √G, and not, as in AROW, by G.
     square_root: ClassVar[bool] = True
     settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, "regularize_each")
-    marks: ClassVar[tuple[str, ...]] = ("last",)
-    least: ClassVar[Mapping[str, float]] = {"sum": 0.0}
 
     def __init__(
         self,
@@ -160,15 +158,11 @@ class AdaGrad(SparseOptimizer):
             parameter.index_copy_(0, indices, weight)
         state["regularized"] = state["step"]
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        state = {"step": 0, "sum": parameter.new_empty(0)}
+    def _kept(self, group: Group) -> Kept:
+        kept: Kept = {"step": Count(), "sum": Vector(group["initial_accumulator"], least=0.0)}
         if _each_step(group):
-            return {**state, "last": parameter.new_empty(0, dtype=torch.int32)}
-        return {**state, "regularized": 0}
-
-    def _fill(self, group: Group, state: State, name: str) -> float:
-        value: float = state["step"] if name == "last" else group["initial_accumulator"]
-        return value
+            return kept | {"last": Vector("step", torch.int32, mark=True)}
+        return kept | {"regularized": Count()}
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -235,6 +229,64 @@ class AdaGrad(SparseOptimizer):
                 f"{steps.order[taken]} is above what float64 has: {_CURE}"
             )
         return int(done)
+
+
+class AROW(AdaGrad):
+    """Linearised AROW (Green et al. 2013, Eqs. 10, 11; Chiang 2012), with a diagonal Σ.
+
+    At step t, for each coordinate, with P = 1/Σ its precision: P += g²; w -= lr · g / P; w = prox
+    with step lr / P. It is `AdaGrad` without the square root: under gradients of one size steps
+    fall as 1/t, not as 1/√t, and the first ones depend on the precision at the start. Everything
+    else is as there.
+
+    The gradient of the linearised loss stands for x (their α_t is 1), so any loss will do, such as
+    the pairwise logistic and hinge; for the hinge, a pair that is in order has no effect on P.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    lr : float
+        η > 0.
+    regularizer : Regularizer, optional
+        As for `AdaGrad`.
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+    initial_precision : float
+        1/Σ_0, above 0: the first step of a coordinate is lr · g / (initial_precision + g²).
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or the regulariser lacks what is needed.
+    """
+
+    square_root: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.1,
+        regularizer: Regularizer | None = None,
+        *,
+        unregularized: int = 0,
+        initial_precision: float = 1.0,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            regularizer,
+            unregularized=unregularized,
+            initial_accumulator=initial_precision,
+        )
+
+    def _check_group(self, group: Group) -> None:
+        # With 0 a first step would be lr / g, the larger the smaller the gradient.
+        if not 0 < group["initial_accumulator"] < float("inf"):
+            raise ValueError(
+                f"initial_precision must be finite and above 0, not {group['initial_accumulator']}"
+            )
+        super()._check_group(group)
 
 
 def _each_step(group: Group) -> bool:

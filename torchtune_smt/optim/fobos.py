@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +10,19 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.archive import DAMAGED
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
-from torchtune_smt.optim.averaging import AveragingOptimizer, check_average
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
-from torchtune_smt.optim.schedules import SCHEDULES, check_schedule, rate
-from torchtune_smt.optim.sparse import Group, State
-from torchtune_smt.optim.step_sums import StepSums
+from torchtune_smt.optim.sparse import (
+    SCHEDULES,
+    AveragingOptimizer,
+    check_average,
+    check_schedule,
+    rate,
+)
+from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector, new_state
 from torchtune_smt.regularizers.base import (
     Regularizer,
     elastic_strengths,
@@ -77,9 +80,6 @@ class FOBOS(AveragingOptimizer):
         put off and has no `elastic`.
     """
 
-    marks: ClassVar[tuple[str, ...]] = ("shrink", "scale", "since", "last")
-    least: ClassVar[Mapping[str, float]] = {"P": SMALLEST_SCALE, "scale": SMALLEST_SCALE}
-
     def __init__(
         self,
         params: ParamsT,
@@ -136,44 +136,37 @@ class FOBOS(AveragingOptimizer):
             return strengths != (0, 0)
         return is_separable(regularizer) and is_lazy(regularizer)
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        state: State = {"step": 0, **self._average_state(group, parameter)}
+    def _kept(self, group: Group) -> Kept:
+        kept: Kept = {"step": Count(), **self._kept_sums(group)}
         strengths = elastic_strengths(group["regularizer"])
         # Of many small steps a sum in less precision would stand still.
-        clock = parameter.new_empty(0, dtype=torch.float64)
+        dtype, least = torch.float64, SMALLEST_SCALE
         if strengths is None and self.puts_off(group):
-            state |= {"C": 0.0, "since": clock}
+            kept |= {"C": Number(), "since": Vector("C", dtype, mark=True)}
         if strengths is not None and strengths[0]:
-            state |= {"S": 0.0, "shrink": clock}
+            kept |= {"S": Number(), "shrink": Vector("S", dtype, mark=True)}
         if strengths is not None and strengths[1]:
-            state |= {"P": 1.0, "scale": clock.clone()}
-        return state
+            kept |= {"P": Number(1.0, least), "scale": Vector("P", dtype, least, mark=True)}
+        return kept
 
-    def _average_state(self, group: Group, parameter: Tensor) -> State:
-        """Return the part of a new state that averages."""
-        state: State = {}
+    def _kept_sums(self, group: Group) -> Kept:
+        """Return what is kept for averages; "sums", too, while steps are put off."""
+        kept: Kept = {}
         if group["average"] != "none":
-            state["total"] = parameter.new_empty(0, dtype=torch.float64)
+            kept["total"] = Vector(0.0, torch.float64)
         if group["average"] == "epoch":
-            state["epochs"] = 0
+            kept["epochs"] = Count()
         if group["average"] == "step":
-            # "sums", too, while steps are put off.
-            state["last"] = parameter.new_empty(0, dtype=torch.int64)
-        return state
-
-    def _fill(self, group: Group, state: State, name: str) -> float:
-        if name == "total":
-            return 0.0
-        value: float = state[{"shrink": "S", "scale": "P", "since": "C", "last": "step"}[name]]
-        return value
+            kept["last"] = Vector("step", torch.int64, mark=True)
+        return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         kept = {name: state[name] for name in ("total", "epochs", "last") if name in state}
-        if kept.keys() != self._average_state(group, parameter).keys():
+        if kept.keys() != self._kept_sums(group).keys():
             raise ValueError("average cannot change between steps")
         step = state["step"]
         state.clear()
-        state.update(self._initial(group, parameter), step=step, **kept)
+        state.update(new_state(self._kept(group), parameter), step=step, **kept)
 
     def _update(
         self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
@@ -371,6 +364,79 @@ class FOBOS(AveragingOptimizer):
 
     def _after_rows(self, group: Group, parameter: Tensor, state: State) -> None:
         self._rescale(group, parameter, state)
+
+
+class StepSums:
+    """Proximal steps of an elastic net since some moment, and what weights add up to over them.
+
+    Parameters
+    ----------
+    strengths : (float, float)
+        (λ1, λ2), not both 0.
+    begin : int
+        How many steps there were before the first one.
+    sizes : float64 [n], optional
+        The sizes of steps that there are already.
+
+    Attributes
+    ----------
+    size : float64 [room]
+        The sizes; the first `count` count.
+    block : float64 [blocks, 4]
+        See `row_kernels`.
+    """
+
+    def __init__(
+        self, strengths: tuple[float, float], begin: int, sizes: Float64 | None = None
+    ) -> None:
+        self.lambda1, self.lambda2 = map(float, strengths)
+        self.begin = begin
+        self.count = 0
+        self.size, self.block = np.empty(0), np.empty((1, 4))
+        if sizes is not None:
+            self.make_room(sizes.size)
+            self.size[: sizes.size] = sizes
+            self.count = sizes.size
+            row_kernels.build(self.size, self.block, self.count, self.lambda1, self.lambda2)
+
+    @property
+    def sizes(self) -> Float64:
+        """The sizes of all steps, float64 [count]."""
+        return self.size[: self.count]
+
+    def make_room(self, steps: int) -> None:
+        """Let there be room for so many more steps; amortised O(steps)."""
+        needed = self.count + steps
+        if needed <= self.size.size:
+            return
+        room = max(needed, 2 * self.size.size, 64)
+        size = np.empty(-(-room // row_kernels.RADIX) * row_kernels.RADIX)
+        size[: self.count] = self.sizes
+        self.size, self.block = size, np.empty((row_kernels.number_of_blocks(size.size), 4))
+        row_kernels.build(self.size, self.block, self.count, self.lambda1, self.lambda2)
+
+    def append(self, size: float) -> None:
+        """Add a step."""
+        self.make_room(1)
+        row_kernels.add(self.size, self.block, self.count, size, self.lambda1, self.lambda2)
+        self.count += 1
+
+    def of(self, weights: Float64, last: Int64) -> Float64:
+        """Return the sum of each weight over the steps that it has missed.
+
+        Parameters
+        ----------
+        weights : float64 [k]
+            Before the first of them.
+        last : int64 [k]
+            After how many steps each of them is up to date; `begin` at least.
+        """
+        out = np.empty(weights.size)
+        first = last - self.begin
+        row_kernels.sums(
+            self.size, self.block, self.count, first, weights, self.lambda1, self.lambda2, out
+        )
+        return out
 
 
 def merged(active: Tensor, indices: Tensor) -> Tensor:

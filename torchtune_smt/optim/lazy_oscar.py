@@ -10,13 +10,13 @@ from torch import Tensor
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.shortcuts import behaves_as
-from torchtune_smt.optim import lazy_oscar_kernels
+from torchtune_smt.optim import oscar_kernels
 from torchtune_smt.optim.fobos import FOBOS
-from torchtune_smt.optim.lazy_oscar_kernels import BUILD, DIMENSION, WEIGHT
+from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.schedules import SCHEDULES, rate
-from torchtune_smt.optim.sparse import Group, State
+from torchtune_smt.optim.sparse import SCHEDULES, rate
+from torchtune_smt.optim.state import Count, Group, Kept, State
 from torchtune_smt.regularizers.oscar import Oscar
 
 
@@ -111,8 +111,8 @@ class FobosOscar(FOBOS):
                     f"{parameter.dtype} on {parameter.device}: use FOBOS (optimizer=fobos) instead"
                 )
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        return {"step": 0, **self._average_state(group, parameter)}
+    def _kept(self, group: Group) -> Kept:
+        return {"step": Count(), **self._kept_sums(group)}
 
     def _restored(self, entry: State, group: Group, parameter: Tensor) -> tuple[Group, State]:
         """See `SparseOptimizer`; the groups are checked, too, of weights that had some."""
@@ -130,7 +130,7 @@ class FobosOscar(FOBOS):
         structure.make_room(indices.numel())
         t = state["step"] + 1
         dimension = _dimension(group, weight)
-        why = lazy_oscar_kernels.step(
+        why = oscar_kernels.step(
             structure.tree,
             weight,
             indices.numpy(),
@@ -147,7 +147,7 @@ class FobosOscar(FOBOS):
         structure = state.get("structure")
         if structure is not None and not structure.released:
             structure.lengthen(parameter.numel())
-            lazy_oscar_kernels.catch_up(
+            oscar_kernels.catch_up(
                 structure.tree,
                 parameter.detach().numpy(),
                 indices.numpy(),
@@ -165,7 +165,7 @@ class FobosOscar(FOBOS):
     ) -> int:
         structure = self._structure(group, weight, state)
         dimension = _dimension(group, weight)
-        done, why = lazy_oscar_kernels.rows(
+        done, why = oscar_kernels.rows(
             structure.tree,
             weight,
             state["step"],

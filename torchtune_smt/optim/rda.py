@@ -9,7 +9,8 @@ from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.optim.fobos import merged
-from torchtune_smt.optim.sparse import Group, SparseOptimizer, State
+from torchtune_smt.optim.sparse import SparseOptimizer
+from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
 from torchtune_smt.regularizers.base import Regularizer, is_separable, proximal
 
 
@@ -66,13 +67,9 @@ class RDA(SparseOptimizer):
         regularizer = group["regularizer"]
         return regularizer is None or is_separable(regularizer)
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        empty = parameter.new_empty(0)
+    def _kept(self, group: Group) -> Kept:
         # The last c; the sums of all gradients; w¹ of coordinates that are exempt.
-        return {"step": 0, "size": 0.0, "total": empty, "start": empty.clone()}
-
-    def _fill(self, group: Group, state: State, name: str) -> float:
-        return 0.0
+        return {"step": Count(), "size": Number(), "total": Vector(), "start": Vector()}
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         raise ValueError("regularizer and unregularized cannot change between steps of RDA")

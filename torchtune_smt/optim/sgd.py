@@ -1,4 +1,4 @@
-"""Plain stochastic gradient descent, and the average of its weights."""
+"""Stochastic gradient descent, plain and with a cumulative l1 penalty."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
-from torchtune_smt.optim.averaging import AveragingOptimizer, check_average
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.sparse import Group, State
+from torchtune_smt.optim.sparse import (
+    SCHEDULES,
+    AveragingOptimizer,
+    SparseOptimizer,
+    check_average,
+    check_schedule,
+    rate,
+)
+from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
 from torchtune_smt.regularizers.base import Regularizer, elastic_strengths
+from torchtune_smt.regularizers.elastic import L1
 
 
 class SGD(AveragingOptimizer):
@@ -79,15 +88,12 @@ class SGD(AveragingOptimizer):
         """Say whether weights of a group can be out of date."""
         return False
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        state: State = {"step": 0, "epochs": 0}
+    def _kept(self, group: Group) -> Kept:
+        clock = "epochs" if group["average"] == "epoch" else "step"
+        kept: Kept = {"step": Count(), "epochs": Count()}
         if group["average"] != "none":
-            state["total"] = parameter.new_empty(0, dtype=torch.float64)
-            state["last"] = parameter.new_empty(0, dtype=torch.int64)
-        return state
-
-    def _fill(self, group: Group, state: State, name: str) -> float:
-        return self._clock(group, state) if name == "last" else 0.0
+            kept |= {"total": Vector(0.0, torch.float64), "last": Vector(clock, torch.int64)}
+        return kept
 
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         raise ValueError("average cannot change between steps")
@@ -126,4 +132,106 @@ class SGD(AveragingOptimizer):
             float(group["lr"]),
             first,
         )
+        return int(done)
+
+
+class CumulativeL1(SparseOptimizer):
+    """SGD whose l1 penalty accumulates for each weight (Tsuruoka et al., 2009).
+
+    At step t: w -= η_t · g and u += η_t · strength, where η_t = lr · t^-p. Each weight then
+    receives what it has not yet received of the total penalty u: with q the sum of what it got,
+    w > 0 becomes max(0, w - (u + q)), w < 0 becomes min(0, w + (u - q)), and q grows by the
+    change. A weight clipped at 0 owes the rest, unlike in FOBOS, where it is forgiven.
+
+    Only touched weights are penalised at a step, the others when they are touched or read. This
+    is exact, since the penalty leaves w - q as it is: w is always w - q moved towards 0 by u.
+
+    State per coordinate: q, in float64.
+
+    Parameters
+    ----------
+    params : iterable of tensors or param groups
+        Vectors.
+    lr : float
+        η0 > 0.
+    regularizer : L1
+    schedule : "1/t", "inv_sqrt" or "constant"
+    unregularized : int
+        This many first coordinates (the dense features) are exempt.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or the regulariser is not L1.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 0.01,
+        regularizer: Regularizer | None = None,
+        *,
+        schedule: str = "constant",
+        unregularized: int = 0,
+    ) -> None:
+        given = {"regularizer": regularizer, "unregularized": unregularized}
+        super().__init__(params, {"lr": lr, **given, "schedule": schedule})
+
+    def _check_group(self, group: Group) -> None:
+        check_schedule(group["schedule"])
+        if not behaves_as(group["regularizer"], L1, "value", "prox"):
+            given = group["regularizer"]
+            name = "no regularizer" if given is None else type(given).__name__
+            raise ValueError(
+                "CumulativeL1 accumulates the penalty of the l1 norm, which has one rate for all "
+                f"weights, and got {name}: use regularizer=l1, or FOBOS "
+                "(optimizer=fobos) instead of CumulativeL1"
+            )
+
+    def _kept(self, group: Group) -> Kept:
+        # Of many small steps a sum in less precision would stand still.
+        return {"step": Count(), "penalty": Number(), "received": Vector(0.0, torch.float64)}
+
+    def _update(
+        self, group: Group, parameter: Tensor, state: State, indices: Tensor, gradient: Tensor
+    ) -> None:
+        state["step"] += 1
+        lr = rate(group["lr"], group["schedule"], state["step"])
+        state["penalty"] += lr * group["regularizer"].strength
+        parameter.index_add_(0, indices, gradient, alpha=-lr)
+        self._catch_up(group, parameter, state, indices)
+
+    def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
+        super()._settle(group, parameter, state)
+        # Weights that were exempt owe nothing of the penalty so far.
+        newly = slice(group["unregularized"], self._pending[parameter]["unregularized"])
+        state["received"][newly] = -state["penalty"] * parameter[newly].sign().double()
+
+    def _catch_up(self, settings: Group, parameter: Tensor, state: State, indices: Tensor) -> None:
+        indices = indices[indices >= settings["unregularized"]]
+        weight = parameter.index_select(0, indices)
+        free = weight - state["received"].index_select(0, indices)
+        weight = free.sign() * (free.abs() - state["penalty"]).clamp_min_(0)
+        weight = weight.to(parameter.dtype)
+        parameter.index_copy_(0, indices, weight)
+        state["received"].index_copy_(0, indices, weight - free)
+
+    def _update_rows(
+        self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
+    ) -> int:
+        done, penalty = row_kernels.cumulative_l1(
+            weight,
+            state["received"].numpy(),
+            state["penalty"],
+            state["step"],
+            steps,
+            (
+                float(group["lr"]),
+                SCHEDULES[group["schedule"]],
+                float(group["regularizer"].strength),
+            ),
+            group["unregularized"],
+            first,
+        )
+        state["penalty"] = penalty
         return int(done)

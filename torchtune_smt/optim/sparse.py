@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, overload
@@ -20,12 +20,17 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
-from torchtune_smt.optim.growth import lengthened
 from torchtune_smt.optim.row_kernels import RowSteps
-from torchtune_smt.optim.saved_states import (
+from torchtune_smt.optim.state import (
+    Group,
+    Kept,
+    State,
+    Vector,
     by_itself,
-    check_entry,
+    check_state,
     group_like,
+    lengthened,
+    new_state,
     plain,
     settings_like,
 )
@@ -49,8 +54,23 @@ def with_updates_put_off() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
-State = dict[str, Any]
-Group = dict[str, Any]
+AVERAGES = ("epoch", "step", "none")
+SCHEDULES = {"constant": 0.0, "inv_sqrt": 0.5, "1/t": 1.0}
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise ValueError if a schedule is not known."""
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+
+
+def rate(lr: float, schedule: str, t: int) -> float:
+    """Return lr · t^-p, with p = 0, ½ or 1 for "constant", "inv_sqrt" or "1/t"; t from 1.
+
+    Raises ValueError where the schedule is another one.
+    """
+    check_schedule(schedule)
+    return float(lr / t ** SCHEDULES[schedule])
 
 
 class SparseOptimizer(torch.optim.Optimizer):
@@ -62,8 +82,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     before it is read, and flushed before anybody else changes it. It may grow between steps
     (``parameter.data = longer``); its state follows.
 
-    A subclass keeps numbers and vectors (an entry a coordinate) in the state of each parameter,
-    and writes the methods that raise NotImplementedError here.
+    A subclass says in `_kept` what numbers and vectors it keeps in the state of each parameter,
+    and writes the other methods that raise NotImplementedError here.
 
     Parameters
     ----------
@@ -76,10 +96,6 @@ class SparseOptimizer(torch.optim.Optimizer):
     # Members of a group that updates depend on which are put off: what was put off is taken
     # with the old ones when they change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
-    # Vectors of the state that say up to when a coordinate has been updated.
-    marks: ClassVar[tuple[str, ...]] = ()
-    # Numbers and vectors of the state that are divided by, and what they are at least.
-    least: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         # The settings in force, by parameter.
@@ -404,12 +420,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Raise ValueError where arguments are out of range or do not go together."""
         raise NotImplementedError
 
-    def _initial(self, group: Group, parameter: Tensor) -> State:
-        """Return the numbers of a new state, and its vectors, of length 0."""
-        raise NotImplementedError
-
-    def _fill(self, group: Group, state: State, name: str) -> float:
-        """Return what a vector of the state has for a coordinate that is up to date, and new."""
+    def _kept(self, group: Group) -> Kept:
+        """Return what is kept of a parameter, by its name in the state."""
         raise NotImplementedError
 
     def _update(
@@ -460,15 +472,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Return the state of a parameter, made or lengthened, with its settings in force."""
         state: State = self.state[parameter]
         if not state:
-            state.update(self._initial(group, parameter))
+            state.update(new_state(self._kept(group), parameter))
         settings = {name: by_itself(group[name]) for name in self.settings}
         if self._pending.setdefault(parameter, settings) != settings:
             self._check_settings(group, resumed=True)
-            self._lengthen(group, state, parameter.numel())
+            self._lengthen(group, parameter, state)
             self._settle(group, parameter, state)
             self._pending[parameter] = settings
             self._changed(group, parameter, state)
-        self._lengthen(group, state, parameter.numel())
+        self._lengthen(group, parameter, state)
         return state
 
     def _settle(self, group: Group, parameter: Tensor, state: State) -> None:
@@ -478,19 +490,26 @@ class SparseOptimizer(torch.optim.Optimizer):
     def _changed(self, group: Group, parameter: Tensor, state: State) -> None:
         """Adapt a state, which is up to date, to new settings."""
 
-    def _lengthen(self, group: Group, state: State, length: int) -> None:
+    def _in_force(self, group: Group, parameter: Tensor) -> Kept:
+        """Return what is kept of a parameter with the settings that its state was made with."""
+        return self._kept({**group, **self._pending[parameter]})
+
+    def _lengthen(self, group: Group, parameter: Tensor, state: State) -> None:
+        length = parameter.numel()
         for name, value in state.items():
             if torch.is_tensor(value) and value.numel() < length:
-                state[name] = lengthened(value, length, self._fill(group, state, name))
+                kept = self._in_force(group, parameter)[name]
+                assert isinstance(kept, Vector)
+                state[name] = lengthened(value, length, kept.value(state))
 
     def _flush(self, group: Group, parameter: Tensor, state: State) -> None:
         for begin in range(0, parameter.numel(), CHUNK):
             moving = self._moving(parameter, state)[begin : begin + CHUNK]
             indices = moving.nonzero()[:, 0] + begin
             self._catch_up(self._pending[parameter], parameter, state, indices)
-        for name in self.marks:
-            if name in state:
-                state[name].fill_(self._fill(group, state, name))
+        for name, kept in self._in_force(group, parameter).items():
+            if isinstance(kept, Vector) and kept.mark:
+                state[name].fill_(kept.value(state))
 
     def _find(self, parameter: Tensor | None) -> tuple[Group, Tensor]:
         """Return a parameter and its group."""
@@ -508,7 +527,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _check_state(self, entry: State, group: Group, parameter: Tensor) -> None:
         """Raise ValueError if the saved state of a parameter cannot be its state."""
-        expected = self._initial(group, parameter)
+        expected = self._kept(group)
         missing = ({*expected, "pending"} - entry.keys()) | (
             {*self.settings} - entry.get("pending", {}).keys()
         )
@@ -522,7 +541,62 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
         if len(entry) > len(expected) + 1:
             raise ValueError(f"{DAMAGED}: it has more than {self._name} keeps")
-        check_entry(entry, expected, parameter.numel(), self.least)
+        check_state(entry, expected, parameter)
+
+
+class AveragingOptimizer(SparseOptimizer):
+    """Base of the optimizers with an argument `average`, and a sum of weights in their state.
+
+    A subclass says in `_total` what the sum is, and in its state "step" and "epochs" (where
+    `average` is "epoch") how many vectors have entered it.
+    """
+
+    settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
+
+    @torch.no_grad()
+    def averaged(self, parameter: Tensor | None = None) -> Tensor:
+        """Return the averaged weights; O(D).
+
+        Parameters
+        ----------
+        parameter : tensor, optional
+            May be left out where there is only one.
+
+        Returns
+        -------
+        tensor [D]
+            The weights as they are, before the first epoch has ended or the first step is taken.
+
+        Raises
+        ------
+        ValueError
+            `average` is "none".
+        """
+        group, parameter = self._find(parameter)
+        if group["average"] == "none":
+            raise ValueError(
+                f"nothing was averaged: build {self._name} with average=epoch or average=step"
+            )
+        state = self._prepared(group, parameter)
+        clock = self._clock(group, state)
+        if clock == 0:
+            return parameter.detach().clone()
+        return (self._total(group, parameter, state) / clock).to(parameter.dtype)
+
+    def _clock(self, group: Group, state: State) -> int:
+        """Return how many weight vectors have entered the average."""
+        clock: int = state["epochs" if group["average"] == "epoch" else "step"]
+        return clock
+
+    def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
+        """Return the sum of these vectors, in float64."""
+        raise NotImplementedError
+
+
+def check_average(average: str) -> None:
+    """Raise ValueError if it is not known what is to be averaged."""
+    if average not in AVERAGES:
+        raise ValueError(f"average must be one of {', '.join(AVERAGES)}, not {average!r}")
 
 
 def _check_rate(group: Group) -> None:

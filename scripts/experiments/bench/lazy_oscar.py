@@ -21,7 +21,7 @@ from numba import njit
 
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
-from torchtune_smt.optim import FobosOscar, lazy_oscar_kernels
+from torchtune_smt.optim import FobosOscar, oscar_kernels
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUPS, LEFT, WORK, Tree
 from torchtune_smt.regularizers import Oscar
@@ -39,7 +39,7 @@ def lazy_steps(
     for i in range(begin, ids.shape[0]):
         if tree.counts[LEFT] < ids.shape[1]:
             return i
-        lazy_oscar_kernels.step(tree, weight, ids[i], gradient[i], LR, LR, 0, weight.size)
+        oscar_kernels.step(tree, weight, ids[i], gradient[i], LR, LR, 0, weight.size)
     return ids.shape[0]
 
 

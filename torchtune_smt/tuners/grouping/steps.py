@@ -15,7 +15,7 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.lazy_oscar import FobosOscar
-from torchtune_smt.optim.schedules import SCHEDULES, check_schedule
+from torchtune_smt.optim.sparse import SCHEDULES, check_schedule
 from torchtune_smt.regularizers import NoRegularizer
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error

@@ -1,13 +1,17 @@
-"""Lazy OSCAR: coordinates leave and join groups, groups merge and die."""
+"""Lazy OSCAR: coordinates leave and join groups, groups merge and die; steps, and loops of them."""
 
 from __future__ import annotations
 
 import math
 
-from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.compiled import inlined, inner
+import numpy as np
+
+from torchtune_smt.core.arrays import Float64, Int64, Integers
+from torchtune_smt.core.compiled import inlined, inner, kernel
+from torchtune_smt.losses.slope_kernels import slope
 from torchtune_smt.optim import oscar_tree_kernels as t
-from torchtune_smt.optim.oscar_tree_kernels import Tree, as_int64
+from torchtune_smt.optim.oscar_tree_kernels import ACTIVE, GROUP, LEFT, Tree, as_int64
+from torchtune_smt.optim.row_kernels import RowSteps
 
 # What a living weight is at least, whatever rounding says: its sign must not be lost.
 SMALLEST = 1e-300
@@ -249,3 +253,197 @@ def advance(tree: Tree, weight: Float64, step: float, dimension: int) -> None:
         if t.position(tree, leaf, i) > 0.0:
             break
         kill_last(tree, weight, leaf, i)
+
+
+# Entries of a new node: it can take some more before it is split.
+FILL = 24
+
+
+@kernel
+def in_order(tree: Tree) -> tuple[Float64, Int64, Int64]:
+    """Return |w|, the number of members and the number of each group, in descending order."""
+    n = tree.counts[t.GROUPS]
+    magnitude = np.empty(n)
+    members, group = np.empty(n, np.int64), np.empty(n, np.int64)
+    leaf = tree.counts[t.ROOT]
+    while tree.link[leaf, t.LEVEL] > 0:
+        leaf = as_int64(tree.link[leaf, t.CHILD])
+    s, passed = t.slant(tree), tree.numbers[t.PASSED]
+    k = 0
+    while leaf >= 0:
+        value, rank = t.above(tree, leaf)
+        for i in range(tree.link[leaf, t.ENTRIES]):
+            # In the order of `position`, and so rounded as there.
+            a = value + tree.real[leaf, t.VALUE + i] + s * (rank + tree.real[leaf, t.RANK + i])
+            magnitude[k] = max(a - passed, SMALLEST)
+            members[k] = tree.link[leaf, t.SIZE + i]
+            group[k] = tree.link[leaf, t.CHILD + i]
+            k += 1
+        leaf = as_int64(tree.link[leaf, t.AFTER])
+    return magnitude, members, group
+
+
+@kernel
+def build(tree: Tree, magnitude: Float64, members: Int64, group: Int64) -> None:
+    """Write all nodes anew, and set the clock to 0.
+
+    Parameters
+    ----------
+    tree : Tree
+        With enough nodes; it has the groups already, and their members.
+    magnitude, members, group
+        As `in_order` returns them.
+    """
+    tree.numbers[t.CLOCK] = tree.numbers[t.PASSED] = 0.0
+    tree.counts[t.NODES] = 0
+    leaf = t.new_node(tree, 0)
+    rank = 0
+    for k in range(group.size):
+        if tree.link[leaf, t.ENTRIES] == FILL:
+            after = t.new_node(tree, 0)
+            tree.link[leaf, t.AFTER] = after
+            tree.link[after, t.BEFORE] = leaf
+            leaf = after
+        i = tree.link[leaf, t.ENTRIES]
+        tree.link[leaf, t.ENTRIES] = i + 1
+        tree.real[leaf, t.VALUE + i] = magnitude[k]
+        tree.real[leaf, t.RANK + i] = rank + 0.5 * (members[k] + 1)
+        tree.link[leaf, t.CHILD + i] = group[k]
+        tree.link[leaf, t.SIZE + i] = members[k]
+        tree.group[group[k], t.LEAF] = leaf
+        rank += members[k]
+    tree.counts[t.GROUPS], tree.counts[t.ACTIVE], tree.counts[t.LAST] = group.size, rank, leaf
+    for leaf in range(tree.counts[t.NODES]):
+        # The nodes above are not there yet, and add nothing.
+        for i in range(as_int64(tree.link[leaf, t.ENTRIES])):
+            t.set_event(tree, leaf, i)
+    begin, end = 0, tree.counts[t.NODES]
+    while end - begin > 1:
+        level = tree.link[begin, t.LEVEL] + 1
+        parent = -1
+        for node in range(begin, end):
+            if parent < 0 or tree.link[parent, t.ENTRIES] == FILL:
+                parent = t.new_node(tree, level)
+            i = as_int64(tree.link[parent, t.ENTRIES])
+            tree.link[parent, t.ENTRIES] = i + 1
+            t.hang(tree, node, parent, i, 0.0, 0.0)
+            t.pass_head(tree, node)
+        begin, end = end, tree.counts[t.NODES]
+    tree.counts[t.ROOT] = begin
+
+
+# Why a kernel stopped: nothing is wrong, the tree is to be built anew, a margin or a weight is not
+# finite, more weights than `dimension` would not be 0.
+DONE, BUILD, MARGIN, WEIGHT, DIMENSION = range(5)
+
+
+@inner
+def allowed(
+    tree: Tree,
+    weight: Float64,
+    feature: Integers,
+    value: Float64,
+    factor: float,
+    unregularized: int,
+    dimension: int,
+) -> int:
+    """Return `DONE`, or why a gradient step must not be taken."""
+    active = tree.counts[ACTIVE]
+    finite = True
+    for p in range(feature.size):
+        j = as_int64(feature[p])
+        new = weight[j] + factor * value[p]
+        finite &= math.isfinite(new)
+        if j >= unregularized:
+            active += int(new != 0.0) - as_int64(tree.member[j, GROUP] >= 0)
+    if not finite:
+        return WEIGHT
+    return DONE if active <= dimension else DIMENSION
+
+
+@inner
+def descend(
+    tree: Tree,
+    weight: Float64,
+    feature: Integers,
+    value: Float64,
+    factor: float,
+    unregularized: int,
+) -> None:
+    """Take a gradient step on coordinates that are up to date."""
+    for p in range(feature.size):
+        j = as_int64(feature[p])
+        new = weight[j] + factor * value[p]
+        if j < unregularized:
+            weight[j] = new
+        else:
+            move(tree, weight, j, new)
+
+
+@kernel
+def catch_up(tree: Tree, weight: Float64, indices: Int64, unregularized: int) -> None:
+    """Bring some weights up to date."""
+    for j in indices:
+        if j >= unregularized:
+            read(tree, weight, j)
+
+
+@kernel
+def step(
+    tree: Tree,
+    weight: Float64,
+    indices: Int64,
+    gradient: Float64,
+    rate: float,
+    size: float,
+    unregularized: int,
+    dimension: int,
+) -> int:
+    """Take a gradient step of the length `rate` and a proximal one of the length `size`."""
+    catch_up(tree, weight, indices, unregularized)
+    why = allowed(tree, weight, indices, gradient, -rate, unregularized, dimension)
+    if why == DONE:
+        descend(tree, weight, indices, gradient, -rate, unregularized)
+        advance(tree, weight, size, dimension)
+    return why
+
+
+@kernel
+def rows(
+    tree: Tree,
+    weight: Float64,
+    step: int,
+    steps: RowSteps,
+    rates: tuple[float, float],
+    unregularized: int,
+    dimension: int,
+    begin: int,
+) -> tuple[int, int]:
+    """Take a step after each row, as `torchtune_smt.optim.row_kernels` do.
+
+    `step` counts steps; `rates` are lr and the power of the schedule. Returns (step stopped before,
+    why).
+    """
+    row_begin, feature, value, order, kind, margins = steps
+    lr, power = rates
+    for taken in range(begin, margins.size):
+        first, end = row_begin[order[taken]], row_begin[order[taken] + 1]
+        if tree.counts[LEFT] < end - first:
+            return taken, BUILD
+        z = 0.0
+        for p in range(first, end):
+            j = as_int64(feature[p])
+            z += (weight[j] if j < unregularized else read(tree, weight, j)) * value[p]
+        margins[taken] = z
+        if not math.isfinite(z):
+            return taken, MARGIN
+        factor = slope(kind, z) * (lr / (step + 1) ** power)
+        if factor != 0.0:
+            some, values = feature[first:end], value[first:end]
+            why = allowed(tree, weight, some, values, factor, unregularized, dimension)
+            if why != DONE:
+                return taken, why
+            descend(tree, weight, some, values, factor, unregularized)
+        step += 1
+        advance(tree, weight, lr / (step + 1) ** power, dimension)
+    return margins.size, DONE
