@@ -1,4 +1,9 @@
-"""The mean of the weights that FOBOS has gone through; test_optimizers.py has more of its steps."""
+"""What optimizers add up: means of weights, clocks of updates; test_optimizers.py has steps."""
+
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,9 +16,10 @@ from test_minimizer import problem
 from test_rda import steps
 
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.minimizer import Logistic, Minimizer
-from torchtune_smt.optim import FOBOS, FobosOscar
+from torchtune_smt.optim import FOBOS, SGD, CumulativeL1
 from torchtune_smt.optim.fobos import StepSums
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 
@@ -69,31 +75,6 @@ def test_features_that_hardly_ever_fire(regularizer):
     assert np.allclose(lazy.averaged(), twin.averaged(), rtol=0, atol=1e-13)
 
 
-def test_an_average_by_hand():
-    for kind, regularizer in ((FOBOS, L1(0.5)), (FobosOscar, Oscar(0.5, 0.0))):
-        parameter = parameter_of([0.0, 4.0])
-        optimizer = kind([parameter], 1.0, regularizer, schedule="constant", average="epoch")
-        assert optimizer.averaged().tolist() == [0, 4]
-        for entries in ([(0, -3.0)], [], [(1, 1.0)]):
-            set_gradient(parameter, entries)
-            optimizer.step()
-            optimizer.end_epoch()
-        # (2.5, 3.5), (2, 3), (1.5, 1.5)
-        assert optimizer.averaged().tolist() == pytest.approx([2.0, 8 / 3])
-    with pytest.raises(ValueError, match="nothing was averaged: build FOBOS with average=epoch"):
-        FOBOS([parameter_of([0.0])]).averaged()
-
-
-def test_what_is_averaged_cannot_change():
-    parameter = parameter_of([0.0])
-    optimizer = FOBOS([parameter], regularizer=L1(0.1), average="step")
-    set_gradient(parameter, [(0, 1.0)])
-    optimizer.step()
-    optimizer.param_groups[0]["average"] = "none"
-    with pytest.raises(ValueError, match="average cannot change between steps"):
-        optimizer.step()
-
-
 def test_damaged_sums_are_refused():
     parameter = parameter_of([0.5, 0.5])
 
@@ -133,3 +114,76 @@ def test_the_mean_is_nearer_to_the_minimum_than_the_last_weights():
         mean = optimizer.averaged().numpy()
         above = [objective(x, 1, loss, penalty, w) - least for w in (last, mean)]
         assert 0.0 < above[1] < 0.2 * above[0]
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """An l1 norm that does not say of which form it is."""
+
+    separable: ClassVar[bool] = True
+    lazy: ClassVar[bool] = True
+
+    def value(self, weights):
+        """Return the penalty."""
+        return weights.abs().sum()
+
+    def prox(self, weights, step):
+        """Return the soft threshold."""
+        return L1(1.0).prox(weights, step)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: FOBOS(p, 1.0, L1(1.0), schedule="constant", average="step"),
+        lambda p: FOBOS(p, 1.0, ElasticNet(1.0, 0.01), schedule="constant", average="epoch"),
+        lambda p: FOBOS(p, 1.0, Lazy(), schedule="constant"),
+        lambda p: CumulativeL1(p, 1.0, L1(1.0)),
+        lambda p: SGD(p, 1.0, average="step"),
+    ],
+    ids=["L1", "ElasticNet", "Lazy", "CumulativeL1", "SGD"],
+)
+def test_small_steps_after_a_large_one(build):
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        weight = torch.nn.Parameter(torch.zeros(2, dtype=dtype))
+        optimizer = build([weight])
+
+        def step(place, gradient, rate, weight=weight, optimizer=optimizer):
+            optimizer.param_groups[0]["lr"] = rate
+            values = torch.tensor([gradient], dtype=weight.dtype)
+            weight.grad = sparse_vector(torch.tensor([place]), values, 2)
+            optimizer.step()
+
+        step(1, -1.0, 3e3)
+        step(0, -1e5, 1e-5)
+        for _ in range(300):
+            step(0, 0.0, 1e-5)
+        optimizer.end_epoch()
+        optimizer.flush()
+        averages = optimizer.param_groups[0].get("average")
+        mean = optimizer.averaged() if averages not in (None, "none") else weight.detach()
+        assert weight.dtype == mean.dtype == dtype
+        found.append(torch.stack([weight.detach(), mean]).double())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+def test_who_takes_a_state_while_updates_are_put_off_is_told():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = FOBOS([weight], 0.1, L1(0.1))
+    weight.grad = sparse_vector(torch.tensor([0]), torch.tensor([1.0]).double(), 3)
+    optimizer.step()
+    for take, what in ((optimizer.state_dict, "saved"), (lambda: deepcopy(optimizer), "copied")):
+        with pytest.warns(UserWarning, match=f"FOBOS is {what} while .* call flush"):
+            take()
+    with pytest.warns(UserWarning, match="is shown while"):
+        repr(optimizer)
+    optimizer.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert deepcopy(optimizer).state_dict()["state"]
+        assert "lr" in repr(optimizer)
+        # Nothing is put off without a regularizer.
+        other = SGD([weight], 0.1)
+        other.step()
+        other.state_dict()

@@ -10,8 +10,7 @@ from test_phrase_cli import INI as WITHOUT_REORDERING
 from test_phrase_cli import LM
 
 from torchtune_smt.core.archive import file_checksum
-from torchtune_smt.core.origin import Part, short
-from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.core.weights_io import Part, read_origin, short
 from torchtune_smt.models.files import MosesModel
 
 TYPE = "hier-monotonicity-backward-fe-allff"

@@ -16,7 +16,7 @@ from torchtune_smt.core.scoring import sparse_vector
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.losses import Hinge
 from torchtune_smt.losses.slope_kernels import HINGE
-from torchtune_smt.optim import FOBOS, SGD, AdaGrad, CumulativeL1, FobosOscar
+from torchtune_smt.optim import FOBOS, RDA, SGD, AdaGrad, CumulativeL1, FobosOscar
 from torchtune_smt.optim.adapter import learning_rate
 from torchtune_smt.regularizers import L1, L2, ElasticNet, Oscar
 from torchtune_smt.samplers import AllPairs
@@ -87,22 +87,38 @@ def test_scales_fit_the_type(regularizer: Any, dtype: torch.dtype, tolerance: fl
 
 
 @pytest.mark.parametrize(
-    ("name", "regularizer", "message"),
+    ("build", "name", "value", "message"),
     [
-        ("AdaGrad", Oscar(), "not separable"),
-        ("CumulativeL1", L2(0.1), "L1"),
-        ("FobosOscar", L1(0.1), "Oscar"),
+        (KINDS["AdaGrad"], "regularizer", Oscar(), "not separable"),
+        (KINDS["CumulativeL1"], "regularizer", L2(0.1), "L1"),
+        (KINDS["FobosOscar"], "regularizer", L1(0.1), "Oscar"),
+        (KINDS["AdaGrad"], "regularize_each", "epoch", "regularize_each cannot change"),
+        (RDA, "regularizer", L1(0.2), "cannot change between steps of RDA"),
+        (RDA, "unregularized", 1, "cannot change between steps of RDA"),
+        (partial(FOBOS, regularizer=L1(0.1), average="step"), "average", "none", "average cannot"),
+        (partial(SGD, average="step"), "average", "epoch", "average cannot change"),
     ],
 )
-def test_settings_that_change_are_checked(name: str, regularizer: Any, message: str) -> None:
+def test_settings_that_cannot_change(build: Any, name: str, value: Any, message: str) -> None:
     p = parameter()
-    optimizer = KINDS[name]([p])
+    optimizer = build([p])
     step(optimizer, [1.0, -1.0])
     before = p.detach().clone()
-    optimizer.param_groups[0]["regularizer"] = regularizer
+    optimizer.param_groups[0][name] = value
     with pytest.raises(ValueError, match=message):
-        step(optimizer, [1.0, 1.0])
-    assert p.equal(before)
+        optimizer.end_epoch() if name == "regularize_each" else step(optimizer, [1.0, 1.0])
+    # What was put off has been taken, before it was seen that nothing is averaged any more.
+    assert name == "average" or p.equal(before)
+
+
+@pytest.mark.parametrize("build", [SGD, partial(FOBOS, average="none")])
+def test_what_averages_nothing_says_so(build: Any) -> None:
+    optimizer = build([parameter()])
+    if isinstance(optimizer, SGD):
+        assert optimizer.averaged().eq(0).all()
+        optimizer = SGD([parameter()], average="none")
+    with pytest.raises(ValueError, match="average=epoch"):
+        optimizer.averaged()
 
 
 @pytest.mark.parametrize("name", KINDS)

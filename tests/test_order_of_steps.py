@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 from commands import MODEL, SMALL, Outcome, Run, run_command, train, train_until_saved
 
-from torchtune_smt.core.origin import Origin, Part
 from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.weights_io import Origin, Part
 from torchtune_smt.data.dataset import Dataset
 
 TEST = example_folder() / "test.de"

@@ -14,11 +14,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Origin, Part, digest_of
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import read_origin, read_weights, save_weights
+from torchtune_smt.core.weights_io import (
+    Origin,
+    Part,
+    digest_of,
+    read_origin,
+    read_weights,
+    save_weights,
+)
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import load_grammar, write_grammar
 from torchtune_smt.models import BitextModel, load_model

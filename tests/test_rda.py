@@ -57,17 +57,6 @@ def test_in_noise_it_leaves_little_where_the_last_gradients_leave_what_they_had(
     assert left[RDA] < 0.2 * left[FOBOS]
 
 
-def test_settings_cannot_change_between_steps():
-    parameter = parameter_of([0.0, 0.0])
-    optimizer = RDA([parameter], 1.0, L1(0.1))
-    set_gradient(parameter, [(0, 1.0)])
-    optimizer.step()
-    optimizer.param_groups[0]["regularizer"] = L1(0.2)
-    set_gradient(parameter, [(0, 1.0)])
-    with pytest.raises(ValueError, match="cannot change between steps of RDA"):
-        optimizer.step()
-
-
 def test_exempt_weights_move_from_where_they_begin():
     """After t steps by w = w¹ - √t ḡ; the others forget."""
     parameter = parameter_of([5.0, 5.0])

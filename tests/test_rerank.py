@@ -15,10 +15,9 @@ from torchtune_smt.cli.rerank import main
 from torchtune_smt.cli.task import bind
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import save_weights
+from torchtune_smt.core.weights_io import Origin, save_weights
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtune_smt.core.feature_map import FeatureMap
 from torchtune_smt.core.snapshot import FrozenWeights
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 from torchtune_smt.core.weights import Weights
 
 names = st.lists(st.text("abcde", min_size=1, max_size=2), max_size=30)

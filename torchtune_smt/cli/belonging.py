@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.run_folder import Settings
 from torchtune_smt.cli.wire import decoder_class
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Origin, Part, digest_of
-from torchtune_smt.core.weights_io import read_origin
+from torchtune_smt.core.weights_io import Origin, Part, digest_of, read_origin
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.models.base import Model
 

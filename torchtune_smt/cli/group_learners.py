@@ -11,7 +11,7 @@ from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.spending import learner_class
 from torchtune_smt.cli.wire import decoder_class
-from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import Accuracy
 from torchtune_smt.tuners.grouping.base import GroupLearner

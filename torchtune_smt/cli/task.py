@@ -17,8 +17,8 @@ from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.unused import refuse_unknown_values
 from torchtune_smt.cli.wire import check_part, make, thread_count
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.weights import Weights
+from torchtune_smt.core.weights_io import Origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder

@@ -17,9 +17,9 @@ from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.missing_classes import why_missing
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.parallel.engine import usable_cores
 
 
 def make(

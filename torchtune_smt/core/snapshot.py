@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
-from torchtune_smt.core.feature_map import FeatureMap
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 
 
 class Snapshot(Protocol):

@@ -1,16 +1,116 @@
-"""Strings and their dense integer ids: words and feature names alike."""
+"""Strings and their dense integer ids, words and feature names alike; sequences of any kind."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.arrays import Int32, Int64, UInt8
+from torchtune_smt.core import sequences_kernels as kernels
+from torchtune_smt.core.arrays import Int32, Int64, Integers, UInt8
 from torchtune_smt.core.offsets import are_offsets, offsets
-from torchtune_smt.core.sequences import SequenceTable
+
+T = TypeVar("T", np.uint8, np.int32)
+Item = TypeVar("Item", bound=np.generic)
+
+
+class SequenceTable(Generic[T]):
+    """A growing set of sequences, each with an id: 0, 1, 2, ... in the order of first sight.
+
+    They lie packed in one array, behind a hash table of int32 ids, so that ten million of them cost
+    their letters and some 20 bytes each. Several threads may use one table.
+
+    Parameters
+    ----------
+    kind : type
+        uint8 or int32: what the sequences are of.
+    expected : int
+        About how many sequences will come; more are no problem.
+    """
+
+    def __init__(self, kind: type[T], expected: int = 16) -> None:
+        # Kernels let other threads run.
+        self._lock = threading.Lock()
+        self._count = 0
+        self._symbols: NDArray[T] = np.empty(4 * expected, kind)
+        self._begin: Int64 = np.zeros(expected + 1, np.int64)
+        self._table: Int32 = np.full(1 << (2 * expected).bit_length(), -1, np.int32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    @property
+    def begin(self) -> Int64:
+        """int64 [n + 1]: sequence s is ``symbols[begin[s]:begin[s + 1]]``."""
+        return self._begin[: self._count + 1]
+
+    @property
+    def symbols(self) -> NDArray[T]:
+        """The symbols of all sequences."""
+        return self._symbols[: self.begin[-1]]
+
+    def intern_spans(self, buffer: NDArray[T], begin: Int64, end: Int64) -> Int32:
+        """Return the ids of the sequences ``buffer[begin[i]:end[i]]``, adding those that are new.
+
+        Parameters
+        ----------
+        buffer : array of the table's kind
+            For a `Vocabulary`, UTF-8 text; its validity is the caller's business.
+        begin, end : int64 arrays
+            Of one length.
+        """
+        ids: Int32 = np.empty(begin.size, np.int32)
+        position = 0
+        with self._lock:
+            while True:
+                self._count, position = kernels.intern(
+                    self._table,
+                    self._symbols,
+                    self._begin,
+                    self._count,
+                    buffer,
+                    begin,
+                    end,
+                    ids,
+                    position,
+                )
+                if position == begin.size:
+                    return ids
+                self._make_room(int(end[position] - begin[position]))
+
+    def lookup_spans(self, buffer: NDArray[T], begin: Int64, end: Int64) -> Int32:
+        """Return the ids of the sequences ``buffer[begin[i]:end[i]]``, -1 where unknown."""
+        ids: Int32 = np.empty(begin.size, np.int32)
+        with self._lock:
+            kernels.lookup(self._table, self._symbols, self._begin, buffer, begin, end, ids)
+        return ids
+
+    def _make_room(self, length: int) -> None:
+        """Enlarge whatever is too small for one more sequence of `length` symbols."""
+        used = int(self._begin[self._count])
+        if used + length > self._symbols.size:
+            self._symbols = _enlarged(self._symbols, used + length)
+        if self._count + 2 > self._begin.size:
+            self._begin = _enlarged(self._begin, self._count + 2)
+        if 2 * (self._count + 1) > self._table.size:
+            self._table = np.empty(2 * self._table.size, np.int32)
+            kernels.rebuild(self._table, self._symbols, self._begin, self._count)
+
+
+def _enlarged(array: NDArray[Item], needed: int) -> NDArray[Item]:
+    """Return a copy with at least `needed` places; room grows by a quarter, to keep memory low."""
+    larger = np.zeros(max(needed, array.size + array.size // 4 + 16), array.dtype)
+    larger[: array.size] = array
+    return larger
 
 
 class Vocabulary(SequenceTable[np.uint8]):
@@ -139,3 +239,107 @@ def _pack(names: Sequence[str]) -> tuple[UInt8, Int64, Int64]:
     # A bytearray, since numba compiles anew for arrays that are read-only.
     buffer = np.frombuffer(bytearray().join(encoded), np.uint8)
     return buffer, bounds[:-1], bounds[1:]
+
+
+class FeatureMap:
+    """Says which id a feature of one vocabulary has in another, while both grow.
+
+    Only names that are new in either since the last call are looked at, and nothing is kept of the
+    first names, as long as both vocabularies have the same ones there: where all are, ids are
+    returned as they come.
+
+    Parameters
+    ----------
+    source, target : Vocabulary
+        Another thread may add to `source` during a call, and not to `target`.
+    """
+
+    def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
+        self.source = source
+        self.target = target
+        # Ids below it are the same in both. Then come `_count` ids in target, -1: unknown.
+        self._same = 0
+        self._count = 0
+        self._ids: Int32 = np.empty(0, np.int32)
+        # How many of these are unknown in the first `_target_size` names of target. No id of source
+        # below `_added` is.
+        self._unknown = 0
+        self._target_size = 0
+        self._added = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether each feature of the source that was looked at has the same id in both."""
+        return self._count == 0
+
+    def add(self) -> None:
+        """Add all names of the source that the target lacks to it, in their order."""
+        with self._lock:
+            self._match()
+            first = max(self._added, self._same)
+            ids = self._ids[first - self._same : self._count]
+            unknown = np.flatnonzero(ids < 0)
+            ids[unknown] = self.target.intern_spans(*self.source.spans(unknown + first))
+            self._unknown, self._target_size = 0, len(self.target)
+            self._drop_same()
+            self._added = self._same + self._count
+
+    def lookup(self, ids: Integers) -> Int64:
+        """Return the ids (int64) in the target, -1 for what it does not know."""
+        with self._lock:
+            self._match()
+            places = ids.astype(np.int64, copy=False)
+            if self.is_identity:
+                return places
+            result = places.copy()
+            behind = np.flatnonzero(places >= self._same)
+            result[behind] = self._ids[places[behind] - self._same]
+            return result
+
+    def _match(self) -> None:
+        """Look at the names that are new in target, and at those that are new in source."""
+        first, last, size = self._same + self._count, len(self.source), len(self.target)
+        if self._unknown and self._target_size < size:
+            places, ids = self._in_source(self._target_size, size)
+            old = (places >= 0) & (places < first)
+            self._ids[places[old] - self._same] = ids[old]
+            self._unknown -= int(np.count_nonzero(old))
+        self._target_size = size
+        if first == last:
+            return
+        if size == self._same:
+            # All names of target are among the first of source, and no name is there twice.
+            found = np.full(last - first, -1, np.int32)
+        elif size < last - first:
+            # The fewer names are looked up in the other vocabulary.
+            found = np.full(last - first, -1, np.int32)
+            places, ids = self._in_source(0, size)
+            new = (places >= first) & (places < last)
+            found[places[new] - first] = ids[new]
+        else:
+            found = self.target.lookup_spans(*self.source.spans(np.arange(first, last)))
+        if self._count + found.size > self._ids.size:
+            larger = np.empty((self._count + found.size) * 5 // 4, np.int32)
+            larger[: self._count] = self._ids[: self._count]
+            self._ids = larger
+        self._ids[self._count : self._count + found.size] = found
+        self._count += found.size
+        self._unknown += int(np.count_nonzero(found < 0))
+        self._drop_same()
+
+    def _in_source(self, first: int, last: int) -> tuple[Int32, Int64]:
+        """Return the ids in source, -1 where unknown, of some ids of target; and these."""
+        ids = np.arange(first, last)
+        return self.source.lookup_spans(*self.target.spans(ids)), ids
+
+    def _drop_same(self) -> None:
+        """Keep nothing of the first names that are the same in both."""
+        if self._count == 0 or self._ids[0] != self._same:
+            return
+        ids = self._ids[: self._count]
+        differs = np.flatnonzero(ids != np.arange(self._same, self._same + self._count))
+        run = int(differs[0]) if differs.size else self._count
+        self._ids = ids[run:].copy()
+        self._same += run
+        self._count -= run

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from torchtune_smt.core.arrays import Float64, Int64, Integers
-from torchtune_smt.core.feature_map import FeatureMap
 from torchtune_smt.core.snapshot import FrozenWeights, chosen_or_zero
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 
 
 class Weights:

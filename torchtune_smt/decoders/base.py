@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Int64
+from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Origin
-from torchtune_smt.core.returned import described
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.weights_io import Origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.kbest.lists import KBestLists, Source
 from torchtune_smt.kbest.sentences import FileNumbers, Sentences
@@ -47,7 +47,7 @@ class Decoder(ABC):
     """Gives k-best lists under weights, of which it changes none.
 
     A decoder has a vocabulary of features of its own, and whoever learns from its lists looks up
-    their names (`torchtune_smt.core.feature_map`). A new one needs these attributes and `decode`.
+    their names (`torchtune_smt.core.vocabulary`). A new one needs these attributes and `decode`.
 
     Attributes
     ----------

@@ -16,12 +16,11 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.feature_map import FeatureMap
 from torchtune_smt.core.offsets import offsets
-from torchtune_smt.core.origin import Origin
 from torchtune_smt.core.rows_kernels import mark_features
 from torchtune_smt.core.snapshot import Snapshot
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
+from torchtune_smt.core.weights_io import Origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.features.templates import templates_of

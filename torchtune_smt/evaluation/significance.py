@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.seeds import stream_seed
+from torchtune_smt.core.checks import stream_seed
 from torchtune_smt.evaluation import significance_kernels as kernels
 from torchtune_smt.metrics.corpus import CorpusScore, StatisticsExtractor, check_lengths
 

@@ -12,9 +12,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int32, Int64
-from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.sorting_kernels import ascending, number
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import matching_kernels as kernels
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar
 from torchtune_smt.grammar.reordering import ReorderingType

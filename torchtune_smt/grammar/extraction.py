@@ -12,9 +12,8 @@ from torchtune_smt.core import sorting_kernels
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets
-from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.sequences_kernels import number_equal
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import extracted_kernels, extraction_kernels
 from torchtune_smt.grammar.alignment import Alignment
 from torchtune_smt.grammar.base import ordered_trie

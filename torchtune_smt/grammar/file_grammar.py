@@ -12,8 +12,7 @@ from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets, places_of
-from torchtune_smt.core.sequences import SequenceTable
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar.base import Grammar, ordered_trie
 from torchtune_smt.grammar.reordering import ReorderingType
 

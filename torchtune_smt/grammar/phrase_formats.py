@@ -12,10 +12,9 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
-from torchtune_smt.core.sequences import SequenceTable
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import check_utf8, read_text
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
 from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE
 from torchtune_smt.grammar.file_grammar import (

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, TypeGuard
 from torch import Tensor
 from torch.nn import Module
 
+from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.returned import described
 
 Reduction = Literal["sum", "mean", "each"]
 

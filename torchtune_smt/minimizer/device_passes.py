@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.csr_tensors import csr_matrices
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import csr_matrices
 
 
 class DevicePasses:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows, mark
 from torchtune_smt.minimizer import passes_kernels as kernels

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Part
 from torchtune_smt.core.snapshot import NamedWeights
+from torchtune_smt.core.weights_io import Part
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.lm.model import NgramModel

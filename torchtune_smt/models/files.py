@@ -11,9 +11,9 @@ import numpy as np
 
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.origin import Part, digest_of, short
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.textio import reading
+from torchtune_smt.core.weights_io import Part, digest_of, short
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.formats import Format, read_grammar
 from torchtune_smt.grammar.phrase_formats import read_phrase_table

@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple
 from torchtune_smt.core.archive import Archive, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.leftovers import name_when_whole, remove, restored
-from torchtune_smt.core.origin import Part, digest_of
 from torchtune_smt.core.textio import check_plain
+from torchtune_smt.core.weights_io import Part, digest_of
 from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.store import load_grammar
 from torchtune_smt.lm.folds import load_folds

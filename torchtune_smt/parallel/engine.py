@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
 import traceback
@@ -27,6 +28,13 @@ Worker = Callable[[Any, Any], Any]
 _AHEAD: Final = 2
 
 _MEMORY: Final = "Exit code -9 often means that there is too little memory: give fewer"
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, or all, where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Engine(ABC):

@@ -13,8 +13,7 @@ from multiprocessing import connection, get_context, parent_process, resource_tr
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from torchtune_smt.core.processors import usable_cores
-from torchtune_smt.parallel.engine import Engine, Tasks, check_numbers, error_to_send
+from torchtune_smt.parallel.engine import Engine, Tasks, check_numbers, error_to_send, usable_cores
 
 # In the place of a task's number: the common part, and that a worker is ready; that a process has
 # started, and asks what it is to open.

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torchtune_smt.core.archive import DAMAGED, checksum, well_formed, whole
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64
+from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.returned import checked_numbers
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.state import packed, unpacked, vector
 from torchtune_smt.core.textio import read_lines

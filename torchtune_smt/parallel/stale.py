@@ -18,7 +18,6 @@ from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.processors import usable_cores
 from torchtune_smt.core.rows import numbered
 from torchtune_smt.core.state import vector
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -26,7 +25,7 @@ from torchtune_smt.decoders.base import lists_of
 from torchtune_smt.losses import Loss
 from torchtune_smt.metrics.base import with_gains
 from torchtune_smt.parallel.base import Strategy, Work
-from torchtune_smt.parallel.engine import Job, utilisation_numbers
+from torchtune_smt.parallel.engine import Job, usable_cores, utilisation_numbers
 from torchtune_smt.tuners.base import Report, Tuner
 from torchtune_smt.tuners.gradient import Gradient, check_pairs, gradient
 from torchtune_smt.tuners.learner import Learner

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.returned import described
 from torchtune_smt.core.shortcuts import declared
 
 

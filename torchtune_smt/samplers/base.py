@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from torchtune_smt.core.arrays import Int64
+from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.returned import described
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.sequences_kernels import number_equal
 from torchtune_smt.kbest.lists import KBest

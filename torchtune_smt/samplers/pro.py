@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
-from torchtune_smt.core.seeds import stream_seed
+from torchtune_smt.core.checks import stream_seed
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import kernels
 from torchtune_smt.samplers.base import check_threshold, string_numbers

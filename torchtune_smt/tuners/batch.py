@@ -12,8 +12,8 @@ import torch
 
 from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.checks import checked_numbers, described
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.core.returned import checked_numbers, described
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.csr_tensors import csr_matrices
-from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.samplers import PairSampler, pair_rows
 from torchtune_smt.tuners.batch import Solution

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.devices import check_device
+from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights

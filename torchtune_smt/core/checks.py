@@ -1,13 +1,25 @@
-"""What classes return that may be a user's own: whether it is what it must be, and what is said."""
+"""Whether devices, seeds and what a user's classes return are what they must be."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from torchtune_smt.core.arrays import Float64
+from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError unless a device is there: ``cpu`` or ``cuda``."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, not {device!r}")
+    # It takes long to import.
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, and torch finds no CUDA device; set device=cpu")
 
 
 def described(value: Any) -> str:
@@ -40,3 +52,11 @@ def checked_numbers(value: Any, shape: tuple[int, ...], must: str, kinds: str = 
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype.kind in kinds:
         return value.astype(np.float64, copy=False)
     raise InputError(f"{must} an array of shape {shape}, and returned {described(value)}")
+
+
+def stream_seed(parts: Sequence[int]) -> Int64:
+    """Return the integers that name a random stream as an array; ValueError if one has no room."""
+    try:
+        return np.array(parts, np.int64)
+    except OverflowError:
+        raise ValueError(f"seeds must be below 2^63, not {max(parts, key=abs)}") from None
