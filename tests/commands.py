@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from hydra._internal.hydra import Hydra
+
 from torchtune_smt.cli import _main_of
 from torchtune_smt.core.resources import EXAMPLE
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.data.preprocess import Preprocessor
 from torchtune_smt.runs import checkpoint
 
 
@@ -45,6 +48,8 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
         contextlib.chdir(folder),
         _arguments(name, *map(str, arguments)),
         _logging(),
+        mock.patch.object(Hydra, "get_mode", _mode),
+        mock.patch.object(Preprocessor, "tokens", _tokens),
     ):
         try:
             code = main()
@@ -58,6 +63,27 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
         err.write(code + "\n")
         code = 1
     return Outcome(code or 0, out.getvalue(), err.getvalue())
+
+
+# A command reads and composes much that others have read before, and most of the time of hundreds of
+# short ones would go into that.
+_get_mode, _split = Hydra.get_mode, Preprocessor.tokens
+_known: dict[tuple[Preprocessor, str], list[str]] = {}
+
+
+def _mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+    """Compose the configuration once, where nothing asks for another mode than flags do."""
+    asked = any("hydra.mode" in override for override in overrides)
+    return _get_mode(self, config_name, overrides) if asked else None
+
+
+def _tokens(self: Preprocessor, line: str) -> list[str]:
+    """Split each line of the example once."""
+    if self.compounds is not None:
+        return _split(self, line)
+    if (self, line) not in _known:
+        _known[self, line] = _split(self, line)
+    return list(_known[self, line])
 
 
 @contextlib.contextmanager
