@@ -65,7 +65,7 @@ def run_command(name: str, *arguments: str | Path, folder: Path) -> Outcome:
     return Outcome(code or 0, out.getvalue(), err.getvalue())
 
 
-# A command reads and composes much that others have read before, and most of the time of hundreds of
+# A command reads and composes much that others have read before: most of the time of hundreds of
 # short ones would go into that.
 _get_mode, _split = Hydra.get_mode, Preprocessor.tokens
 _known: dict[tuple[Preprocessor, str], list[str]] = {}

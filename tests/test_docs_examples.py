@@ -96,7 +96,10 @@ def tuned(repository: Path, folder: Path) -> Tuned:
     chosen = RUNS | OTHERS
     for name, options in RUNS.items():
         chosen[name] = [*SHORT, "model.folder=model", *options]
-    common = ["--config-dir", str(examples / "conf"), "data.test=null"]
+    common = ["--config-dir", str(examples / "conf"), "data.test=null", "data.dev=[dev.de,dev.en]"]
+    for source, target in (("dev.de", "dev.de"), ("dev.en.0", "dev.en")):
+        text = "".join(f"{line}\n" for line in read_lines(example_folder() / source)[:40])
+        (folder / target).write_text(text)
     runs = [[*common, f"hydra.run.dir={name}", *options] for name, options in chosen.items()]
     write_dictionary(folder / "dictionary")
     result = subprocess.run(

@@ -1,7 +1,6 @@
-"""The command, and the wheel: it must work without the repository."""
+"""The command, and what the wheel holds; `make wheel` uses it without the repository."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -70,17 +69,11 @@ def test_constraints_are_exact(repository: Path) -> None:
         assert "+" not in version
 
 
-@pytest.fixture(scope="module")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
-    subprocess.run([*build, "-w", folder, repository], check=True, timeout=300)
-    (path,) = folder.glob("*.whl")
-    return path
-
-
 @pytest.mark.slow
-def test_wheel_holds_package_configurations_and_example(repository: Path, wheel: Path) -> None:
+def test_wheel_holds_package_configurations_and_example(repository: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*build, "-w", tmp_path, repository], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"torchtune_smt/py.typed", "torchtune_smt/evaluation/page.html.jinja"} <= names
@@ -93,57 +86,3 @@ def test_wheel_holds_package_configurations_and_example(repository: Path, wheel:
                 assert f"{inside}/{path.relative_to(folder)}" in names
     assert not any(name.startswith(("tests/", "outputs/", "scripts/")) for name in names)
     assert not any("__pycache__" in name for name in names)
-
-
-@pytest.fixture(scope="module")
-def site(repository: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the wheel is installed to."""
-    folder = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q"]
-    subprocess.run([*install, "--target", folder, wheel], check=True, timeout=300)
-    return folder
-
-
-def run_installed(site: Path, folder: Path, *command: str | Path) -> str:
-    """Run Python in a folder with the installed package, and return what it prints."""
-    result = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.mark.slow
-def test_wheel_runs_outside_the_repository(site: Path, tmp_path: Path) -> None:
-    where = "from torchtune_smt.core.resources import *; print(config_folder(), example_folder())"
-    config, example = map(Path, run_installed(site, tmp_path, "-c", where).split())
-    assert config == site / "torchtune_smt" / "conf"
-    assert config.is_dir()
-    assert example == site / "torchtune_smt" / "example"
-    assert example.is_dir()
-    script = site / "bin" / "torchtune-smt"
-    assert "train" in run_installed(site, tmp_path, script, "--help")
-    assert "multi30k" in run_installed(site, tmp_path, script, "get-data")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_command_tunes_the_example_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
-    command = site / "bin" / "torchtune-smt"
-    short = ["tuner.epochs=1", "decoder.k=20", "decoder.pop_limit=10"]
-    output = run_installed(site, tmp_path, command, "train", *short)
-    found = re.search(r"^test +([\d.]+) +([\d.]+) +\+", output, re.MULTILINE)
-    assert found is not None, output
-    assert (tmp_path / "outputs" / "models" / "example" / "model.json").is_file()
-    (weights,) = (tmp_path / "outputs").glob("2*/*/weights.txt.gz")
-    (tmp_path / "in").write_text("guten tag !\n")
-    arguments = [f"weights={weights}", "input=in"]
-    translation = run_installed(site, tmp_path, command, "translate", *arguments)
-    assert translation.endswith("!\n")
-    assert "guten" not in translation

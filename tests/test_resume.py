@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from commands import MODEL, run_command
 
 from torchtune_smt.core.archive import Archive
 from torchtune_smt.core.errors import InputError
@@ -26,7 +27,8 @@ from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint, save_che
 from torchtune_smt.runs.rounds import Best, Progress, Rounds
 from torchtune_smt.tuners.base import Report, Tuner
 
-KILLS = 10
+# tests/fuzz/kills.py does more, in forks.
+KILLS = 3
 
 
 class Still(Tuner):
@@ -66,27 +68,21 @@ def command(repository: Path, *overrides: str) -> list[str]:
     return [sys.executable, str(repository / "train.py"), *overrides]
 
 
-def run(repository: Path, cwd: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(repository, *overrides), cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
 def lines(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     return len(path.read_text("utf-8").splitlines()) if path.exists() else 0
 
 
 @pytest.fixture(scope="module")
-def undisturbed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cwd = tmp_path_factory.mktemp("resume")
-    done = run(repository, cwd, *SETTINGS, "hydra.run.dir=whole")
-    assert done.returncode == 0, done.stderr
+    run_command("train", *SETTINGS, "hydra.run.dir=whole", folder=cwd).check()
     return cwd
 
 
 SETTINGS = [
-    "tuner.epochs=8",
+    *MODEL,
+    "tuner.epochs=4",
     "tuner.batch_size=5",
     "tuner.checkpoint_minutes=0",
     "decoder.pop_limit=20",
@@ -96,13 +92,13 @@ SETTINGS = [
 
 
 @pytest.mark.slow
-def test_ten_kills_at_random_moments(repository: Path, undisturbed: Path) -> None:
+def test_kills_at_random_moments(repository: Path, undisturbed: Path) -> None:
     cwd, folder = undisturbed, undisturbed / "killed"
     draw = random.Random(7)
     overrides = [*SETTINGS, "hydra.run.dir=killed"]
     kills = 0
     while kills < KILLS:
-        # 160 mini-batches in all: a kill every few of them, at any moment of one.
+        # 80 mini-batches in all: a kill every few of them, at any moment of one.
         wanted = lines(folder) + draw.randint(1, 6)
         process = subprocess.Popen(
             command(repository, *overrides),
@@ -120,9 +116,8 @@ def test_ten_kills_at_random_moments(repository: Path, undisturbed: Path) -> Non
         assert not (folder / "weights.txt.gz").exists(), "finished before it could be killed"
         kills += 1
         overrides = ["resume=killed"]
-    last = run(repository, cwd, *overrides)
-    assert last.returncode == 0, last.stderr
-    assert "resuming in epoch" in last.stdout
+    last = run_command("train", *overrides, folder=cwd).check()
+    assert "resuming in epoch" in last.out
     for name in ("weights.txt.gz", "dev.translations.txt"):
         assert (folder / name).read_bytes() == (cwd / "whole" / name).read_bytes()
     steps = [
@@ -132,17 +127,15 @@ def test_ten_kills_at_random_moments(repository: Path, undisturbed: Path) -> Non
     assert steps[0] == steps[1]
 
 
-def test_a_finished_run_is_not_resumed(repository: Path, undisturbed: Path) -> None:
-    done = run(repository, undisturbed, "resume=whole")
-    assert done.returncode == 1
-    assert "is finished" in done.stderr
+def test_a_finished_run_is_not_resumed(undisturbed: Path) -> None:
+    done = run_command("train", "resume=whole", folder=undisturbed)
+    assert done.code == 1 and "is finished" in done.err
     assert (undisturbed / "whole" / "weights.txt.gz").exists()
 
 
-def test_a_folder_without_a_run(repository: Path, tmp_path: Path) -> None:
-    done = run(repository, tmp_path, "resume=nowhere")
-    assert done.returncode == 1
-    assert "nowhere: holds no run" in done.stderr
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    done = run_command("train", "resume=nowhere", folder=tmp_path)
+    assert done.code == 1 and "nowhere: holds no run" in done.err
 
 
 @pytest.fixture

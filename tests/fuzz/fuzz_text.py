@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import simple_readers as simple
@@ -15,6 +15,7 @@ from mutations import mutated
 from targets import Check, Different, Target, Verdict, drawer
 
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import formats, read_alignments, read_grammar
@@ -24,6 +25,7 @@ from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists
 from torchtune_smt.lm import read_arpa
 from torchtune_smt.metrics import ExternalScores
+from torchtune_smt.tuners.grouping.groups import read_groups
 
 MOSES = """0 ||| das ist ein haus  ||| D= 0 -7.5 LM= -41.3 W_das~the= 1 ||| -4.4 ||| 0-0
 0 ||| ein haus ||| D= 1 -7.25 LM= -40 ||| -4.5
@@ -101,6 +103,7 @@ w:a=b\t-2.5e-3
   LM0=0.5
 a b 12345678901234567890
 """
+GROUPS = "group\tweight\tsize\tfeature\n0\t0.5\t1\td\n1\t-2e-1\t2\tw:haus\n1\t-0.2\t2\tw:a=b c\n"
 ALIGNMENT = "0-0 1-1 10-3\n\n2-0\t0-2\n"
 SOURCE = "das ist  ein haus\nfür uns\n\nja\n"
 TARGET = "this is a house\nfor us\nno\nyes\n"
@@ -155,6 +158,13 @@ def _lists(format: Format, path: Path) -> list[simple.Row]:
 def _weights(path: Path) -> dict[str, float]:
     names, values = read_weights(path)
     return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
+
+
+def _groups(path: Path) -> dict[str, tuple[int, float]]:
+    features = Vocabulary(["d"])
+    groups, weights = read_groups(path, features, 1)
+    names = features.names(range(len(features)))
+    return {n: (g, float(weights[g])) for n, g in zip(names, groups.group.tolist(), strict=True)}
 
 
 def _alignments(path: Path) -> list[list[list[int]]]:
@@ -245,7 +255,7 @@ def _compared(
         def check(case: int) -> Verdict:
             draw = drawer(target, case)
             data = _damaged(whole, draw)
-            return _verdict(lambda: read(_put(folder, data, case)), lambda: simple_read(data))
+            return same(lambda: read(_put(folder, data, case)), lambda: simple_read(data))
 
         return check
 
@@ -265,7 +275,7 @@ def _put(folder: Path, data: bytes, case: int, name: str = "text") -> Path:
     return path
 
 
-def _verdict(read: Callable[[], Any], simple_read: Callable[[], Any]) -> Verdict:
+def same(read: Callable[[], Any], simple_read: Callable[[], Any]) -> Verdict:
     """Compare what both readers say: they must refuse the same files."""
     expected, found = None, None
     try:
@@ -319,43 +329,30 @@ def _nbest_skipping(folder: Path) -> Check:
     return check
 
 
-def _tuning_files(folder: Path) -> Check:
-    whole = FEATURES.encode(), SCORES.encode()
-
-    def check(case: int) -> Verdict:
-        draw = drawer("tuning-files", case)
-        data = list(whole)
-        which = draw.randrange(2)
-        data[which] = _damaged(data[which], draw)
-        paths = [_put(folder, text, case, str(i)) for i, text in enumerate(data)]
-        return _verdict(
-            lambda: _rows(read_tuning_files(*paths), False), lambda: simple.tuning_files(*data)
-        )
-
-    return check
+def _features_dat(path: Path) -> list[simple.Row]:
+    return _rows(read_tuning_files(path, _beside(path, SCORES)), False)
 
 
-def _bitext(folder: Path) -> Check:
-    whole = SOURCE.encode(), TARGET.encode()
-
-    def check(case: int) -> Verdict:
-        draw = drawer("bitext", case)
-        data = list(whole)
-        which = draw.randrange(2)
-        data[which] = _damaged(data[which], draw)
-        paths = [_put(folder, text, case, str(i)) for i, text in enumerate(data)]
-        empty: Literal["error", "skip"] = draw.choice(("error", "skip", "skip"))
-
-        def read() -> Any:
-            corpus = read_corpus(paths[0], paths[1:], empty=empty)
-            return corpus.source, corpus.targets, corpus.lines
-
-        return _verdict(read, lambda: simple.bitext(*data, empty == "skip"))
-
-    return check
+def _scores_dat(path: Path) -> list[simple.Row]:
+    return _rows(read_tuning_files(_beside(path, FEATURES), path), False)
 
 
-_READERS: dict[str, tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]] = {
+def _corpus(*paths: Path) -> list[Any]:
+    corpus = read_corpus(paths[0], paths[1:], empty="skip")
+    return [corpus.source, corpus.targets, corpus.lines]
+
+
+def _beside(path: Path, text: str) -> Path:
+    """Write the good one of two files."""
+    other = path.with_name("other")
+    other.write_text(text, "utf-8")
+    return other
+
+
+Reader = tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]
+"""A good text, the reader of such files, and a simple one."""
+
+READERS: dict[str, Reader] = {
     "nbest-moses": (MOSES, partial(_lists, "moses"), partial(simple.nbest, moses=True)),
     "nbest-cdec": (CDEC, partial(_lists, "cdec"), partial(simple.nbest, moses=False)),
     "external-scores": (SCORED, lambda path: ExternalScores(path).scores, simple.external),
@@ -366,10 +363,34 @@ _READERS: dict[str, tuple[str, Callable[[Path], Any], Callable[[bytes], Any]]] =
     "arpa": (ARPA, _arpa, _simple_arpa),
     "weights": (WEIGHTS, _weights, simple.weights),
     "alignments": (ALIGNMENT, _alignments, simple.alignments),
+    "groups": (GROUPS, _groups, simple.groups),
+    "features.dat": (
+        FEATURES,
+        _features_dat,
+        lambda data: simple.tuning_files(data, SCORES.encode()),
+    ),
+    "scores.dat": (
+        SCORES,
+        _scores_dat,
+        lambda data: simple.tuning_files(FEATURES.encode(), data),
+    ),
+    "bitext": (
+        SOURCE,
+        lambda path: _corpus(path, _beside(path, TARGET)),
+        lambda data: [*simple.bitext(data, TARGET.encode(), True)],
+    ),
+    "references": (
+        TARGET,
+        lambda path: _corpus(_beside(path, SOURCE), path),
+        lambda data: [*simple.bitext(SOURCE.encode(), data, True)],
+    ),
+    "references-without-gaps": (
+        TARGET.replace("no\n", ""),
+        lambda path: read_corpus(_beside(path, SOURCE.replace("\n\n", "\n")), [path]).targets,
+        lambda data: simple.bitext(SOURCE.replace("\n\n", "\n").encode(), data, False)[1],
+    ),
 }
 TARGETS = {
-    **{name: _compared(name, *reader) for name, reader in _READERS.items()},
+    **{name: _compared(name, *reader) for name, reader in READERS.items()},
     "nbest-skipping": Target(_nbest_skipping),
-    "tuning-files": Target(_tuning_files),
-    "bitext": Target(_bitext),
 }

@@ -231,7 +231,12 @@ def main() -> int:
     """Run cases; return 1 if one of them was bad."""
     parser = argparse.ArgumentParser(description="Kill, resume, compare.")
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--kills", type=int, default=100, help="of each kind (%(default)s)")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=100,
+        help="of each kind, a third where workers compute (%(default)s)",
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first case (0)")
     parser.add_argument("--case", type=int, help="do this case alone")
     options = parser.parse_args()
@@ -257,7 +262,8 @@ def main() -> int:
                     kills = Kills(kind)
             tally = Tally()
             number = options.first if options.case is None else options.case
-            while tally.kills + tally.lost < options.kills:
+            wanted = max(1, options.kills // (3 if KINDS[kind].workers else 1))
+            while tally.kills + tally.lost < wanted:
                 kills.case(number, tally)
                 number += 1
                 if options.case is not None:

@@ -209,6 +209,26 @@ def weights(data: bytes) -> dict[str, float]:
     return found
 
 
+def groups(data: bytes) -> dict[str, tuple[int, float]]:
+    """Read a table of groups, the first of which is a dense feature's: group and weight of each."""
+    head, *rows = lines(data) or [""]
+    check(head == "group\tweight\tsize\tfeature")
+    found: dict[str, tuple[int, float]] = {}
+    sizes: dict[int, int] = {}
+    for row in rows:
+        fields = row.split("\t", 3)
+        check(len(fields) == 4 and fields[3] != "" and fields[3] not in found)
+        found[fields[3]] = group, weight = whole(fields[0]), real(fields[1])
+        check(
+            whole(fields[2]) > 0 and sizes.setdefault(group, whole(fields[2])) == whole(fields[2])
+        )
+        check(all(other[1] == weight for other in found.values() if other[0] == group))
+    check(sorted(sizes) == [*range(len(sizes))])
+    check(all(sum(g == group for g, _ in found.values()) == n for group, n in sizes.items()))
+    check(found.get("d", (0, 0.0))[0] == 0 and sizes.get(0) == 1 and "d" in found)
+    return found
+
+
 def alignments(data: bytes) -> list[list[list[int]]]:
     """Read word alignments."""
     found = []

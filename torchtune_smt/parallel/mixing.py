@@ -86,6 +86,9 @@ def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, In
     return {label: np.array(found[label], np.int64) for label in sorted(found)}
 
 
+_SUMS: Final = {"total": torch.float64, "squares": torch.float64, "count": torch.int64}
+
+
 class Columns:
     """Sums over the columns of the matrix W [shards, D] of weights, of which no row is kept.
 
@@ -99,50 +102,36 @@ class Columns:
         Ids below it are dense features.
     shards : int
         How many will be added.
-
-    Attributes
-    ----------
-    total : float64 [D]
-        Σ_z W[z, k].
-    squares : float64 [D]
-        Σ_z W[z, k]², of which the l2 norm of a column is the root.
-    count : int64 [D]
-        Shards with a weight that is not 0.
     """
 
     def __init__(self, features: Vocabulary, n_dense: int, shards: int) -> None:
         self.features = features
         self.n_dense = n_dense
         self.shards = shards
-        self._total: Float64 = np.zeros(len(features))
-        self._squares: Float64 = np.zeros(len(features))
-        self._count: Int64 = np.zeros(len(features), np.int64)
+        zeros = {name: torch.zeros(len(features), dtype=_SUMS[name]) for name in _SUMS}
+        self._sums: dict[str, NDArray[Any]] = {name: zeros[name].numpy() for name in zeros}
 
     @property
     def total(self) -> Float64:
-        """The sum of each column."""
-        self._grow()
-        return self._total[: len(self.features)]
+        """Σ_z W[z, k] of each feature k."""
+        return self._grown("total")
 
     @property
     def squares(self) -> Float64:
-        """The sum of squares of each column."""
-        self._grow()
-        return self._squares[: len(self.features)]
+        """Σ_z W[z, k]², of which the l2 norm of a column is the root."""
+        return self._grown("squares")
 
     @property
     def count(self) -> Int64:
-        """The number of non-zeros of each column."""
-        self._grow()
-        return self._count[: len(self.features)]
+        """The shards with a weight that is not 0."""
+        return self._grown("count")
 
     def add(self, weights: FrozenWeights) -> None:
         """Add the weights of a shard; sums have the bits of the order in which shards come."""
         ids = self.features.intern_spans(*weights.features.spans(np.arange(len(weights))))
-        self._grow()
-        self._total[ids] += weights.values
-        self._squares[ids] += weights.values**2
-        self._count[ids] += weights.values != 0
+        self.total[ids] += weights.values
+        self.squares[ids] += weights.values**2
+        self.count[ids] += weights.values != 0
 
     def mean(self) -> Float64:
         """Return the mean over shards of each weight."""
@@ -154,32 +143,26 @@ class Columns:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the sums."""
-        parts = {"total": self.total, "squares": self.squares, "count": self.count}
-        return {name: torch.from_numpy(part.copy()) for name, part in parts.items()}
+        return {name: torch.from_numpy(self._grown(name).copy()) for name in _SUMS}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave; raise ValueError if it is not whole."""
         with well_formed():
-            total, squares, count = (state_dict[name] for name in ("total", "squares", "count"))
-        length = len(self.features)
-        for part, kind in ((total, torch.float64), (squares, torch.float64), (count, torch.int64)):
-            if vector(part, kind, length).numel() != total.numel():
-                raise ValueError(DAMAGED)
-        self._total, self._squares, self._count = total.numpy(), squares.numpy(), count.numpy()
-        self._grow()
+            given = {name: state_dict[name] for name in _SUMS}
+        for name, kind in _SUMS.items():
+            vector(given[name], kind, len(self.features))
+        if len({part.numel() for part in given.values()}) > 1:
+            raise ValueError(DAMAGED)
+        self._sums = {name: part.numpy() for name, part in given.items()}
 
-    def _grow(self) -> None:
-        length = len(self.features)
-        if self._total.size < length:
+    def _grown(self, name: str) -> NDArray[Any]:
+        """Return a sum of all features that there are now."""
+        length, found = len(self.features), self._sums[name]
+        if found.size < length:
             # A quarter more each time keeps the cost of growing constant per feature.
-            room = max(length, self._total.size * 5 // 4)
-            self._total = _longer(self._total, room)
-            self._squares = _longer(self._squares, room)
-            self._count = _longer(self._count, room)
-
-
-def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:
-    return np.append(array, np.zeros(length - array.size, array.dtype))
+            room = max(length, found.size * 5 // 4)
+            self._sums[name] = found = np.pad(found, (0, room - found.size))
+        return found[:length]
 
 
 SHARD_SIZE: Final = 1000
@@ -353,7 +336,6 @@ class ShardTuner(Tuner):
     shards : sequence of int64 arrays
         The sentences of each.
     mixing : Mixing
-        See `torchtune_smt.parallel.mixing`.
     engine : Engine
         Its workers are `ShardWorker`s.
     labels : sequence of str
@@ -369,7 +351,7 @@ class ShardTuner(Tuner):
         weights: Weights,
         sentences: Sentences,
         shards: Sequence[Int64],
-        mixing: Any,
+        mixing: Mixing,
         engine: Engine,
         labels: Sequence[str],
     ) -> None:

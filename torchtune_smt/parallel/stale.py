@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -362,29 +362,48 @@ class StaleTuner(Tuner):
     ) -> Iterator[Arrived]:
         """Yield gradients as they arrive, as far as the bound of staleness lets them.
 
-        Whoever iterates may read and change weights, but while he waits for the next one.
+        Whoever iterates may read and change weights, but while he waits for the next one: the lock
+        is his until then.
         """
         bound = self.strategy.max_staleness
         # One more for each thread, that it need not wait for its next.
         most = 2 * len(self._decoders) if bound is None else bound + 1
+        threads = min(len(self._decoders), most)
+        lock, free = threading.RLock(), SimpleQueue[int]()
+        for worker in range(threads):
+            free.put(worker)
         queue, reading, arrived = deque(left), dict[int, BatchWeights](), list[Arrived]()
-        with _Pool(min(len(self._decoders), most)) as pool:
+        running = set[Future[Arrived]]()
 
-            def job(b: int, worker: int) -> Arrived:
-                found = self._compute(worker, reading[b], pool.lock, batches[b], number)
-                return Arrived(b, *found)
+        def job(b: int) -> Arrived:
+            worker = free.get()
+            try:
+                return Arrived(b, *self._compute(worker, reading[b], lock, batches[b], number))
+            finally:
+                free.put(worker)
 
+        pool = ThreadPoolExecutor(threads)
+        lock.acquire()
+        try:
             while queue or reading:
                 while queue and len(reading) < most:
                     b = queue.popleft()
-                    reading[b] = BatchWeights(self.online.learner, pool.lock)
-                    pool.jobs.put((b, job))
-                arrived.append(pool.wait())
+                    reading[b] = BatchWeights(self.online.learner, lock)
+                    running.add(pool.submit(job, b))
+                lock.release()
+                try:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                finally:
+                    lock.acquire()
+                arrived += [future.result() for future in done]
                 for one in sorted(arrived, key=lambda one: (one.gradient.version, one.batch)):
                     if bound is None or self._may_step(one, reading, bound):
                         arrived.remove(one)
                         del reading[one.batch]
                         yield one
+        finally:
+            lock.release()
+            pool.shutdown(cancel_futures=True)
 
     def _may_step(self, one: Arrived, reading: dict[int, BatchWeights], bound: int) -> bool:
         """Return whether all older gradients can still be applied in time after this one.
@@ -413,60 +432,3 @@ def _saved(arrived: Arrived, age: int) -> dict[str, Any]:
         "count": grad.count,
         "gain": arrived.gain,
     }
-
-
-class _Pool:
-    """Threads, which are numbered, and the lock of the weights.
-
-    Who made it holds the lock, but while he waits.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.lock = threading.RLock()
-        self.jobs: SimpleQueue[tuple[int, Callable[[int, int], Arrived]] | None] = SimpleQueue()
-        self._results: SimpleQueue[Arrived | BaseException] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, args=(worker,), daemon=True)
-            for worker in range(workers)
-        ]
-        self._stopped = False
-
-    def __enter__(self) -> _Pool:
-        self.lock.acquire()
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped = True
-        for _ in self._threads:
-            self.jobs.put(None)
-        with self._released():
-            for thread in self._threads:
-                thread.join()
-        self.lock.release()
-
-    def wait(self) -> Arrived:
-        """Return the next result; raise what a thread has raised."""
-        with self._released():
-            result = self._results.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    @contextmanager
-    def _released(self) -> Iterator[None]:
-        self.lock.release()
-        try:
-            yield
-        finally:
-            self.lock.acquire()
-
-    def _run(self, worker: int) -> None:
-        while (job := self.jobs.get()) is not None:
-            if self._stopped:
-                continue
-            try:
-                self._results.put(job[1](job[0], worker))
-            except BaseException as error:
-                self._results.put(error)
