@@ -20,7 +20,7 @@ from torchtune_smt.metrics import BleuPlusOne
 
 # What is done to a text, and the line that its reader must name.
 DAMAGE = {
-    "other line end": (lambda data: data.replace(b"\n", b"\r", 1), 2),
+    "other line end": (lambda data: data.replace(b"\n", b"\ra\n", 1), 2),
     "no UTF-8": (lambda data: data.replace(b"\n", b"\n\xff", 1), 2),
     "zero byte": (lambda data: data.replace(b"\n", b"\n\0", 1), 2),
 }
