@@ -1,4 +1,4 @@
-# make demo | test | test-experiments | fuzz | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
+# make demo | tools | test | test-experiments | fuzz | lint | clean. PYTHON names the interpreter, VENV the environment's folder:
 #     make PYTHON=python3.12 demo
 # On a machine without a GPU, torch's CPU build saves some gigabytes: TORCH_OPTIONS takes options of
 # pip for torch, such as the --index-url that pytorch.org names for it.
@@ -8,8 +8,10 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_OPTIONS ?=
 ARGS ?=
-# Tests run in so many processes.
+# Tests run in so many processes, a file in one of them. Files come in the order of their names: the
+# fuzzers, which take longest, are the first.
 PROCESSES ?= 2
+parallel = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check
@@ -20,7 +22,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo test test-experiments wheel boundscheck fuzz kills lint format clean
+.PHONY: demo tools test test-experiments wheel boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -28,12 +30,15 @@ oracle := $(VENV)/.stamp-oracle
 demo: $(package)
 	$(python) train.py $(ARGS)
 
+# What tests, types and the wheel need.
+tools: $(tools)
+
 test: $(tools) $(oracle)
-	$(python) -m pytest -n $(PROCESSES) --dist loadfile --ignore=tests/experiments $(ARGS)
+	$(python) -m pytest $(parallel) --ignore=tests/experiments $(ARGS)
 
 # Those of scripts/experiments: they matter to who repeats a table of the documentation.
 test-experiments: $(tools)
-	$(python) -m pytest -n $(PROCESSES) --dist loadfile tests/experiments $(ARGS)
+	$(python) -m pytest $(parallel) tests/experiments $(ARGS)
 
 # The package as others install it: its wheel with what that requires, and nothing else, in an
 # environment of its own.

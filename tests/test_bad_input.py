@@ -38,8 +38,8 @@ FILES = {
     "lm.arpa": ARPA,
     "weights": "EgivenF 1.0\nLanguageModel 0.5\n",
     "system": "x y\ny\nx\n",
+    "links": "0-0\n0-0\n0-0\n",
 }
-BAD_UTF8 = b"a b\n\xff\xfe\na\n"
 
 LANGUAGES = ["data=files", "data.name=own", "data.source_language=de", "data.target_language=en"]
 DATA = LANGUAGES + [f"data.{split}=[{split}.de,{split}.en]" for split in ("dev", "test")]
@@ -87,317 +87,140 @@ def test_the_good_files_are_good(tmp_path: Path, command: list[str]) -> None:
     run_command(*command, "hydra.run.dir=run", folder=tmp_path).check()
 
 
-CASES: dict[str, tuple[list[str], Changes, list[str]]] = {
+INIT = [*TUNE, "init=file", "init.file=weights"]
+LINKS = [*TRAIN, "model.alignment_file=links"]
+# The files that commands read. What is wrong within them, their readers' own tests know.
+READ = [
+    *((TUNE, name) for name in ("dev.de", "dev.en", "test.de", "grammar", "lm.arpa")),
+    *((TRAIN, name) for name in ("train.de", "train.en")),
+    *((TRANSLATE, name) for name in ("dev.de", "weights", "grammar")),
+    *((EVALUATE, name) for name in ("system", "dev.en")),
+    *((INIT, "weights"), (LINKS, "links")),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), READ)
+def test_each_file_is_named(tmp_path: Path, command: list[str], name: str) -> None:
+    whole = FILES[name].encode()
+    for data, said in (
+        (None, ": no such file; check the path"),
+        (whole.replace(b"\n", b"\n\xff", 1), ":2: is not valid UTF-8; convert"),
+    ):
+        write(tmp_path, {name: data})
+        if data is None:
+            (tmp_path / name).unlink(missing_ok=True)
+        check(tmp_path, command, name + said)
+
+
+LONG = "words, and at most"
+NO_FOLDER = "choose a folder that you may write to"
+OWN = "the grammar has a feature"
+RULE = "[X] ||| c ||| z ||| EgivenF=-1"
+# A command, with what is changed of its files, and what it says.
+CASES: list[tuple[list[str], Changes, str]] = [
     # Text
-    "fewer lines": (
-        TUNE,
-        {"dev.en": "x y\ny x\n"},
-        ["dev.en: dev.en has 2 lines, dev.de has 3; each line must be the translation of the same"],
-    ),
-    "the unknown word in the text of a language model": (
+    (TUNE, {"dev.en": "x y\ny x\n"}, "dev.en: dev.en has 2 lines, dev.de has 3; each line must"),
+    (TRAIN, {"train.en": "x y\ny x\n"}, "train.en: train.en has 2 lines, train.de has 3; "),
+    (
         [*TRAIN, "data.tokenize=false"],
         {"train.en": "x y\ny <unk>\nx\n"},
-        ["train.en:2: the word '<unk>' is reserved; replace it or remove the line"],
+        "train.en:2: the word '<unk>' is reserved; replace it or remove the line",
     ),
-    "fewer lines of training": (
-        TRAIN,
-        {"train.en": "x y\ny x\n"},
-        ["train.en: train.en has 2 lines, train.de has 3; "],
-    ),
-    "empty line": (
-        [*TUNE, "data.empty=error"],
-        {"dev.en": "x y\n \nx\n"},
-        ["dev.en:2: has no words; remove this line from all files, or leave it out with"],
-    ),
-    "all lines empty": (TUNE, {"dev.de": "\n\n\n"}, ["dev.de: no sentence is left of 3", "check"]),
-    "empty file": (TUNE, {"dev.de": "", "dev.en": ""}, ["dev.de: is empty; a line for each"]),
-    "reserved word": (
-        [*TUNE, "data.tokenize=false"],
-        {"dev.de": "a b\nb ||| b\na\n"},
-        ["dev.de:2: the word '|||' is reserved; replace it or remove the line"],
-    ),
-    "UTF-8 of dev": (TUNE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
-    "UTF-8 of train": (TRAIN, {"train.de": BAD_UTF8}, ["train.de:2: is not valid UTF-8; convert"]),
-    "reserved word of input": (
+    (
         [*TRANSLATE, "data.tokenize=false"],
         {"dev.de": "a b\n[X] <unk>\na <s> b\n"},
-        ["dev.de:3: the word '<s>' is reserved; replace it or remove the line"],
+        "dev.de:3: the word '<s>' is reserved; replace it or remove the line",
     ),
-    "UTF-8 of input": (TRANSLATE, {"dev.de": BAD_UTF8}, ["dev.de:2: is not valid UTF-8; convert"]),
-    "UTF-8 of system": (EVALUATE, {"system": BAD_UTF8}, ["system:2: is not valid UTF-8; convert"]),
-    "long sentence of dev": (
-        [*TUNE, "decoder.max_words=2"],
-        {"dev.de": "a b\nb a b\na\n"},
-        ["dev.de:2: has 3 words, and at most 2 are decoded; split the sentence, or set "],
-    ),
-    "long sentence of test": (
-        [*TUNE, "decoder.max_words=3"],
-        {"test.de": "a b\nb a b\na a b b\n"},
-        ["test.de:3: has 4 words, and at most 3 are decoded; split the sentence, or set "],
-    ),
-    "long sentence of train": (
+    ([*TUNE, "data.empty=error"], {"dev.en": "x y\n \nx\n"}, "dev.en:2: has no words; remove this"),
+    (TUNE, {"dev.de": "\n\n\n"}, "dev.de: no sentence is left of 3"),
+    (TUNE, {"dev.de": "", "dev.en": ""}, "dev.de: is empty; a line for each"),
+    ([*TUNE, "decoder.max_words=2"], {"dev.de": "a b\nb a b\na\n"}, f"dev.de:2: has 3 {LONG} 2"),
+    ([*TUNE, "decoder.max_words=3"], {"test.de": "a\nb\na a b b\n"}, f"test.de:3: has 4 {LONG} 3"),
+    (
         [*TRAIN, "tuner.tune_on=train", "decoder.max_words=3"],
         {"train.de": "a b\nb a b a\na\n"},
-        ["train.de:2: has 4 words, and at most 3 are decoded; split the sentence, or set "],
+        f"train.de:2: has 4 {LONG} 3",
     ),
-    "long sentence of input": (
-        [*TRANSLATE, "decoder.max_words=2"],
-        {},
-        ["dev.de:2: has 3 words, and at most 2 are decoded; split the sentence, or set "],
-    ),
-    "a file without line ends": (
-        TRANSLATE,
-        {"dev.de": "a b " * 30_000},
-        ["dev.de:1: has 60000 words, and at most 1000 are decoded; split the sentence, or set "],
-    ),
-    "mixed line ends": (
-        TUNE,
-        {"dev.de": "a b\nb a\rb\na\n"},
-        ["dev.de:2: has a line end of another kind than the lines before (\\r alone, and \\n); "],
-    ),
-    "mixed line ends of system": (
-        EVALUATE,
-        {"system": "x y\ry\nx\n"},
-        ["system:2: has a line end of another kind than the lines before"],
-    ),
-    "missing dev": (TUNE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
-    "missing train": (TRAIN, {"train.en": None}, ["train.en: no such file; check the path"]),
-    "missing input": (TRANSLATE, {"dev.de": None}, ["dev.de: no such file; check the path"]),
-    "missing system": (EVALUATE, {"system": None}, ["system: no such file; check the path"]),
-    "no references": (
+    (TRANSLATE, {"dev.de": "a b " * 30_000}, f"dev.de:1: has 60000 {LONG} 1000 are decoded; split"),
+    (
         [*TUNE, "data.folders=[.]", "data.dev=dev"],
         {"dev.en": None},
-        ["the references of dev.de are missing: neither dev.en nor dev.en.0"],
+        "the references of dev.de are missing: neither dev.en nor dev.en.0",
     ),
-    "one file of two": (
-        [*TUNE, "data.dev=[dev.de]"],
-        {},
-        ["data.dev names 1 files; give the source and at least one reference, as in 'data.dev="],
-    ),
-    "no such folder": (
+    ([*TUNE, "data.dev=[dev.de]"], {}, "data.dev names 1 files; give the source and at least one"),
+    (
         [*TUNE, "data.folders=[here,there]", "data.dev=dev"],
         {},
-        ["the data of own is in none of here, there: say where it is with data.folders=[FOLDER]"],
+        "the data of own is in none of here, there: say where it is with data.folders=[FOLDER]",
     ),
-    "no folder of a public corpus": (
+    (
         ["train", "data=multi30k", "data.folders=[here]"],
         {},
-        ["the data of multi30k is in none of here: fetch it with scripts/get_data.py multi30k, or"],
+        "the data of multi30k is in none of here: fetch it with scripts/get_data.py multi30k, or",
     ),
-    "a set by its name in no folder": (
-        [*TUNE, "data.dev=dev"],
-        {},
-        ["data.dev=dev is the name of a set, and data.folders names no folder: say where it is"],
+    ([*TUNE, "data.dev=dev"], {}, "data.dev=dev is the name of a set, and data.folders names no"),
+    ([*TRAIN, "data.train=train.de"], {}, "or name the files, as in 'data.train=[train.de,train"),
+    ([*TRAIN, "data.train=null"], {}, "data.train is null, and it is needed; name its files"),
+    ([*TUNE, "data.dev=[d.gz,dev.en]"], {"d.gz": b"a b\nb\na\n"}, "d.gz: is not packed with gzip"),
+    (
+        [*TUNE, "data.dev=[d.gz,dev.en]"],
+        {"d.gz": gzip.compress(b"a b\nb\na\n")[:-9]},
+        "d.gz: is no whole gzip file",
     ),
-    "a file by its name in no folder": (
-        [*TRAIN, "data.train=train.de"],
-        {},
-        ["data.train=train.de is the name", "or name the files, as in 'data.train=[train.de,train"],
-    ),
-    "plain text under the name of gzip": (
-        [*TUNE, "data.dev=[dev.gz,dev.en]"],
-        {"dev.gz": b"a b\nb\na\n"},
-        ["dev.gz: is not packed with gzip", "a name without .gz, or pack it"],
-    ),
-    "broken gzip": (
-        [*TUNE, "data.dev=[dev.gz,dev.en]"],
-        {"dev.gz": gzip.compress(b"a b\nb\na\n")[:-9]},
-        ["dev.gz: is no whole gzip file", "copy it again"],
-    ),
-    "a folder as a file": ([*TRANSLATE, "input=."], {}, [".: is a folder, and a file was"]),
-    "data null": (
-        [*TRAIN, "data.train=null"],
-        {},
-        ["data.train is null, and it is needed; name its files"],
-    ),
-    "as many systems as lines": (
-        EVALUATE,
-        {"system": "x\n"},
-        ["system: has 1 lines, and there are references of 3 sentences"],
-    ),
-    "references of different lengths": (
+    ([*TRANSLATE, "input=."], {}, ".: is a folder, and a file was"),
+    (EVALUATE, {"system": "x\n"}, "system: has 1 lines, and there are references of 3 sentences"),
+    (
         ["evaluate", "systems=system", "references=[dev.en,test.en]"],
         {"test.en": "x\n"},
-        ["test.en: has 1 lines, dev.en has 3; every file of references needs one line a sentence"],
+        "test.en: has 1 lines, dev.en has 3; every file of references needs one line a sentence",
     ),
-    "one system twice": (
+    (
         ["evaluate", "systems=[system,system]", "references=dev.en"],
         {},
-        ["systems names a file twice"],
+        "systems names a file twice",
     ),
-    # Grammars
-    "missing field": (
-        TUNE,
-        {"grammar": GRAMMAR.replace("y ||| EgivenF=-0.2", "y")},
-        ["grammar:2: a field is missing: [X] ||| source ||| target ||| features are needed"],
-    ),
-    "no number": (
-        TUNE,
-        {"grammar": GRAMMAR.replace("-0.2", "much")},
-        ["grammar:2: the feature value 'much' is no finite number"],
-    ),
-    "NaN in the grammar": (
-        TUNE,
-        {"grammar": GRAMMAR.replace("-0.2", "nan")},
-        ["grammar:2: the feature value 'nan' is no finite number"],
-    ),
-    "unbalanced gaps": (
-        TUNE,
-        {"grammar": GRAMMAR.replace("y [1]", "y")},
-        ["grammar:3: source and target side have different numbers of non-terminals"],
-    ),
-    "UTF-8 of the grammar": (TUNE, {"grammar": BAD_UTF8}, ["grammar:2: is not valid UTF-8"]),
-    "missing grammar": (TUNE, {"grammar": None}, ["grammar: no such file; check the path"]),
-    "empty grammar": (TUNE, {"grammar": ""}, ["grammar: the grammar is empty"]),
-    # Language models
-    "ARPA with fewer": (
-        TUNE,
-        {"lm.arpa": ARPA.replace("=4", "=5")},
-        ["lm.arpa:", "count"],
-    ),
-    "ARPA with more": (
-        TUNE,
-        {"lm.arpa": ARPA.replace("=4", "=3")},
-        ["lm.arpa:8: more n-grams than the header's count"],
-    ),
-    "ARPA without end": (TUNE, {"lm.arpa": ARPA.replace("\\end\\\n", "")}, ["lm.arpa:", "end"]),
-    "ARPA with a bad number": (TUNE, {"lm.arpa": ARPA.replace("-0.7", "-x")}, ["lm.arpa:8: "]),
-    "no ARPA": (TUNE, {"lm.arpa": GRAMMAR}, ["lm.arpa:", "data"]),
-    "UTF-8 of the ARPA": (
-        TUNE,
-        {"lm.arpa": ARPA.encode().replace(b"\tx", b"\t\xff")},
-        ["lm.arpa:8: is not valid UTF-8"],
-    ),
-    "missing ARPA": (TUNE, {"lm.arpa": None}, ["lm.arpa: no such file; check the path"]),
-    "too little text": (
-        [*TRAIN, "model.discount_fallback=null"],
-        {},
-        ["the discounts of 1-grams cannot be estimated", "give discount_fallback"],
-    ),
-    "more folds than sentences": (
-        [*TRAIN, "tuner.tune_on=train", "model.folds=4"],
-        {},
-        ["3 sentences are too few for 4 folds"],
-    ),
-    # Weights
-    "NaN in the weights": (
-        [*TUNE, "init=file", "init.file=weights"],
-        {"weights": "EgivenF 1\nGlue nan\n"},
-        ["weights:2: has a value that is no finite number; write `name value`"],
-    ),
-    "NaN in the weights of translate": (
-        TRANSLATE,
-        {"weights": "EgivenF 1\nGlue nan\n"},
-        ["weights:2: has a value that is no finite number"],
-    ),
-    "no value": (TRANSLATE, {"weights": "EgivenF\n"}, ["weights:1: has no value; write"]),
-    "one feature twice": (
-        TRANSLATE,
-        {"weights": "Glue 1\nEgivenF 1\nGlue 2\n"},
-        ["weights:3: 'Glue' has a weight already, in line 1; remove one of them"],
-    ),
-    "weights of another model": (
-        TRANSLATE,
-        {"weights": "other 1\n"},
-        ["weights: has no weight for any dense feature of this model"],
-    ),
-    "initial weights of another model": (
-        [*TUNE, "init=file", "init.file=weights"],
-        {"weights": "other 1\n"},
-        ["weights: has no weight for any of this model's dense features (EgivenF, LanguageModel, "],
-    ),
-    "missing weights": (TRANSLATE, {"weights": None}, ["weights: no such file; check the path"]),
-    # Alignments
-    "alignment of another bitext": (
-        [*TRAIN, "model.alignment_file=links"],
-        {"links": "0-0\n0-0\n"},
-        ["links: has 2 lines, and the bitext 3 pairs; align this bitext"],
-    ),
-    "alignment out of the sentence": (
-        [*TRAIN, "model.alignment_file=links"],
-        {"links": "0-0\n0-0\n1-0\n"},
-        ["links:3: has a link out of its sentence pair, which has 1 and 1 words"],
-    ),
-    "no alignment": (
-        [*TRAIN, "model.alignment_file=links"],
-        {"links": "0-0\n0:0\n0-0\n"},
-        ["links:2: 0:0 is no alignment point; write source-target, as in 0-1"],
-    ),
-    "control characters in what is quoted": (
-        [*TRAIN, "model.alignment_file=links"],
-        {"links": "0-0\n0:\x1b\x850\n0-0\n"},
-        ["links:2: 0:\\x1b\\x850 is no alignment point; write source-target, as in 0-1"],
-    ),
-    # Folders
-    "run folder that cannot be made": (
-        [*TUNE, "hydra.run.dir=/proc/run"],
-        {},
-        ["/proc/run: ", "choose a folder that you may write to"],
-    ),
-    "run folder below a file": (
-        [*TUNE, "hydra.run.dir=system/run"],
-        {},
-        ["system", "choose a folder that you may write to"],
-    ),
-    "output that cannot be written": (
-        [*TRANSLATE, "output=/proc/out"],
-        {},
-        ["/proc/out: cannot be written", "choose a folder that you may write to"],
-    ),
-    "output below a file": (
-        [*TRANSLATE, "output=system/out"],
-        {},
-        ["system/out: cannot be written", "choose a folder that you may write to"],
-    ),
-    "model that cannot be written": (
-        [*TRAIN, "model.folder=/proc/model"],
-        {},
-        ["/proc/model: cannot be written", "choose a folder that you may write to"],
-    ),
-    "model below a file": (
-        [*TRAIN, "model.folder=system/model"],
-        {},
-        ["system/model: cannot be written", "choose a folder that you may write to"],
-    ),
-    "model over something else": (
-        [*TRAIN, "model.folder=."],
-        {},
-        ["exists and holds no model; choose another folder, or remove it"],
-    ),
-    "a feature of the decoder's in a grammar": (
-        TUNE,
-        {"grammar": f"{GRAMMAR}[X] ||| c ||| z ||| EgivenF=-1 PassThrough=1\n"},
-        ["grammar:4: the grammar has a feature PassThrough, and the decoder counts one of this"],
-    ),
-    "a feature of a template's in a grammar": (
+    # Models, weights and alignments
+    (TUNE, {"grammar": GRAMMAR.replace("-0.2", "nan")}, "grammar:2: the feature value 'nan' is no"),
+    (TUNE, {"grammar": ""}, "grammar: the grammar is empty"),
+    (TUNE, {"grammar": f"{GRAMMAR}{RULE} PassThrough=1\n"}, f"grammar:4: {OWN} PassThrough, and"),
+    (
         [*TUNE, "features=sparse"],
-        {"grammar": f"{GRAMMAR}[X] ||| c ||| z ||| EgivenF=-1 rule_shape:T~T=5\n"},
-        ["grammar:4: the grammar has a feature rule_shape:T~T, and the features of the template"],
+        {"grammar": f"{GRAMMAR}{RULE} rule_shape:T~T=5\n"},
+        f"grammar:4: {OWN} rule_shape:T~T, and the features of the template",
     ),
-    "a feature of the decoder's to translate with": (
-        TRANSLATE,
-        {"grammar": GRAMMAR.replace("EgivenF=-0.2", "WordPenalty=-1 Glue=1")},
-        ["grammar:2: the grammar has a feature WordPenalty, and", "or give it another name"],
+    (TRANSLATE, {"grammar": f"{GRAMMAR}{RULE} Glue=1\n"}, "or give it another name"),
+    (TUNE, {"lm.arpa": ARPA.replace("-0.7", "-x")}, "lm.arpa:8: "),
+    (TUNE, {"lm.arpa": GRAMMAR}, "lm.arpa:"),
+    (TRANSLATE, {"weights": "EgivenF 1\nGlue nan\n"}, "weights:2: has a value that is no finite"),
+    (TRANSLATE, {"weights": "other 1\n"}, "weights: has no weight for any dense feature of this"),
+    (
+        INIT,
+        {"weights": "other 1\n"},
+        "weights: has no weight for any of this model's dense",
     ),
-    # Combinations
-    "the bitext with a grammar from a file": (
-        [*TUNE, "tuner.tune_on=train"],
-        {},
-        ["tuner.tune_on=train needs a grammar that can leave a sentence out again", "model=hiero"],
+    (LINKS, {"links": "0-0\n0-0\n"}, "links: has 2 lines, and the bitext 3 pairs; align this"),
+    (
+        LINKS,
+        {"links": "0-0\n0-0\n1-0\n"},
+        "links:3: has a link out of its sentence pair",
     ),
-    "folds that are not there": (
-        [*TRAIN, "tuner.tune_on=train", "model.folds=0"],
-        {},
-        ["lm=folds needs cross-fitted language models", "set model.folds=10"],
-    ),
-}
+    (LINKS, {"links": "0-0\n0:\x1b\x850\n0-0\n"}, "links:2: 0:\\x1b\\x850 is no alignment point"),
+    ([*TRAIN, "model.discount_fallback=null"], {}, "the discounts of 1-grams cannot be estimated"),
+    ([*TRAIN, "tuner.tune_on=train", "model.folds=4"], {}, "3 sentences are too few for 4 folds"),
+    ([*TRAIN, "tuner.tune_on=train", "model.folds=0"], {}, "lm=folds needs cross-fitted language"),
+    ([*TUNE, "tuner.tune_on=train"], {}, "needs a grammar that can leave a sentence out again"),
+    # Folders
+    *(([*TUNE, f"hydra.run.dir={name}/run"], {}, NO_FOLDER) for name in ("/proc", "system")),
+    *(([*TRANSLATE, f"output={name}/out"], {}, NO_FOLDER) for name in ("/proc", "system")),
+    *(([*TRAIN, f"model.folder={name}/model"], {}, NO_FOLDER) for name in ("/proc", "system")),
+    ([*TRAIN, "model.folder=."], {}, "exists and holds no model; choose another folder"),
+]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bad_files(tmp_path: Path, name: str) -> None:
-    command, changes, parts = CASES[name]
+@pytest.mark.parametrize(("command", "changes", "said"), CASES, ids=[said for *_, said in CASES])
+def test_bad_files(tmp_path: Path, command: list[str], changes: Changes, said: str) -> None:
     write(tmp_path, changes)
-    check(tmp_path, command, *parts)
+    check(tmp_path, command, said)
 
 
 OPTIONS = {

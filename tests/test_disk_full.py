@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import full_disk
@@ -70,7 +69,6 @@ REAL = {
     "stale": ["parallel=stale", "parallel.workers=2", "tuner.batch_size=5"],
     # One checkpoint an epoch, and a line of the log for each of 30 steps between.
     "log": ["tuner.batch_size=1", "tuner.checkpoint_minutes=60"],
-    "ray": ["parallel=itermix", "parallel.shards=3", "engine.workers=1", "engine=ray"],
 }
 FILES = {"log": r"metrics\.jsonl|tensorboard"}
 
@@ -105,8 +103,6 @@ def disk(tmp_path: Path) -> Path:
 def test_a_real_disk(
     name: str, place: Path, run: Run, disk: Path, tmp_path: Path, repository: Path
 ) -> None:
-    if name == "ray":
-        pytest.importorskip("ray")
     out = tmp_path / "out"
     out.mkdir()
     options = [*MODEL, *SMALL, "features=rule_id", "data.test=null", "threads=1", *REAL[name]]
@@ -135,10 +131,6 @@ def test_a_real_disk(
     assert resumed == 0 and "resuming in epoch" in shown, errors
     weights = (out / "resumed" / "weights.txt.gz").read_bytes()
     if name != "stale":
-        whole = train(place, f"whole_{name}", *(o for o in options if o != "engine=ray"))
+        whole = train(place, f"whole_{name}", *options)
         assert weights == (whole.folder / "weights.txt.gz").read_bytes()
-    # Those of Ray take a moment to end.
-    patience = time.monotonic() + 60
-    while marked(str(tmp_path)) and time.monotonic() < patience:
-        time.sleep(0.2)
     assert marked(str(tmp_path)) == []

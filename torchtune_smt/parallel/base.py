@@ -19,20 +19,9 @@ from torchtune_smt.tuners.base import Tuner
 class Work:
     """What is to be tuned, and with what.
 
-    Attributes
-    ----------
-    make : callable
-        Returns a tuner of some weights, on some sentences, with some decoder.
-    weights : Weights
-    sentences : Sentences
-    decoder : Decoder
-    engine : Engine
-        Where shards are computed; only those that have some use it.
-    seed : int
-    lines : sequence of int
-        The line of each sentence in the file that it comes from, counted from 1.
-    total_lines : int
-        How many that file has.
+    `make` returns a tuner of some weights, on some sentences, with some decoder; `engine` is where
+    shards are computed; `lines` has the line (from 1) of each sentence in its file, which has
+    `total_lines`.
     """
 
     make: Callable[[Weights, Sentences, Decoder], Tuner]

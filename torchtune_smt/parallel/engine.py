@@ -81,35 +81,19 @@ class InProcess(Engine):
 
 
 class Tasks:
-    """The tasks of a call of `Engine.map`, for engines that may lose some.
+    """The tasks of a call of `Engine.map`, for engines that may lose some workers.
 
-    Attributes
-    ----------
-    next : int
-        The task whose result comes next.
-    given : dict of int to bytes
-        The messages of tasks that have no result yet.
-    queue : deque of int
-        Those of them that nobody computes.
-    results : dict of int to bytes
-        Those that wait for an earlier one.
-    lost : int
-        Workers that were lost one after the other before they were open.
-
-    Parameters
-    ----------
-    tasks : iterable
-    workers : int
-        How many there are.
-    attempts : int
-        A task that has lost so many workers is an error.
+    A task that has lost `attempts` of them is an error.
     """
 
     def __init__(self, tasks: Iterable[Any], workers: int, attempts: int) -> None:
+        # The task whose result comes next, messages of those that have no result yet, which of
+        # these nobody computes, and results that wait for an earlier one.
         self.next = 0
         self.given: dict[int, bytes] = {}
         self.queue: deque[int] = deque()
         self.results: dict[int, bytes] = {}
+        # Workers that were lost one after the other before they were open.
         self.lost = 0
         self._tasks = enumerate(tasks)
         self._ahead = _AHEAD * workers
@@ -143,17 +127,8 @@ class Tasks:
     def lose(self, task: int | None, what: str, cure: str = _MEMORY) -> None:
         """Have a task given again that has lost its worker (None: while it was opened).
 
-        Parameters
-        ----------
-        what : str
-            Has become of the worker.
-        cure : str
-            What is said behind that in the end, before ``engine.workers``.
-
-        Raises
-        ------
-        InputError
-            There have been too many.
+        `what` has become of the worker; where there have been too many, InputError says that, with
+        the cure before ``engine.workers``.
         """
         print(f"a worker {what}; another takes its place", file=sys.stderr, flush=True)
         if task is None:
@@ -194,18 +169,10 @@ _COLUMNS: Final = ("worker", "begin", "seconds")
 
 @dataclass(frozen=True)
 class Job:
-    """An epoch on a shard, or the gradient of a mini-batch.
+    """An epoch on a shard, or the gradient of a mini-batch: who (from 1) computed it when.
 
-    Attributes
-    ----------
-    worker : int
-        Who computed it, from 1.
-    begin : float
-        When, in seconds since 1970.
-    seconds : float
-        How long it took.
-    learning : float
-        Seconds of these that were not decoding, as far as the tuner says.
+    `begin` is in seconds since 1970; of the `seconds` that it took, `learning` were not decoding,
+    as far as the tuner says.
     """
 
     worker: int

@@ -152,27 +152,12 @@ class LocalEngine(Engine):
 class _Process:
     """A worker, as the driver sees it.
 
-    Attributes
-    ----------
-    begin : float
-        When its task, its start or its opening has begun.
-    ready : bool
-        Whether it is open.
-    task : int, optional
-        What it computes.
-    known : set of int
-        The tasks that it has been given, in all calls of `Engine.map`.
-    late : bool
-        Whether it was killed since it took, or gave, a message too slowly.
-
-    Parameters
-    ----------
-    deadline : float, optional
-        Seconds that a message to it, or from it, may be under way.
+    A message to it, or from it, may be under way for `deadline` seconds.
     """
 
     def __init__(self, deadline: float | None = None) -> None:
         self._deadline = deadline
+        # Whether it was killed since it took, or gave, a message too slowly.
         self.late = False
         context = get_context("spawn")
         self.pipe, there = context.Pipe()
@@ -187,9 +172,11 @@ class _Process:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         there.close()
+        # When its task, its start or its opening has begun.
         self.begin = time.monotonic()
         self.ready = False
         self.task: int | None = None
+        # The tasks that it has been given, in all calls of `Engine.map`.
         self.known: set[int] = set()
         self._run: Tasks | None = None
 

@@ -32,18 +32,9 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class ShardTask:
-    """An epoch on a shard.
+    """An epoch (from 1) on a shard; `keeps` says whether the shard's state is to be returned.
 
-    Attributes
-    ----------
-    epoch : int
-        From 1.
-    sentences : Sentences
-        Those of the shard, a part of all.
-    keeps : bool
-        Whether the shard's state is to be returned.
-    state : optional
-        What the shard goes on from, as `packed` gives it; None: from the common weights.
+    It goes on from `state`, as `packed` gives it; None: from the common weights.
     """
 
     epoch: int
@@ -56,23 +47,9 @@ class ShardTask:
 class ShardResult:
     """What has come out of an epoch on a shard.
 
-    Attributes
-    ----------
-    weights : FrozenWeights
-        At the end: the dense ones, and those that are not 0.
-    loss, gain : float
-        Mean over the pairs (lists), and over the sentences.
-    pairs : int
-        Number of pairs (lists).
-    begin, seconds : float
-        When it began, by the clock of the worker's machine (seconds since 1970), and how long it
-        took.
-    learning : float
-        Seconds of these that were not decoding, as far as the tuner says.
-    worker : str
-        Machine and process.
-    state : optional
-        See `ShardTask`.
+    Weights are the dense ones and those that are not 0; `loss` is a mean over `pairs` (or lists),
+    `gain` over sentences. For times see `Job`, by the clock of the worker's machine; `worker` is
+    machine and process, and `state` that of `ShardTask`.
     """
 
     weights: FrozenWeights
