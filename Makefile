@@ -22,7 +22,7 @@ package := $(VENV)/.stamp-package
 tools := $(VENV)/.stamp-tools
 oracle := $(VENV)/.stamp-oracle
 
-.PHONY: demo tools test test-experiments wheel boundscheck fuzz kills lint format clean
+.PHONY: demo tools oracle test test-experiments wheel boundscheck fuzz kills lint format clean
 .DELETE_ON_ERROR:
 # Two installations at once into one environment would break it.
 .NOTPARALLEL:
@@ -32,6 +32,7 @@ demo: $(package)
 
 # What tests, types and the wheel need.
 tools: $(tools)
+oracle: $(oracle)
 
 test: $(tools) $(oracle)
 	$(python) -m pytest $(parallel) --ignore=tests/experiments $(ARGS)
