@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -369,62 +364,3 @@ def test_start_weights_of_features_that_lists_do_not_have(lists: Path, tmp_path:
 def test_lists_without_words(lists: Path) -> None:
     outcome = tune_on_lists(lists, "tuner=pro", "tuner.unique=string", "hydra.run.dir=bad")
     assert "by their words, and features.dat has none; leave it out" in outcome.err
-
-
-# Killed and resumed.
-
-
-def command(repository: Path, *overrides: str) -> list[str]:
-    return [sys.executable, str(repository / "train.py"), *overrides]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["tuner=pro", "tuner.patience=null"],
-        ["tuner=stochastic", *L1, "tuner.tune_on=train", "tuner.sentences=100", "tuner.patience=5"],
-    ],
-)
-def test_killed_and_resumed(options: list[str], repository: Path, place: Path) -> None:
-    kind = options[0].partition("=")[2]
-    common = [*MODEL, *options, "tuner.iterations=5", "decoder.pop_limit=10", "seed=5"]
-    whole, folder = place / f"whole_{kind}", place / f"killed_{kind}"
-    subprocess.run(
-        command(repository, *common, f"hydra.run.dir={whole.name}"),
-        cwd=place,
-        check=True,
-        capture_output=True,
-    )
-    process = subprocess.Popen(
-        command(repository, *common, f"hydra.run.dir={folder.name}"),
-        cwd=place,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    # At the end of iteration 2, or in iteration 3; there is a checkpoint of iteration 1 at least.
-    record = folder / "metrics.jsonl"
-    while process.poll() is None and (
-        not record.exists() or len(record.read_text().splitlines()) < 6
-    ):
-        time.sleep(0.005)
-    time.sleep(0.1 * random.Random(kind).random())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (folder / "weights.txt.gz").exists(), "finished before it could be killed"
-    done = subprocess.run(
-        command(repository, f"resume={folder.name}"),
-        cwd=place,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "resuming in iteration" in done.stdout
-    for name in ("weights.txt.gz", "dev.translations.txt"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
-    skipped = ("speed/seconds", "speed/seconds_fitting")
-    records = [
-        [{k: v for k, v in line.items() if k not in skipped} for line in metrics(f)]
-        for f in (folder, whole)
-    ]
-    assert records[0] == records[1]
