@@ -18,14 +18,10 @@ from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
 
 
 class Score(NamedTuple):
-    """How good the best hypotheses of a set are.
+    """How good the best hypotheses of a set are: by the metric that is tuned, and corpus BLEU.
 
-    Attributes
-    ----------
-    tuned : float
-        By the metric that is tuned, larger is better: what weights are chosen by.
-    bleu : float
-        Corpus BLEU (0..100); the same number where that is the corpus form of the metric.
+    Weights are chosen by the first; larger is better. Both are one number where BLEU (0..100) is
+    the corpus form of the metric.
     """
 
     tuned: float
@@ -152,15 +148,7 @@ _SHAPE = "references[i] must be a list of references of sentence i, and each a l
 
 
 def check_shape(references: Any, n_sentences: int) -> None:
-    """Raise ValueError where references are not lists of lists of words, for each sentence.
-
-    Parameters
-    ----------
-    references : References
-        What should be that.
-    n_sentences : int
-        Of how many sentences they must be.
-    """
+    """Raise ValueError where references are not lists of lists of words, for each sentence."""
     for index, alternatives in enumerate(references):
         flat = isinstance(alternatives, str) or any(isinstance(one, str) for one in alternatives)
         if flat or not all(isinstance(word, str) for one in alternatives for word in one):

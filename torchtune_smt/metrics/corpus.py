@@ -23,20 +23,10 @@ METRICS = ("bleu", "chrf", "ter")
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """A corpus score.
+    """A corpus score of 0..100 (TER may be more, and less of it is better).
 
-    Attributes
-    ----------
-    name : str
-        As sacrebleu writes it: BLEU, chrF2, TER.
-    score : float
-        0..100 (TER may be more); of TER less is better.
-    signature : str
-        What it takes to compute the same score again.
-    brevity_penalty : float, optional
-        Of BLEU.
-    precisions : tuple of float
-        Of BLEU, in percent, of the n-grams with n = 1..4; of other metrics none.
+    The name is as sacrebleu writes it, and the signature what it takes to compute the score again.
+    Of BLEU there are the brevity penalty, and precisions in percent of n-grams with n = 1..4.
     """
 
     name: str
@@ -57,14 +47,9 @@ class CorpusScore:
 
 @dataclass(frozen=True)
 class CorpusStatistics:
-    """What a metric says of a system's translations.
+    """What a metric says of a system's translations, by sacrebleu.
 
-    Attributes
-    ----------
-    rows : float64 [n, statistics]
-        Of the sentences, as sacrebleu has them. The corpus score is a function of their sums.
-    score : CorpusScore
-        By sacrebleu.
+    The corpus score is a function of the sums of the sentences' rows [n, statistics].
     """
 
     rows: Float64
@@ -138,13 +123,7 @@ def corpus_bleu(
 
 
 def bleu_of_statistics(totals: NDArray[np.int64]) -> float:
-    """Return corpus BLEU (0..100) of BLEU's statistics summed over a corpus.
-
-    Parameters
-    ----------
-    totals : int64 [10]
-        m_1..m_4, l_1..l_4, c, r; see `BleuReferences.statistics`.
-    """
+    """Return corpus BLEU (0..100) of `BleuReferences.statistics` [10] summed over a corpus."""
     counts = totals.tolist()
     # As `corpus_bleu` has it; it is not this method's own default.
     bleu = BLEU.compute_bleu(counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp")
@@ -220,16 +199,9 @@ def check_lengths(
 
 
 def bleu_scores(sums: Float64) -> Float64:
-    """Return corpus BLEU, smoothed as sacrebleu does by default (``exp``).
+    """Return corpus BLEU [...] of sums [..., 10], smoothed as sacrebleu does by default (``exp``).
 
-    Parameters
-    ----------
-    sums : float64 [..., 10]
-        Lengths of hypotheses and references, n-grams that match, n-grams; n = 1..4.
-
-    Returns
-    -------
-    float64 [...]
+    These are lengths of hypotheses and references, n-grams that match, and n-grams; n = 1..4.
     """
     length, reference = sums[..., 0], sums[..., 1]
     correct, total = sums[..., 2:6], sums[..., 6:]
@@ -244,16 +216,9 @@ def bleu_scores(sums: Float64) -> Float64:
 
 
 def chrf_scores(sums: Float64) -> Float64:
-    """Return corpus chrF2.
+    """Return corpus chrF2 [...] of sums [..., 3 * orders].
 
-    Parameters
-    ----------
-    sums : float64 [..., 3 * orders]
-        n-grams of the hypotheses, of the references, and those that match, for each order.
-
-    Returns
-    -------
-    float64 [...]
+    These are n-grams of the hypotheses, of the references, and those that match, for each order.
     """
     hypothesis, reference, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
     counts = (hypothesis > 0) & (reference > 0)
@@ -267,17 +232,7 @@ def chrf_scores(sums: Float64) -> Float64:
 
 
 def ter_scores(sums: Float64) -> Float64:
-    """Return corpus TER.
-
-    Parameters
-    ----------
-    sums : float64 [..., 2]
-        Edits, and mean lengths of the references.
-
-    Returns
-    -------
-    float64 [...]
-    """
+    """Return corpus TER [...] of sums [..., 2] of edits, and of mean lengths of the references."""
     edits, length = sums[..., 0], sums[..., 1]
     rate = edits / np.where(length > 0, length, 1)
     return 100 * np.where(length > 0, rate, np.minimum(edits, 1))
