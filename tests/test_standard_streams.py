@@ -84,9 +84,7 @@ def test_a_sweep_that_nobody_reads_ends(repository: Path, run: Run) -> None:
         ["evaluate", "first", f"references=[{LONG}]"],
         ["analyse", "spellings", "first", f"words=[{','.join(['hotel'] * 101)}]"],
         ["compare", "first", f"output={LONG}"],
-        ["plot", LONG],
         ["translate", f"weights={LONG}", "input=a"],
-        ["train", f"resume={LONG}"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -94,6 +92,13 @@ def test_arguments_longer_than_names_of_files(run: Run, arguments: list[str]) ->
     found = run_command(*arguments, folder=run.place)
     assert found.code == 1
     assert found.err.startswith("error: ") and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", [f"$PYTHON $SCRIPTS/plot.py {LONG}", f"$TRAIN resume={LONG}"])
+def test_they_are_refused_by_all_commands_alike(repository: Path, run: Run, line: str) -> None:
+    found = command(repository, run.place, line)
+    assert found.returncode == 1
+    assert found.stderr.startswith(b"error: ") and found.stderr.count(b"\n") == 1
 
 
 def test_words_longer_than_names_of_files(run: Run) -> None:
