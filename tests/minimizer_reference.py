@@ -5,6 +5,10 @@ from optim_reference import oscar_prox
 from scipy.optimize import LinearConstraint, linprog, minimize
 
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
+
+LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
+EXACT = Accuracy(residual=1e-9, gap=1e-7)
 
 
 def rows_of(x):
@@ -12,6 +16,33 @@ def rows_of(x):
     rows, columns = np.nonzero(x)
     begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
     return Rows(begin, columns.astype(np.int32), x[rows, columns].astype(np.float64))
+
+
+def problem(seed=0, n=300, n_dense=3, d=12, noise=1.0):
+    """Pairs of features, dense ones first; some always fire together."""
+    draw = np.random.default_rng(seed)
+    dense = draw.normal(size=(n, n_dense)) * np.logspace(0, 2, n_dense)
+    sparse = (draw.random((n, d)) < 0.3) * draw.choice([-1.0, 1.0, 2.0], (n, d))
+    sparse[:, 1] = sparse[:, 0]
+    x = np.hstack([dense, sparse])
+    w = np.append(np.full(n_dense, 0.1), draw.integers(-1, 2, d))
+    margins = x @ w + noise * draw.normal(size=n)
+    return x * np.where(margins < 0, -1.0, 1.0)[:, None]
+
+
+def scaled(x, n_dense, loss, fraction, strengths=(0.0, 1.0)):
+    """Return a minimiser, and a part of lambda_max."""
+    minimizer = Minimizer(rows_of(x), n_dense, loss)
+    penalty = minimizer.penalty(*strengths)
+    return minimizer, penalty.times(fraction * minimizer.largest_scale(penalty))
+
+
+def members(found):
+    """Return with which features each one is in a group; of a zero with none."""
+    return [
+        frozenset(np.flatnonzero(found.groups == g)) if g >= 0 else None
+        for g in found.groups.tolist()
+    ]
 
 
 def penalties(penalty, count):
@@ -137,7 +168,7 @@ def residual(w, pull, penalty):
 
 
 def boundary(penalty, w, pull, curvature, tolerance):
-    """Places of the features that `torchtune_smt.minimizer.boundary.at_boundary` returns."""
+    """Places of the features that `torchtune_smt.minimizer.penalty.at_boundary` returns."""
     levels = sorted({abs(value) for value in w}, reverse=True)
     blocks = [[j for j in range(w.size) if abs(w[j]) == level] for level in levels]
     away = [abs(pull[j]) if w[j] == 0 else pull[j] * np.sign(w[j]) for j in range(w.size)]

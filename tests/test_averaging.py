@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from minimizer_reference import objective, rows_of
+from minimizer_reference import objective, problem, rows_of
 from optim_reference import EagerFobos, parameter_of, set_gradient
-from test_minimizer import problem
 from test_rda import steps
 
 from torchtune_smt.core.rows import Rows

@@ -299,16 +299,6 @@ class InPlace:
         return Solution(start, {})
 
 
-class Wrong:
-    """Returns something else than a weight for each feature."""
-
-    def __init__(self, weights):
-        self.weights = weights
-
-    def solve(self, lists, start, seed):
-        return Solution(self.weights, {})
-
-
 def test_a_solver_may_work_in_the_weights_that_it_is_given():
     tuner = BatchTuner(collector_of(Pool(), fresh()), InPlace(), interpolation=0.25)
     before = tuner.weights.parameter.detach().clone()
@@ -316,22 +306,6 @@ def test_a_solver_may_work_in_the_weights_that_it_is_given():
         assert tuner.moved > 0.0
     after = tuner.weights.parameter.detach()
     assert torch.equal(after[: before.numel()], before + 0.25)
-
-
-@pytest.mark.parametrize(
-    ("weights", "given"),
-    [
-        (np.zeros(1), r"ndarray of float64 and shape \(1,\)"),
-        (torch.zeros(5), r"Tensor of torch.float32 and shape \(5,\)"),
-        ([0.0] * 5, "list"),
-    ],
-)
-def test_what_a_solver_finds_is_a_weight_for_each_feature(weights, given):
-    tuner = BatchTuner(collector_of(Pool(), fresh()), Wrong(weights))
-    with pytest.raises(
-        InputError, match=f"Wrong must find a weight for each feature, .* returned {given}"
-    ):
-        list(tuner.round(1))
 
 
 def test_weights_that_are_not_finite():
@@ -351,20 +325,6 @@ def test_weights_that_are_not_finite():
 def test_options_out_of_range(option, message):
     with pytest.raises(ValueError, match=message):
         BatchTuner(collector_of(Pool(), fresh()), Shift(), **option)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"rounds": 0}, "iterations must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1, or null"),
-        ({"result": "average"}, "result must be best or last"),
-    ],
-)
-def test_rounds_out_of_range(option, message):
-    tuner = BatchTuner(collector_of(Pool(), fresh()), Shift())
-    with pytest.raises(ValueError, match=message):
-        Rounds(tuner, tuner.score, **option)
 
 
 def test_pairs_are_all_that_some_solvers_need():

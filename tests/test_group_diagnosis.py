@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from minimizer_reference import rows_of
+from minimizer_reference import problem, rows_of
 from test_grouping import SAMPLER, Data, run_of
-from test_minimizer import problem
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.samplers import AllPairs, pair_rows
-from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
-from torchtune_smt.tuners.grouping.diagnosis import (
+from torchtune_smt.tuners.grouping.base import (
     ORDER,
     SAMPLE,
     certificate_of,
@@ -25,6 +23,7 @@ from torchtune_smt.tuners.grouping.diagnosis import (
     lifetime,
     overlap,
 )
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
@@ -312,7 +311,7 @@ def test_groups_of_steps_do_not_need_the_distance_from_the_minimum(
     def without_room(*arguments):
         raise error
 
-    monkeypatch.setattr("torchtune_smt.tuners.grouping.diagnosis.certificate_of", without_room)
+    monkeypatch.setattr("torchtune_smt.tuners.grouping.base.certificate_of", without_room)
     found = learner.find(*arguments)
     assert np.array_equal(found.blocks, expected.blocks)
     said = f"how far these weights are from the minimum is not known: {cause}"

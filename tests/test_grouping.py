@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_learn_groups import algorithm2
+from test_group_steps import algorithm2
 from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
 
 from torchtune_smt.core.errors import InputError
@@ -332,22 +332,6 @@ def named(weights):
 # When it ends, and with what
 
 
-def test_patience_and_results():
-    data = Data(3)
-    for result in ("best", "last"):
-        rounds = data.rounds(rounds=20, patience=2, result=result)
-        rounds.progress.note_start(-1.0, rounds.tuner.weights.parameter)
-        progress, told = run_of(rounds)
-        reports = told.reports["round"]
-        scores = [report.numbers["bleu/dev"] for report in reports]
-        best = scores.index(max(scores))
-        assert len(scores) == best + 3 < 20
-        assert progress.best.round == best + 1
-        kept = best if result == "best" else len(scores) - 1
-        assert named(rounds.tuner.weights) == pytest.approx(told.weights[kept], abs=0)
-        assert [report.round for report in reports if report.kept][-1] == kept + 1
-
-
 def test_the_start_is_that_of_dev():
     rounds = Data(3).rounds(rounds=1)
     tuner = rounds.tuner
@@ -513,44 +497,37 @@ def test_no_groups_and_default_features_alone():
     assert kept.tuner.weights.parameter.detach()[2:].unique().numel() == 2
 
 
-def test_without_lambda_each_weight_is_its_own_group():
-    _, told = run_of(Data(8).rounds(learning=GroupLearning(Oscar(0.0, 0.0), passes=3)))
-    for report in told.reports["part"]:
-        # Sparse features have counts, so that equal weights come about by themselves, too.
-        assert report.numbers["groups/number"] > 5
+def alone(lists):
+    return [hypotheses[:1] for hypotheses in lists]
 
 
-@pytest.mark.parametrize("where", ["train", "dev"])
-def test_lists_of_one_hypothesis(where):
-    """Some of them do no harm; where all are, there is nothing to learn from."""
+def equal(lists):
+    return [[(words, row, 0.5) for words, row, _ in hypotheses] for hypotheses in lists]
+
+
+def dense(lists):
+    return [[(w, {n: row[n] for n in DENSE}, g) for w, row, g in h] for h in lists]
+
+
+@pytest.mark.parametrize(
+    ("where", "change", "learning", "message"),
+    [
+        (["train"], alone, LEARNING, "every list has one hypothesis"),
+        (["dev"], alone, LEARNING, "every list has one hypothesis"),
+        (["train"], equal, LEARNING, "no list has a pair of hypotheses to learn from"),
+        (["train", "dev"], dense, LEARNING, "no sparse features that could be grouped"),
+        ([], None, GroupLearning(Oscar(1e-3, 1e-3, 3)), "dimension=3 is smaller than the number"),
+    ],
+)
+def test_where_there_is_nothing_to_learn(where, change, learning, message):
     data = Data(9)
-    lists = getattr(data, where)
-    lists[0] = lists[0][:1]
-    data.rounds().run()
-    setattr(data, where, [hypotheses[:1] for hypotheses in lists])
-    with pytest.raises(InputError, match="every list has one hypothesis, which leaves nothing"):
-        data.rounds().run()
-
-
-def test_gains_that_are_all_equal():
-    data = Data(9)
-    data.train = [[(words, row, 0.5) for words, row, _ in h] for h in data.train]
-    with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-        data.rounds().run()
-
-
-def test_no_sparse_features():
-    data = Data(9)
-    for lists in (data.train, data.dev):
-        lists[:] = [[(w, {n: row[n] for n in DENSE}, g) for w, row, g in h] for h in lists]
-    with pytest.raises(InputError, match="no sparse features that could be grouped"):
-        data.rounds().run()
-
-
-def test_a_dimension_that_is_too_small():
-    learning = GroupLearning(Oscar(1e-3, 1e-3, dimension=3))
-    with pytest.raises(InputError, match="regularizer.dimension=3 is smaller than the number"):
-        Data(9).rounds(learning=learning).run()
+    # Some lists of one hypothesis do no harm.
+    data.train[0], data.dev[0] = data.train[0][:1], data.dev[0][:1]
+    data.rounds(rounds=1).run()
+    for name in where:
+        setattr(data, name, change(getattr(data, name)))
+    with pytest.raises(InputError, match=message):
+        data.rounds(learning=learning).run()
 
 
 def test_features_that_only_dev_has_keep_weight_zero():
@@ -560,17 +537,3 @@ def test_features_that_only_dev_has_keep_weight_zero():
     only_dev = [f"s:{n}" for n in range(12, 16) if f"s:{n}" in values]
     assert only_dev
     assert [values[name] for name in only_dev] == [0.0] * len(only_dev)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": 0}, "iterations must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1, or null"),
-        ({"result": "average"}, "result must be best or last"),
-        ({"zero_group": "both"}, "zero_group must be drop or keep, not 'both'"),
-    ],
-)
-def test_settings_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        Data(1).rounds(**options)

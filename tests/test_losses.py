@@ -23,8 +23,7 @@ from torchtune_smt.losses import (
     Softmax,
     reduce,
 )
-from torchtune_smt.optim import FOBOS, SGD, AdaGrad
-from torchtune_smt.regularizers import L1, NoRegularizer
+from torchtune_smt.optim import SGD, AdaGrad
 from torchtune_smt.tuners.gradient import gradient
 from torchtune_smt.tuners.learner import Learner
 
@@ -238,32 +237,6 @@ def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     assert found.tolist() == pytest.approx(dense.grad.tolist(), abs=1e-12)
 
 
-def test_lists_of_one_hypothesis_are_left_out():
-    weights = fresh()
-    optimizer = FOBOS([weights.parameter], lr=1.0, regularizer=NoRegularizer())
-    before = weights.parameter.detach().clone()
-    single = kbest([{0: 1.0}], [0.5])
-    assert step(weights, optimizer, Softmax(), [single]) == (0.0, 0)
-    assert torch.equal(before, weights.parameter)
-    assert step(weights, optimizer, Softmax(), [single, LISTS[0]])[1] == 1
-
-
-@pytest.mark.parametrize("loss", [Logistic(), Softmax(), HopeFear(), Hinge()], ids=repr)
-def test_every_optimizer_takes_a_step(loss):
-    for build in (
-        lambda p: AdaGrad([p], lr=0.1, regularizer=L1(0.01)),
-        lambda p: FOBOS([p], lr=0.1, regularizer=L1(0.01)),
-        lambda p: SGD([p], lr=0.1),
-    ):
-        weights = fresh()
-        optimizer = build(weights.parameter)
-        _, count = step(weights, optimizer, loss, LISTS)
-        optimizer.flush()
-        assert count
-        assert weights.parameter.isfinite().all()
-        assert weights.parameter.tolist() != fresh().parameter.tolist()
-
-
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("loss", [Logistic, Softmax])
 def test_the_reduction_scales_the_step(loss, reduction):
@@ -358,25 +331,3 @@ def test_numbers_that_are_not_finite_are_refused(bad):
     with pytest.raises(DivergenceError, match="margin of pair 0 is"):
         step(weights, optimizer, Hinge(), broken, [np.array([[1, 0]])])
     assert torch.equal(weights.parameter, before)
-
-
-def test_without_pairs_no_step_is_taken():
-    weights = fresh()
-    optimizer = FOBOS([weights.parameter], lr=1.0, regularizer=L1(1.0))
-    for loss in (Hinge(), Logistic()):
-        nothing = [np.zeros((0, 2), np.int64)] * 2
-        assert step(weights, optimizer, loss, LISTS, nothing) == (0.0, 0)
-    optimizer.flush()
-    assert weights.parameter.tolist() == fresh().parameter.tolist()
-
-
-def test_a_users_loss_without_a_known_reduction_is_refused():
-    class Mine:
-        reduction = "median"
-
-        def __call__(self, margins):
-            return margins
-
-    weights = fresh()
-    with pytest.raises(ValueError, match="reduction must be.*not 'median'"):
-        step(weights, SGD([weights.parameter]), Mine(), LISTS, PAIRS)

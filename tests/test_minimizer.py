@@ -8,13 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from minimizer_reference import (
+    EXACT,
+    LOSSES,
     boundary,
     fista,
     hinge_minimum,
+    members,
     objective,
     penalties,
+    problem,
     residual,
     rows_of,
+    scaled,
     squared_hinge_minimum,
 )
 from optim_reference import oscar_prox
@@ -31,29 +36,16 @@ from torchtune_smt.minimizer import (
     descent,
     path_scales,
 )
-from torchtune_smt.minimizer.boundary import at_boundary
-from torchtune_smt.minimizer.penalty import by_size
+from torchtune_smt.minimizer.minimum import groups_of
+from torchtune_smt.minimizer.model import Curvature
+from torchtune_smt.minimizer.penalty import at_boundary, by_size
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
 
-LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
-EXACT = Accuracy(residual=1e-9, gap=1e-7)
 vectors = st.lists(
     st.one_of(st.sampled_from([0.0, 0.5, -0.5, 1.0]), st.floats(-3, 3)), min_size=1, max_size=10
 ).map(np.array)
 strengths = st.sampled_from([0.01, 0.1, 0.4])
-
-
-def problem(seed=0, n=300, n_dense=3, d=12, noise=1.0):
-    """Pairs of features, dense ones first; some always fire together."""
-    draw = np.random.default_rng(seed)
-    dense = draw.normal(size=(n, n_dense)) * np.logspace(0, 2, n_dense)
-    sparse = (draw.random((n, d)) < 0.3) * draw.choice([-1.0, 1.0, 2.0], (n, d))
-    sparse[:, 1] = sparse[:, 0]
-    x = np.hstack([dense, sparse])
-    w = np.append(np.full(n_dense, 0.1), draw.integers(-1, 2, d))
-    margins = x @ w + noise * draw.normal(size=n)
-    return x * np.where(margins < 0, -1.0, 1.0)[:, None]
 
 
 # --- losses, their curvature, and the norm ---
@@ -121,7 +113,7 @@ def test_pairs_with_next_to_no_curvature_are_bounded(n_dense):
         return h[k:, k:] - h[k:, :k] @ np.linalg.pinv(h[:k, :k]) @ h[:k, k:]
 
     def matrix(curvatures):
-        found = pairs.curvature(curvatures, chosen)
+        found = Curvature(pairs, curvatures, chosen)
         return np.array([found.apply(unit) for unit in np.eye(chosen.size)])
 
     draw = np.random.default_rng(0)
@@ -129,7 +121,7 @@ def test_pairs_with_next_to_no_curvature_are_bounded(n_dense):
     assert np.allclose(matrix(alike), exact(alike), rtol=1e-5, atol=1e-6)
     # Nearly all pairs have little curvature, and one feature has no others.
     little = np.where((draw.random(len(pairs)) < 0.05) & (sparse[:, 5] == 0.0), alike, 1e-8 * alike)
-    kept = pairs.curvature(little, chosen).by_column[3].size
+    kept = Curvature(pairs, little, chosen).by_column[3].size
     assert np.count_nonzero(sparse[:, 5]) < kept < len(pairs)
     rest = matrix(little) - exact(little)
     assert np.linalg.eigvalsh(rest).min() >= -1e-12
@@ -246,9 +238,7 @@ def test_the_minimum_of_the_squared_hinge_is_that_of_a_quadratic_program(seed, d
 def test_the_minimum_is_that_of_fista_without_tricks(loss, fraction):
     x = problem()
     x[:, 1:3] /= [10.0, 100.0]  # or plain FISTA takes for ever
-    minimizer = Minimizer(rows_of(x), 3, loss)
-    penalty = minimizer.penalty(0.01, 0.01, 20)
-    penalty = penalty.times(fraction * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 3, loss, fraction, (0.01, 0.01, 20))
     found = minimizer.minimize(penalty, accuracy=EXACT)
     slow = fista(x, 3, loss, penalty, 20_000)
     assert found.reached
@@ -269,9 +259,7 @@ def test_dense_features_of_all_sizes_do_no_harm(loss):
     x[:, 1] *= 1e4
     x = np.hstack([x[:, :1], x])  # one twice
     x[:, 3] = 0.0  # and one that never differs
-    minimizer = Minimizer(rows_of(x), 5, loss)
-    penalty = minimizer.penalty(0.0, 1.0)
-    penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 5, loss, 0.1)
     start = np.zeros(15)
     start[3] = 7.0
     found = minimizer.minimize(penalty, start, EXACT)
@@ -284,9 +272,7 @@ def test_screening_changes_nothing(loss, monkeypatch):
     draw = np.random.default_rng(3)
     x = (draw.random((400, 600)) < 0.02) * draw.choice([-1.0, 1.0], (400, 600))
     x[np.arange(400), draw.integers(20, size=400)] = 1.0
-    minimizer = Minimizer(rows_of(x), 0, loss)
-    penalty = minimizer.penalty(0.0, 1.0)
-    penalty = penalty.times(0.2 * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 0, loss, 0.2)
     monkeypatch.setattr(descent, "FEW", 5)
     screened = minimizer.minimize(penalty, accuracy=EXACT)
     monkeypatch.setattr(descent, "FEW", 10**9)
@@ -313,9 +299,7 @@ def test_the_minimum_where_all_features_survive(loss, monkeypatch):
     """The last features have next to no penalty, and are torn away from 0 together alone."""
     x = rare()
     monkeypatch.setattr(descent, "FEW", 3)
-    minimizer = Minimizer(rows_of(x), 0, loss)
-    penalty = minimizer.penalty(1.0 / 300, 1.0)
-    penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 0, loss, 0.1, (1.0 / 300, 1.0))
     found = minimizer.minimize(penalty, accuracy=EXACT)
     assert found.reached and found.certificate.residual.largest <= EXACT.residual
     slow = fista(x, 0, loss, penalty, 20_000)
@@ -331,9 +315,7 @@ def test_features_of_one_size_and_a_sharp_hinge():
     """Features divided by their root mean square, as many with a weight as there are kinks."""
     x = np.hstack([np.random.default_rng(0).normal(size=(500, 2)), rare(500, 300)])
     x[:, 2:] /= np.sqrt((x[:, 2:] ** 2).mean(axis=0)) + (x[:, 2:] == 0).all(axis=0)
-    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
-    penalty = minimizer.penalty(1.0 / 300, 1.0)
-    penalty = penalty.times(0.05 * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 2, SmoothedHinge(1e-4), 0.05, (1.0 / 300, 1.0))
     found = minimizer.minimize(penalty, accuracy=Accuracy(1e-6, 1e-6, steps=60))
     assert found.reached and found.survivors > 100
     # No flat direction stops it: another start leads to the same objective.
@@ -354,20 +336,6 @@ def test_what_is_torn_away_has_the_largest_excess(pull, rank, lambda1, lambda2):
     most = max(excess.max(), 0.0)
     assert np.unique(torn).size == torn.size
     assert np.abs(pull[torn]).sum() - p[: torn.size].sum() == pytest.approx(most, abs=1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_order_does_not_matter_where_many_survive(loss):
-    x = np.hstack([np.random.default_rng(0).normal(size=(150, 2)), rare()])
-    results = []
-    for order in (np.arange(150), np.random.default_rng(2).permutation(150)):
-        minimizer = Minimizer(rows_of(x[order]), 2, loss)
-        penalty = minimizer.penalty(1.0 / 300, 1.0)
-        penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
-        results.append(minimizer.minimize(penalty, accuracy=Accuracy(1e-7, 1e-6)))
-    assert all(found.reached and found.survivors > 20 for found in results)
-    differ = {j for j, (a, b) in enumerate(zip(*map(members, results), strict=True)) if a != b}
-    assert differ <= set(np.union1d(*(found.boundary for found in results)).tolist())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -396,14 +364,6 @@ def test_the_order_of_the_pairs_does_not_matter(loss):
     assert np.allclose(found[0].weights, found[1].weights, atol=1e-6)
 
 
-def members(found):
-    """Return with which features each one is in a group; of a zero with none."""
-    return [
-        frozenset(np.flatnonzero(found.groups == g)) if g >= 0 else None
-        for g in found.groups.tolist()
-    ]
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_the_accuracy_leaves_open_is_listed(loss):
     """Of another order of the pairs, begun elsewhere, which changes more."""
@@ -411,9 +371,7 @@ def test_what_the_accuracy_leaves_open_is_listed(loss):
         x, results = problem(seed, n=200, d=40), []
         draw = np.random.default_rng(seed)
         for order, start in ((np.arange(200), None), (draw.permutation(200), draw.normal(size=43))):
-            minimizer = Minimizer(rows_of(x[order]), 3, loss)
-            penalty = minimizer.penalty(0.0, 1.0)
-            penalty = penalty.times(0.2 * minimizer.largest_scale(penalty))
+            minimizer, penalty = scaled(x[order], 3, loss, 0.2)
             results.append(minimizer.minimize(penalty, start, Accuracy(residual=goal, gap=0.1)))
         differ = {j for j, (a, b) in enumerate(zip(*map(members, results), strict=True)) if a != b}
         listed = set(np.union1d(*(found.boundary for found in results)).tolist())
@@ -486,9 +444,8 @@ def planted(noise):
     w = np.repeat([1.0, -0.6, 0.0], [8, 8, 24])
     x = (draw.random((20_000, w.size)) < 0.2) * draw.choice([-1.0, 1.0], (20_000, w.size))
     margins = x @ w + noise * draw.normal(size=len(x))
-    minimizer = Minimizer(rows_of(x * np.where(margins < 0, -1.0, 1.0)[:, None]), 0, SquaredHinge())
-    penalty = minimizer.penalty(0.0, 1.0)
-    penalty = penalty.times(0.5 * minimizer.largest_scale(penalty))
+    x[margins < 0] *= -1.0
+    minimizer, penalty = scaled(x, 0, SquaredHinge(), 0.5)
     return minimizer.minimize(penalty, accuracy=EXACT)
 
 
@@ -506,6 +463,46 @@ def test_planted_groups_are_found_until_noise_hides_them():
     assert found.n_groups == 4 and np.array_equal(found.weights != 0, np.arange(40) < 16)
     found = planted(16.0)
     assert found.survivors < 8 and not found.weights[16:].any()
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.02])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_peer_finds_the_same_objective_support_and_groups(seed, fraction):
+    """By sortedl1 (Larsson et al.); each pair is a row of both classes, for the same mean loss."""
+    sortedl1 = pytest.importorskip("sortedl1")
+    x = problem(seed, n=600, n_dense=0, d=40)
+    x[:, 1] = np.roll(x[:, 0], 1)
+    minimizer, penalty = scaled(x, 0, Logistic(), fraction, (0.1, 1.0))
+    found = minimizer.minimize(penalty, accuracy=Accuracy(1e-8, 1e-8))
+    peer = sortedl1.Slope(
+        lam=penalties(penalty, 40), loss="logistic", fit_intercept=False, tol=1e-9
+    )
+    peer.fit(np.vstack([x, -x]), np.repeat([1, 0], len(x)))
+    theirs = np.asarray(peer.coef_, np.float64).ravel()
+    least = objective(x, 0, Logistic(), penalty, theirs)
+    assert found.certificate.objective == pytest.approx(least, rel=1e-6)
+    assert np.array_equal(theirs != 0, found.weights != 0)
+    assert np.array_equal(groups_of(np.round(theirs, 7)), groups_of(np.round(found.weights, 7)))
+    assert fraction < 0.1 or found.n_groups < found.survivors
+
+
+def test_the_example_of_the_page(repository, capsys):
+    page = (repository / "docs" / "minimizer.md").read_text(encoding="utf-8")
+    code, noise = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(compile(code, "docs/minimizer.md", "exec"), names)
+    found = names["found"]
+    assert found.reached and found.messages == ()
+    assert np.flatnonzero(found.groups >= 0).tolist() == [2, 3, 4, 5]
+    assert found.weights[5] < 0 < found.weights[2:5].min()
+    printed = capsys.readouterr().out.splitlines()
+    assert re.match(r"objective .* of it above the minimum; KKT residual ", printed[0])
+    assert printed[1].startswith("4 features in ")
+    counts = [int(line.split()[1]) for line in printed[-5:]]
+    assert counts[0] <= 1 and counts == sorted(counts) and counts[-1] > 4
+    assert all(line.endswith("True") for line in printed[-5:])
+    exec(compile(noise, "docs/minimizer.md", "exec"), names)
+    assert np.flatnonzero(names["found"].groups >= 0).tolist() == list(range(2, 10))
 
 
 # --- bad input ---
@@ -555,40 +552,6 @@ def test_pairs_that_never_differ(loss):
     assert found.reached and found.weights.tolist() == [5.0, 0.0, 0.0]
     assert found.certificate.objective == pytest.approx(loss.mean(np.zeros(1)))
     assert minimizer.largest_scale(found.penalty) == 0.0
-
-
-def test_dense_features_that_separate_the_pairs():
-    x = problem(1)
-    x[:, 0] = np.abs(x[:, 0])
-    for loss in LOSSES:
-        minimizer = Minimizer(rows_of(x), 3, loss)
-        penalty = minimizer.penalty(0.01, 0.01)
-        assert minimizer.largest_scale(penalty) == 0.0
-        found = minimizer.minimize(penalty, accuracy=Accuracy(steps=60))
-        assert found.survivors == 0
-        wanted = (
-            "300 of 300 pairs, .* has no minimum" if loss.has_tail else "all pairs, and nothing"
-        )
-        none, separated = found.messages
-        assert none.startswith("no sparse feature survives") and "lambda_max is 0" in none
-        assert re.search("dense feature 0 tells " + wanted, separated)
-
-
-def test_dense_features_that_separate_some_pairs_together():
-    """No one feature does, and their sum does."""
-    x = problem(1, noise=3.0)
-    x[:, :3] = 0.0
-    x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
-    x[:40, 1] = 1.0 - x[:40, 0]
-    found = Minimizer(rows_of(x), 3, Logistic()).minimize(Penalty(1e-3, 1e-3, 20))
-    (said,) = found.messages
-    assert "a weighting of the dense features tells 40 of 300 pairs" in said
-    found = Minimizer(rows_of(x), 3, SquaredHinge()).minimize(Penalty(1e-3, 1e-3, 20))
-    assert found.messages == ()
-    found = Minimizer(rows_of(x), 3, SmoothedHinge(0.05)).minimize(Penalty(1e-3, 1e-3, 20))
-    smoothed, separated = found.messages
-    assert "tuner.minimizer.mu" in smoothed
-    assert "tells 40 of 300 pairs, and none wrongly: the hinge asks" in separated
 
 
 def test_a_time_limit():
@@ -644,9 +607,7 @@ def test_the_objective_is_that_of_the_weights_that_are_returned(gap):
     """Of two dense features that differ by 1e-12, where rounding is visible."""
     x = problem(3, n=200, n_dense=2, d=5)
     x[:, 1] = x[:, 0] + 1e-12 * np.random.default_rng(4).normal(size=200)
-    minimizer = Minimizer(rows_of(x), 2, SmoothedHinge(1e-4))
-    penalty = minimizer.penalty(0.01, 0.01, 8)
-    penalty = penalty.times(0.3 * minimizer.largest_scale(penalty))
+    minimizer, penalty = scaled(x, 2, SmoothedHinge(1e-4), 0.3, (0.01, 0.01, 8))
     found = minimizer.minimize(penalty, accuracy=Accuracy(residual=1e-6, gap=gap, steps=200))
     for certificate in (found.certificate, minimizer.certificate(penalty, found.weights)):
         own = minimizer.loss.mean(x @ found.weights) + penalty.value(found.weights[2:])

@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from minimizer_reference import hinge_minimum, rows_of
-from test_minimizer import problem
+from minimizer_reference import LOSSES, hinge_minimum, problem, rows_of, scaled
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.minimizer import (
@@ -22,15 +21,6 @@ from torchtune_smt.minimizer.dense_optimum import separating
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.minimum import BatchLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning
-
-LOSSES = [SmoothedHinge(0.05), SquaredHinge(), Logistic()]
-
-
-def scaled(x, n_dense, loss, fraction):
-    """Return a minimiser, and a part of lambda_max."""
-    minimizer = Minimizer(rows_of(x), n_dense, loss)
-    penalty = minimizer.penalty(0.0, 1.0)
-    return minimizer, penalty.times(fraction * minimizer.largest_scale(penalty))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -89,6 +79,23 @@ def test_a_weighting_that_tells_pairs_beside_features_that_do_not(size):
     minimizer, penalty = scaled(x, 3, Logistic(), 0.1)
     found = minimizer.minimize(penalty)
     assert any("tells 40 of 300 pairs, and none wrongly" in said for said in found.messages)
+
+
+def test_dense_features_that_separate_some_pairs_together():
+    """No one feature does, and their sum does."""
+    x = problem(1, noise=3.0)
+    x[:, :3] = 0.0
+    x[:40, 0] = np.where(np.arange(40) % 2, 2.0, -1.0)
+    x[:40, 1] = 1.0 - x[:40, 0]
+    found = Minimizer(rows_of(x), 3, Logistic()).minimize(Penalty(1e-3, 1e-3, 20))
+    (said,) = found.messages
+    assert "a weighting of the dense features tells 40 of 300 pairs" in said
+    found = Minimizer(rows_of(x), 3, SquaredHinge()).minimize(Penalty(1e-3, 1e-3, 20))
+    assert found.messages == ()
+    found = Minimizer(rows_of(x), 3, SmoothedHinge(0.05)).minimize(Penalty(1e-3, 1e-3, 20))
+    smoothed, separated = found.messages
+    assert "tuner.minimizer.mu" in smoothed
+    assert "tells 40 of 300 pairs, and none wrongly: the hinge asks" in separated
 
 
 def told(seed, n=200, wrong=0):

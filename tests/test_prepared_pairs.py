@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from minimizer_reference import fista, objective, rows_of
+from minimizer_reference import fista, objective, problem, rows_of
 from test_grouping import Data, run_of
-from test_minimizer import problem
 
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.minimizer import Accuracy, Minimizer, SquaredHinge
@@ -175,14 +174,6 @@ def test_the_problem_that_is_solved_with_merged_features():
             # The l1 norm of a sum is that of its parts: nothing has changed.
             single = whole.minimize(whole.penalty(lambda1, 0.0), accuracy=EXACT)
             assert single.certificate.objective == pytest.approx(least, abs=1e-9)
-
-
-def test_without_merging_they_have_equal_weights_too():
-    """OSCAR is convex, and the same for any order of the weights."""
-    x = problem(5, d=8)
-    minimizer = Minimizer(rows_of(x), 3, SquaredHinge())
-    minimum = minimizer.minimize(minimizer.penalty(1e-4, 4e-3), accuracy=EXACT)
-    assert minimum.groups[3] == minimum.groups[4] >= 0
 
 
 def test_scaled_features_have_no_units():

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from minimizer_reference import objective, rows_of
+from minimizer_reference import objective, problem, rows_of
 from optim_reference import parameter_of, set_gradient
-from test_minimizer import problem
 
 from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer
 from torchtune_smt.optim import FOBOS, RDA

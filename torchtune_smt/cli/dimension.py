@@ -17,7 +17,7 @@ from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.store import ListStore
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.dimension import PulledFeatures, features_there
+from torchtune_smt.tuners.start import PulledFeatures, features_there
 
 
 class Dimension:

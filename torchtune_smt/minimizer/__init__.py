@@ -1,10 +1,8 @@
 """The minimum of Eq. 2 of Liu et al. (2013) over stored pairs, with a certificate."""
 
-from torchtune_smt.minimizer.certificate import Certificate, Residual
 from torchtune_smt.minimizer.losses import Logistic, MarginLoss, SmoothedHinge, SquaredHinge
-from torchtune_smt.minimizer.minimizer import Minimizer, path_scales
-from torchtune_smt.minimizer.minimum import Accuracy, Minimum
-from torchtune_smt.minimizer.noise import noise_draws, noise_scale
+from torchtune_smt.minimizer.minimizer import Minimizer, noise_draws, noise_scale, path_scales
+from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Minimum, Residual
 from torchtune_smt.minimizer.penalty import Penalty
 
 __all__ = [

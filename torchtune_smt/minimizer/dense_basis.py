@@ -10,7 +10,12 @@ from torchtune_smt.core.arrays import Float64, Int64
 
 # A column of which less than the first part is independent of those before it is replaced by that
 # part; less than the second is rounding, and the column says nothing of its own.
-NEARLY, NOTHING = 1e-3, 1e-13
+NEARLY, DEPENDENT = 1e-3, 1e-13
+# Directions of the dense features whose curvature is less than this part of the largest one are
+# taken to be without: a feature that never differs, or two that always do alike.
+FLAT = 1e-13
+# Curvatures of features below it are none: the square of their inverse is no number any more.
+NOTHING = 1e-290
 # Rows that are changed at a time.
 CHUNK = 1 << 16
 
@@ -43,15 +48,7 @@ class DenseBasis:
         return found
 
     def weights(self, inside: Float64, start: Float64) -> Float64:
-        """Return weights w with B w = v, those nearest to some others.
-
-        Parameters
-        ----------
-        inside : float64 [k']
-            v.
-        start : float64 [k]
-            What they are to be near to, in the unit of what their features do.
-        """
+        """Return weights w with B w = v, nearest to a start in the unit of what features do."""
         b, kept = self.matrix, self.kept
         found = np.zeros(start.size)
         found[kept] = np.linalg.solve(b[:, kept], inside)
@@ -139,7 +136,7 @@ def independent(r: Float64, size: Float64, norm: float) -> tuple[DenseBasis, lis
             new, length = column, float(size[j])
         else:
             matrix[:n, j] = size[j] * part / norms
-            if own <= NOTHING:
+            if own <= DEPENDENT:
                 continue
             matrix[n, j] = size[j] * own / norm
             new, length = rest / own, norm
@@ -157,3 +154,14 @@ def triangle(x: Float64, size: Float64) -> Float64:
         rows = np.vstack([found, x[begin : begin + CHUNK] / size])
         found = np.asarray(np.linalg.qr(rows, mode="r"), np.float64)
     return found
+
+
+def inverse(matrix: Float64) -> Float64:
+    """Return the inverse of a positive semidefinite matrix where it has one."""
+    own = np.diag(matrix)
+    scale = np.divide(1.0, np.sqrt(own), out=np.zeros_like(own), where=own > NOTHING)
+    value, vector = np.linalg.eigh(scale[:, None] * matrix * scale)
+    kept = value > FLAT * value.max(initial=0.0)
+    vector = scale[:, None] * vector[:, kept]
+    inverse: Float64 = (vector / value[kept]) @ vector.T
+    return inverse

@@ -1,17 +1,17 @@
-"""The optimum of the dense weights where all others stay, and whether there is one."""
+"""The optimum of the dense weights where all others stay, whether there is one, and λ_max."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64
-from torchtune_smt.minimizer.curvature import inverse
-from torchtune_smt.minimizer.line_search import line_minimum
+from torchtune_smt.minimizer.dense_basis import inverse
 from torchtune_smt.minimizer.losses import MarginLoss
+from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 STEPS = 60
@@ -22,20 +22,16 @@ NOISE = 1e-9
 # Pairs with less than this part of the largest pull are on their way to none, and directions in
 # which others have less than this part of their largest squares are those in which they stay.
 LEFT, STAYS = 1e-5, 1e-10
-
-
-@dataclass(frozen=True)
-class Followed:
-    """Dense weights at their optimum.
-
-    Attributes
-    ----------
-    change : float64 [k]
-    margins : float64 [N]
-    """
-
-    change: Float64
-    margins: Float64
+# λ_max is known to rounding, and nothing is to survive there.
+ROUNDED_UP = 1.0 + 1e-12
+# Pulls of pairs that cancel leave a part of them that is less than the first, and dense weights at
+# their optimum one of pulls of 1 that is less than the second.
+CANCELLED, FOLLOWED = 1e-12, 1e-14
+# A step of 1 is taken if it gains this part of what the slope promises.
+ENOUGH = 0.1
+# Differences of values below this part of them are rounding.
+ROUNDING = 1e-13
+HALVINGS = 40
 
 
 def follow_dense(
@@ -43,7 +39,7 @@ def follow_dense(
     loss: MarginLoss,
     margins: Float64,
     in_time: Callable[[], bool] = lambda: True,
-) -> Followed:
+) -> tuple[Float64, Float64]:
     """Minimise the mean loss over the dense weights alone, by Newton's method.
 
     Parameters
@@ -52,6 +48,12 @@ def follow_dense(
         Where it begins.
     in_time : callable
         Whether there is time for another step; where there is not, it stays where it is.
+
+    Returns
+    -------
+    change : float64 [k]
+        Of the dense weights.
+    margins : float64 [N]
     """
     x = pairs.dense
     change = np.zeros(x.shape[1])
@@ -70,7 +72,7 @@ def follow_dense(
             break
         change += step * direction
         margins = margins + step * moved
-    return Followed(change, margins)
+    return change, margins
 
 
 def separating(
@@ -81,11 +83,6 @@ def separating(
     Where they do, a loss that falls for ever has no minimum: their weights grow and grow. Each
     feature is tried, where the weights have gone and were going, and the part in which they grow.
 
-    Parameters
-    ----------
-    pulls : float64 [N]
-    weights, direction : float64 [k]
-
     Returns
     -------
     (str, int) or None
@@ -95,27 +92,14 @@ def separating(
         number, told = max(pairs.one_sided, key=lambda some: some[1])
         return f"dense feature {number}", told
 
-    def ways() -> Iterator[Float64]:
-        yield from (weights, direction)
-        yield growing(pairs, pulls, weights)
-
-    for way in ways():
+    for way in (weights, direction, growing(pairs, pulls, weights)):
         if (told := int(np.count_nonzero(told_by(pairs, way)))) > 0:
             return "a weighting of the dense features", told
     return None
 
 
 def told_by(pairs: StoredPairs, direction: Float64) -> Bool:
-    """Return which pairs a direction of the dense weights tells; none where it tells some wrongly.
-
-    Parameters
-    ----------
-    direction : float64 [k]
-
-    Returns
-    -------
-    bool [N]
-    """
+    """Return which pairs a direction of dense weights tells; none where it tells some wrongly."""
     x = pairs.dense
     size = np.abs(x).mean(axis=0)
     margins = x @ direction
@@ -131,15 +115,6 @@ def growing(pairs: StoredPairs, pulls: Float64, weights: Float64) -> Float64:
 
     Where a weighting tells some pairs and none wrongly, the loss sends the weights that way, and
     there alone without end. What the others have for an optimum is beside it.
-
-    Parameters
-    ----------
-    pulls : float64 [N]
-    weights : float64 [k]
-
-    Returns
-    -------
-    float64 [k]
     """
     x = pairs.dense
     size = np.sqrt((x * x).mean(axis=0))
@@ -149,3 +124,81 @@ def growing(pairs: StoredPairs, pulls: Float64, weights: Float64) -> Float64:
     stays = vector[:, value <= STAYS * value.max(initial=0.0)]
     found: Float64 = stays @ (stays.T @ (weights * size)) / size
     return found
+
+
+def lambda_max(
+    pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, dense: Float64, margins: Float64
+) -> float:
+    """Return λ_max as a multiple of a penalty; 0 where all that is left of pulls is rounding.
+
+    It is 0 as well where all pairs are told apart.
+
+    Parameters
+    ----------
+    dense : float64 [k]
+        Dense weights at the minimum without sparse features.
+    margins : float64 [N]
+        The margins there.
+    """
+    if (margins > 0.0).all():
+        return 0.0
+    pulls = loss.pulls(margins)
+    # Of what dense weights tell on their way to infinity nothing is left in the end.
+    pulls[told_by(pairs, growing(pairs, pulls, dense))] = 0.0
+    largest = penalty.dual_norm(pairs.means(pulls)[1])
+    rounding = pairs.mean_sizes(CANCELLED * pulls + FOLLOWED)
+    return largest * ROUNDED_UP if largest > penalty.dual_norm(rounding) else 0.0
+
+
+def line_minimum(
+    function: Callable[[float], tuple[float, float]], value: float, slope: float
+) -> float:
+    """Return 1 if it is good enough, otherwise almost the minimum before it; 0 if none is lower.
+
+    Parameters
+    ----------
+    function : callable
+        Gives the value at a step, and the derivative.
+    value, slope : float
+        Those at 0, the slope below 0.
+    """
+    if slope >= 0.0:
+        return 0.0
+    high_value, high_slope = function(1.0)
+    if high_value <= value + ENOUGH * slope:
+        return 1.0
+    if high_value <= value + ROUNDING * abs(value) and abs(high_slope) <= 0.5 * abs(slope):
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        if function(middle)[1] > 0.0:
+            high = middle
+        else:
+            low = middle
+        if low > 0.0 and high - low < 0.02 * high:
+            break
+    return low if low > 0.0 else _short_step(function, value, high)
+
+
+def _short_step(
+    function: Callable[[float], tuple[float, float]], value: float, high: float
+) -> float:
+    """Return a step of the order of the minimum's, far below `high`; 0 if none is lower.
+
+    Where pairs have next to no curvature, that of the logistic loss for one, Newton's step may be
+    too long by any number of orders of magnitude.
+    """
+    low = high
+    while low > 0.0 and function(low)[1] > 0.0:
+        high, low = low, low * low
+    if low == 0.0:
+        return 0.0
+    while high > 2.0 * low:
+        middle = math.sqrt(low) * math.sqrt(high)
+        if function(middle)[1] > 0.0:
+            high = middle
+        else:
+            low = middle
+    # Or it is one that rounding makes.
+    return low if function(low)[0] < value - ROUNDING * abs(value) else 0.0

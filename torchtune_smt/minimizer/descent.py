@@ -10,15 +10,11 @@ import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.minimizer.boundary import at_boundary
-from torchtune_smt.minimizer.certificate import Certificate, Residual, certified, residual
-from torchtune_smt.minimizer.dense_optimum import separating
-from torchtune_smt.minimizer.lambda_max import lambda_max
-from torchtune_smt.minimizer.line_search import line_minimum
+from torchtune_smt.minimizer.dense_optimum import lambda_max, line_minimum, separating
 from torchtune_smt.minimizer.losses import MarginLoss
-from torchtune_smt.minimizer.minimum import Accuracy
-from torchtune_smt.minimizer.oscar_model import OscarModel
-from torchtune_smt.minimizer.penalty import Penalty, by_size
+from torchtune_smt.minimizer.minimum import Accuracy, Certificate, Residual, certified, residual
+from torchtune_smt.minimizer.model import Curvature, OscarModel
+from torchtune_smt.minimizer.penalty import Penalty, at_boundary, by_size
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
 
 # The first bound of the curvature of a model, had all features values of 1.
@@ -209,7 +205,7 @@ class Descent:
         before = point.sparse[chosen]
         dual = self._pulls if self._dual is None else self._dual
         curvatures = loss.primal_dual_curvatures(point.margins, dual)
-        curvature = self.pairs.curvature(curvatures, chosen)
+        curvature = Curvature(self.pairs, curvatures, chosen)
         model = OscarModel(curvature, curvature.reduced(dense_pull, pull[chosen]), before, penalty)
         tolerance = max(INNER * found.largest, 1e-3 * goal) * penalty.largest
         after, bound = model.minimum(tolerance, self._bound, self.in_time)

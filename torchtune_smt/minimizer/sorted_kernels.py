@@ -5,29 +5,34 @@ from __future__ import annotations
 import numpy as np
 
 from torchtune_smt.core.arrays import Bool, Float64, Int64
-from torchtune_smt.core.compiled import kernel
+from torchtune_smt.core.compiled import inlined, kernel
 from torchtune_smt.regularizers.sort_kernels import sort_by_size
+
+Strengths = tuple[float, float, int]
+"""λ1, λ2 and d."""
+
+
+@inlined
+def at_rank(strengths: Strengths, rank: int | np.int64) -> float:
+    """Return the penalty of a rank, from 0, of descending |w|."""
+    lambda1, lambda2, dimension = strengths
+    return lambda1 + lambda2 * (dimension - 1 - rank)
 
 
 @kernel
-def norm(weights: Float64, lambda1: float, lambda2: float, dimension: int) -> float:
+def norm(weights: Float64, strengths: Strengths) -> float:
     """Return Ω(w)."""
     magnitude = np.sort(np.abs(weights[weights != 0.0]))
     total = 0.0
     u = magnitude.size
     for i in range(u):
-        total += (lambda1 + lambda2 * (dimension - u + i)) * magnitude[i]
+        total += at_rank(strengths, u - 1 - i) * magnitude[i]
     return total
 
 
 @kernel
 def norm_along(
-    weights: Float64,
-    direction: Float64,
-    step: float,
-    lambda1: float,
-    lambda2: float,
-    dimension: int,
+    weights: Float64, direction: Float64, step: float, strengths: Strengths
 ) -> tuple[float, float]:
     """Return Ω(w + step d), and a derivative by the step, of one side at a kink."""
     point = weights + step * direction
@@ -37,7 +42,7 @@ def norm_along(
     u = order.size
     for i in range(u):
         j = order[i]
-        penalty = lambda1 + lambda2 * (dimension - u + i)
+        penalty = at_rank(strengths, u - 1 - i)
         total += penalty * abs(point[j])
         if point[j] > 0.0:
             slope += penalty * direction[j]
@@ -49,17 +54,14 @@ def norm_along(
 
 
 @kernel
-def dual_norm(gradient: Float64, lambda1: float, lambda2: float, dimension: int) -> float:
-    """Return the smallest c with gradient in c times the unit ball of the dual norm.
-
-    The largest ratio of the sum of the k largest |g| to the sum of the k largest penalties.
-    """
+def dual_norm(gradient: Float64, strengths: Strengths) -> float:
+    """Return the dual norm: the largest ratio of the sums of the k largest |g| and penalties."""
     order, size = np.empty(gradient.size, np.int64), np.empty(gradient.size)
     sort_by_size(gradient, order, size)
     largest, total, penalties = 0.0, 0.0, 0.0
     for k in range(size.size):
         total += size[k]
-        penalties += lambda1 + lambda2 * (dimension - 1 - k)
+        penalties += at_rank(strengths, k)
         if total > largest * penalties:
             largest = total / penalties
     return largest
@@ -74,30 +76,8 @@ def by_size(values: Float64) -> Int64:
 
 
 @kernel
-def residual(
-    weights: Float64,
-    pulls: Float64,
-    strongest: Int64,
-    lambda1: float,
-    lambda2: float,
-    dimension: int,
-) -> float:
-    """Return how far from optimal sparse weights are, in the unit of a gradient.
-
-    Parameters
-    ----------
-    weights, pulls : float64 [u]
-        w, and -g: the negative mean gradient.
-    strongest : int64 [u]
-        Places in descending order of |g|.
-
-    Returns
-    -------
-    float
-        The largest of, for each block of equal |w| that are not 0, the difference of the sum
-        of its pulls (away from 0) and that of its penalties, and the excess of the partial sums
-        of its pulls, descending, over those of its penalties; for the zeros, this excess.
-    """
+def residual(weights: Float64, pulls: Float64, strongest: Int64, strengths: Strengths) -> float:
+    """Return how far from optimal sparse weights are; see `Penalty.residual`."""
     places = np.flatnonzero(weights)
     some = weights[places]
     order, size = np.empty(some.size, np.int64), np.empty(some.size)
@@ -116,7 +96,7 @@ def residual(
             block.sort()
         total = 0.0
         for k in range(block.size):
-            total += block[block.size - 1 - k] - (lambda1 + lambda2 * (dimension - 1 - first - k))
+            total += block[block.size - 1 - k] - at_rank(strengths, first + k)
             worst = max(worst, total)
         worst = max(worst, abs(total))
         first = last
@@ -124,38 +104,19 @@ def residual(
     rank = some.size
     for j in strongest:
         if weights[j] == 0.0:
-            total += abs(pulls[j]) - (lambda1 + lambda2 * (dimension - 1 - rank))
+            total += abs(pulls[j]) - at_rank(strengths, rank)
             worst = max(worst, total)
             rank += 1
     return worst
 
 
 @kernel
-def leading(
-    pulls: Float64,
-    strongest: Int64,
-    slack: float,
-    lambda1: float,
-    lambda2: float,
-    dimension: int,
-) -> int:
-    """Return how many of the strongest pulls may belong to weights that are not 0.
-
-    Algorithm 1 of Larsson, Bogdan and Wallin (2020): the longest beginning, in descending order,
-    in pieces whose sums reach those of the penalties.
-
-    Parameters
-    ----------
-    pulls : float64 [u]
-    strongest : int64 [u]
-        Their places, descending in size.
-    slack : float
-        Times the penalties.
-    """
+def leading(pulls: Float64, strongest: Int64, slack: float, strengths: Strengths) -> int:
+    """Return how many of the strongest pulls are `Penalty.candidates`."""
     found = 0
     total = 0.0
     for i in range(strongest.size):
-        total += abs(pulls[strongest[i]]) - slack * (lambda1 + lambda2 * (dimension - 1 - i))
+        total += abs(pulls[strongest[i]]) - slack * at_rank(strengths, i)
         if total >= 0.0:
             found = i + 1
             total = 0.0
@@ -163,33 +124,15 @@ def leading(
 
 
 @kernel
-def torn(
-    weights: Float64,
-    pulls: Float64,
-    strongest: Int64,
-    lambda1: float,
-    lambda2: float,
-    dimension: int,
-) -> Int64:
-    """Return the zeros that are torn away together: where the excess of partial sums is most.
-
-    Parameters
-    ----------
-    weights, pulls, strongest
-        See `residual`.
-
-    Returns
-    -------
-    int64 array
-        Places, in descending order of |g|.
-    """
+def torn(weights: Float64, pulls: Float64, strongest: Int64, strengths: Strengths) -> Int64:
+    """Return what `Penalty.torn` does."""
     rank = np.count_nonzero(weights)
     zeros = np.empty(weights.size - rank, np.int64)
     total, most = 0.0, 0.0
     n, found = 0, 0
     for j in strongest:
         if weights[j] == 0.0:
-            total += abs(pulls[j]) - (lambda1 + lambda2 * (dimension - 1 - rank - n))
+            total += abs(pulls[j]) - at_rank(strengths, rank + n)
             zeros[n] = j
             n += 1
             if total > most:
@@ -203,7 +146,7 @@ def left_open(
 ) -> Bool:
     """Return which ranks may be in another block, or at 0, if pulls change by the tolerance.
 
-    See `torchtune_smt.minimizer.boundary.at_boundary`.
+    See `torchtune_smt.minimizer.penalty.at_boundary`.
 
     Parameters
     ----------

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.checks import check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows, mark
+from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.minimizer import passes_kernels as kernels
-from torchtune_smt.minimizer.curvature import Curvature
 from torchtune_smt.minimizer.dense_basis import dense_basis
-from torchtune_smt.minimizer.device_passes import DevicePasses
 
-# A pair has next to no curvature where it adds less than this part of what another one adds, to
-# the second derivative by each of its features.
-SLIGHT = 1e-6
 # Values are squared, and their squares multiplied with weights.
 LARGEST: Final = 1e100
 
@@ -83,10 +81,11 @@ class StoredPairs:
                 "values, which take about twice their memory there: lower sampler.pairs or "
                 "tuner.sentences"
             ) from None
-        self._on_device: DevicePasses | None = None
+        # X and its transpose, where torch takes the products.
+        self.on_device: tuple[Tensor, Tensor] | None = None
         if device != "cpu":
             check_device(device)
-            self._on_device = DevicePasses(self.sparse, self.n_sparse, device)
+            self.on_device = csr_matrices(self.sparse, self.n_sparse, device)
 
     def _store(self, pairs: Rows, n_dense: int) -> None:
         """Store pairs some at a time: beside them there is room for what is stored, no more."""
@@ -128,8 +127,9 @@ class StoredPairs:
 
     def margins(self, dense: Float64, sparse: Float64) -> Float64:
         """Return W·x of each pair, for the weights of both kinds of features."""
-        own = self.sparse.dot if self._on_device is None else self._on_device.margins
-        margins: Float64 = self.dense @ dense + own(sparse)
+        there = self.on_device
+        own = self.sparse.dot(sparse) if there is None else product(there[0], sparse)
+        margins: Float64 = self.dense @ dense + own
         return margins
 
     def given_margins(self, weights: Float64) -> tuple[Float64, float] | None:
@@ -160,54 +160,26 @@ class StoredPairs:
     def means(self, dual: Float64) -> tuple[Float64, Float64]:
         """Return Xᵀa / N of the dense and of the sparse features; one pass over all."""
         dense: Float64 = self.dense.T @ dual / len(self)
-        if self._on_device is not None:
-            return dense, self._on_device.means(dual)
-        return dense, kernels.means(
-            self.sparse.begin, self.sparse.feature, self.sparse.value, dual, self.n_sparse
-        )
+        if self.on_device is not None:
+            return dense, product(self.on_device[1], dual / len(self))
+        return dense, self._means(self.sparse.value, dual)
 
     def mean_sizes(self, dual: Float64) -> Float64:
         """Return |X|ᵀa / N of the sparse features: what the rounding of `means` is a part of."""
-        rows = self.sparse
-        return kernels.means(rows.begin, rows.feature, np.abs(rows.value), dual, self.n_sparse)
+        return self._means(np.abs(self.sparse.value), dual)
 
     def second_derivatives(self, curvatures: Float64) -> Float64:
         """Return those of the mean loss by each sparse feature, given d²ℓ/dz² of each pair."""
-        rows = self.sparse
-        return kernels.means(rows.begin, rows.feature, rows.value**2, curvatures, self.n_sparse)
+        return self._means(self.sparse.value**2, curvatures)
 
-    def curvature(self, curvatures: Float64, chosen: Int64) -> Curvature:
-        """Return the second derivatives of the mean loss by all dense and some sparse features.
+    def _means(self, value: Float64, dual: Float64) -> Float64:
+        return kernels.means(self.sparse.begin, self.sparse.feature, value, dual, self.n_sparse)
 
-        Those by two sparse features of pairs with next to no curvature, as are most of a hinge
-        with a small μ, are replaced by a bound that has one feature at a time; see
-        `passes_kernels.slight`.
 
-        Parameters
-        ----------
-        curvatures : float64 [N]
-            d²ℓ/dz² of each pair.
-        chosen : int64 [m]
-            Places in `sparse_id`.
-        """
-        m = chosen.size
-        place = np.full(self.n_sparse, -1, np.int32)
-        place[chosen] = np.arange(m, dtype=np.int32)
-        row, begin, feature, value = kernels.restricted(
-            self.sparse.begin, self.sparse.feature, self.sparse.value, curvatures, place
-        )
-        scale = curvatures[row] / len(self)
-        dense = self.dense[row]
-        cross = kernels.dense_products(begin, feature, value, scale, dense, m)
-        square = (dense.T * scale) @ dense
-        kept, bound = kernels.slight(begin, feature, value, scale, m, SLIGHT)
-        row, begin, feature, value = kernels.restricted(
-            begin, feature, value, kept, np.arange(m, dtype=np.int32)
-        )
-        columns = kernels.by_column(begin, feature, value, m)
-        return Curvature(
-            (begin, feature, value), columns, scale[row], cross, square, bound, self.size[chosen]
-        )
+def product(matrix: Tensor, vector: Float64) -> Float64:
+    """Return the product with a matrix of torch, wherever that is."""
+    found: Float64 = (matrix @ torch.from_numpy(vector).to(matrix.device)).cpu().numpy()
+    return found
 
 
 def _check_sizes(pairs: Rows) -> None:

@@ -45,7 +45,7 @@ from torchtune_smt.minimizer.minimum import groups_of
 from torchtune_smt.optim import FOBOS, RDA
 from torchtune_smt.optim.lazy_oscar import FobosOscar
 from torchtune_smt.regularizers import Oscar
-from torchtune_smt.tuners.grouping.diagnosis import Overlap, overlap
+from torchtune_smt.tuners.grouping.base import Overlap, overlap
 from torchtune_smt.tuners.grouping.prepared import SCALINGS, prepared_pairs
 
 LOSSES = {"hinge": SmoothedHinge(), "squared hinge": SquaredHinge(), "logistic": Logistic()}

@@ -1,4 +1,4 @@
-"""What learns from pairs which features may share a weight."""
+"""What learns from pairs which features may share a weight, and what such groups are worth."""
 
 from __future__ import annotations
 
@@ -12,9 +12,226 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import Certificate, Minimizer, SmoothedHinge
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.grouping.diagnosis import ORDER, SAME_SAMPLE, Chance, compared, why_not
+
+# Below this overlap of two seeds it is said that groups depend on chance.
+SAME = 0.5
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What is random where groups are learnt, and what is to be said of it.
+
+    Attributes
+    ----------
+    otherwise : str
+        Where it falls otherwise: "in another order of the pairs".
+    cause : str
+        What groups then depend on: "the order of the pairs".
+    advice : str
+        What helps.
+    sharing : str, optional
+        What helps where the same features have a group, and other ones share it, if that is
+        something else.
+    pairs : bool
+        It is the pairs: to see what depends on it takes other ones.
+    """
+
+    otherwise: str
+    cause: str
+    advice: str
+    sharing: str | None = None
+    pairs: bool = False
+
+
+ORDER: Final = Chance(
+    "in another order of the pairs",
+    "the order of the pairs more than on the pairs",
+    "tuner.learning=batch finds groups that do not",
+)
+DRAW: Final = Chance(
+    "with another draw from the pairs",
+    "the draw from the pairs",
+    "tuner.learning=batch learns groups from all of them",
+)
+SAMPLE: Final = Chance(
+    "with other pairs of the same lists",
+    "which pairs were drawn from the lists",
+    "with more pairs of each list (sampler.pairs), or more sentences, it does less",
+    "tuner.control=single does without sharing",
+    pairs=True,
+)
+# Of samplers that take no seed, or lists in which there is nothing to choose.
+SAME_SAMPLE: Final = replace(SAMPLE, otherwise="with another seed, which draws the same pairs,")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What two sets of groups have in common, each from 0 to 1 (Jaccard's index).
+
+    Attributes
+    ----------
+    features : float
+        Of the features that are in a group.
+    together : float
+        Of the pairs of features that are in one group; 1 where neither has any.
+    pairs : int
+        How many such pairs there are, in the one or in the other.
+    """
+
+    features: float
+    together: float
+    pairs: int
+
+
+def overlap(blocks: Int64, others: Int64) -> Overlap:
+    """Return what two sets of groups, as `LearntGroups.blocks` has them, have in common."""
+    both = (blocks >= 0) & (others >= 0)
+    either = int(np.count_nonzero((blocks >= 0) | (others >= 0)))
+    features = int(np.count_nonzero(both)) / either if either else 1.0
+    cells = np.stack([blocks[both], others[both]])
+    shared = _together(np.unique(cells, axis=1, return_counts=True)[1])
+    alone = [_together(np.unique(b[b >= 0], return_counts=True)[1]) for b in (blocks, others)]
+    pairs = sum(alone) - shared
+    return Overlap(features, shared / pairs if pairs else 1.0, pairs)
+
+
+def _together(sizes: Int64) -> int:
+    """Return how many pairs of members sets of these sizes have."""
+    return int((sizes * (sizes - 1) // 2).sum())
+
+
+def lifetime(oscar: Oscar, dimension: int) -> int:
+    """Return after how many steps a weight is 0 again that one pair has made: 1 / (λ1 + λ2 d).
+
+    A step of size η that a pair fires in adds η, and each step takes η (λ1 + λ2 d) at most. Without
+    λ it is never; 2^62 stands for that.
+    """
+    pull = oscar.lambda1 + oscar.lambda2 * dimension
+    return int(min(np.ceil(1.0 / pull), 2.0**62)) if pull > 0.0 else 2**62
+
+
+def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
+    """Return the share of features in groups that fire in some of the pairs; 0 without any.
+
+    Parameters
+    ----------
+    rows : int64 array
+        The pairs.
+    blocks : int64 [D]
+    """
+    inside = blocks >= 0
+    if not inside.any():
+        return 0.0
+    fired = np.zeros(blocks.size, np.bool_)
+    fired[pairs.chosen(np.unique(rows)).feature] = True
+    return float(np.count_nonzero(fired & inside) / np.count_nonzero(inside))
+
+
+def certificate_of(
+    pairs: Rows, weights: Float64, n_dense: int, oscar: Oscar, dimension: int
+) -> Certificate | None:
+    """Return how far weights are from the minimum of the hinge; None where OSCAR is 0.
+
+    It is with λ1 = λ2 = 0, and with λ1 = 0 where d is 1: λ2 is about two features.
+    """
+    if oscar.lambda1 + oscar.lambda2 * (dimension - 1) == 0.0:
+        return None
+    minimizer = Minimizer(pairs, n_dense, SmoothedHinge(), weights.size)
+    penalty = minimizer.penalty(oscar.lambda1, oscar.lambda2, dimension)
+    return minimizer.certificate(penalty, weights)
+
+
+def judged(
+    pairs: Rows,
+    n_dense: int,
+    oscar: Oscar,
+    dimension: int,
+    weights: Float64,
+    blocks: Int64,
+    last: Int64 | None = None,
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
+
+    Parameters
+    ----------
+    weights : float64 [D]
+        That have the groups.
+    blocks : int64 [D]
+        The groups; see `LearntGroups.blocks`.
+    last : int64 array, optional
+        Pairs that weights were changed by in the last steps, as many as `lifetime` has, where
+        OSCAR follows on each step.
+    """
+    remarks: list[str] = []
+    numbers: dict[str, float] = {}
+    certificate = None
+    try:
+        certificate = certificate_of(pairs, weights, n_dense, oscar, dimension)
+    except (InputError, MemoryError) as error:
+        # Groups do not need it.
+        said = f"how far these weights are from the minimum is not known: {why_not(error)}"
+        remarks.append(said)
+    if certificate is not None:
+        numbers |= {
+            "diagnosis/objective": certificate.objective,
+            "diagnosis/bound": certificate.bound,
+            "diagnosis/residual": certificate.residual.largest,
+        }
+        remarks.append(f"of these weights: {certificate}")
+    if last is not None and (blocks[n_dense:] >= 0).any():
+        share = fired_last(pairs, last, blocks)
+        numbers["diagnosis/fired_last"] = share
+        recent = min(lifetime(oscar, dimension), len(pairs))
+        remarks.append(f"{share:.0%} of the features in groups fire in the last {recent:,} steps")
+    return tuple(remarks), numbers
+
+
+def why_not(error: Exception) -> str:
+    """Return why something was not done that groups do not need."""
+    return "there is no memory for it" if isinstance(error, MemoryError) else str(error)
+
+
+def compared(
+    blocks: Int64, others: Int64, chance: Chance
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return what is to be said of two sets of groups, in sentences, and the numbers for the log.
+
+    Where there are no groups in either, it is nothing.
+
+    Parameters
+    ----------
+    blocks, others : int64 array
+        Of sparse features alone: what was learnt, and what it would be otherwise; see
+        `LearntGroups.blocks`.
+    chance : Chance
+        In which they differ.
+    """
+    if (blocks < 0).all() and (others < 0).all():
+        return (), {}
+    common = overlap(blocks, others)
+    numbers = {
+        "diagnosis/overlap_features": common.features,
+        "diagnosis/overlap_together": common.together,
+    }
+    said = f"{chance.otherwise} {common.features:.0%} of the features in groups are the same"
+    if common.pairs:
+        said += f", and {common.together:.0%} of the pairs of features in one group"
+    return (said, *_warning(common, chance)), numbers
+
+
+def _warning(common: Overlap, chance: Chance) -> tuple[str, ...]:
+    """Return a sentence that warns of groups that are chance's; none where they are not."""
+    features, together = common.features < SAME, common.together < SAME
+    if not features and not together:
+        return ()
+    subject = "which features have a group" if features else "which features share a group"
+    too = ", and so does which of them share one" if features and together else ""
+    advice = chance.advice if features else chance.sharing or chance.advice
+    return (f"warning: {subject} depends on {chance.cause}{too}; {advice}",)
+
 
 TOO_STRONG: Final = (
     "OSCAR has left no weight that is not 0; smaller regularizer.lambda1 and lambda2 leave more"
@@ -183,8 +400,5 @@ class GroupLearner(ABC):
 
 
 def _equal(pairs: Rows, others: Rows) -> bool:
-    return (
-        np.array_equal(pairs.begin, others.begin)
-        and np.array_equal(pairs.feature, others.feature)
-        and np.array_equal(pairs.value, others.value)
-    )
+    arrays = ((rows.begin, rows.feature, rows.value) for rows in (pairs, others))
+    return all(map(np.array_equal, *arrays))

@@ -17,8 +17,7 @@ from torchtune_smt.optim.adagrad import AdaGrad
 from torchtune_smt.regularizers import L1
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups
-from torchtune_smt.tuners.grouping.diagnosis import DRAW, Chance, lifetime
+from torchtune_smt.tuners.grouping.base import DRAW, Chance, GroupLearner, LearntGroups, lifetime
 from torchtune_smt.tuners.grouping.steps import given_dimension
 
 CONTROLS: Final = ("none", "single", "shuffled")

@@ -24,10 +24,15 @@ from torchtune_smt.minimizer import (
     noise_scale,
     path_scales,
 )
-from torchtune_smt.minimizer.noise import check_share
+from torchtune_smt.minimizer.minimizer import check_share
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.grouping.base import TOO_STRONG, GroupLearner, LearntGroups
-from torchtune_smt.tuners.grouping.diagnosis import SAMPLE, Chance
+from torchtune_smt.tuners.grouping.base import (
+    SAMPLE,
+    TOO_STRONG,
+    Chance,
+    GroupLearner,
+    LearntGroups,
+)
 
 FRACTION_TOO_LARGE: Final = (
     "at the minimum no weight is other than 0; a smaller regularizer.fraction leaves more"

@@ -13,8 +13,7 @@ from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.tuners.base import Show
-from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups
-from torchtune_smt.tuners.grouping.diagnosis import Chance
+from torchtune_smt.tuners.grouping.base import Chance, GroupLearner, LearntGroups
 
 SCALINGS: Final = ("none", "rms")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,8 +23,7 @@ from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.gradient import check_pairs
-from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups
-from torchtune_smt.tuners.grouping.diagnosis import judged, lifetime
+from torchtune_smt.tuners.grouping.base import GroupLearner, LearntGroups, judged, lifetime
 
 # Steps between two reports.
 CHUNK = 1 << 19
@@ -63,47 +64,69 @@ class StepLearning(GroupLearner):
         check_schedule(self.schedule)
         check_whole("passes", self.passes, 1)
 
+    @abstractmethod
+    def learnt(
+        self,
+        pairs: Rows,
+        start: Float64,
+        n_dense: int,
+        seed: Sequence[int],
+        stream: int,
+        show: Callable[[int, int, str], None],
+    ) -> Learned:
+        """Return weights and their groups; see `GroupLearner.find`.
 
-@dataclass(frozen=True)
-class GroupLearning(StepLearning):
-    """Algorithm 2, whose steps are taken one after the other, and OSCAR's prox with each."""
+        `stream` names the random stream of the steps; 1, 4 and 6 are of `GroupingTuner`.
+        """
+        ...
 
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> LearntGroups:
         """Return the groups; see `GroupLearner.find`."""
-
-        def on_steps(done: int, steps: int) -> None:
-            show("learning groups", done, steps, "step")
-
-        learned = learn_groups(pairs, start, n_dense, self, (*seed, 2), on_steps)
-        remarks, numbers = judged(
-            pairs,
-            n_dense,
-            self.regularizer,
-            learned.dimension,
-            learned.weights,
-            learned.blocks,
-            learned.last,
-        )
-        numbers |= {"oscar/loss": learned.loss, "oscar/steps": learned.steps}
-        text = f"{learned.steps:,} steps, twice,"
-        return LearntGroups(learned.blocks, learned.dimension, text, remarks, numbers)
+        found = self.learnt(pairs, start, n_dense, seed, 2, partial(show, "learning groups"))
+        oscar, d = self.regularizer, found.dimension
+        remarks, numbers = judged(pairs, n_dense, oscar, d, found.weights, found.blocks, found.last)
+        numbers |= {"oscar/loss": found.loss, "oscar/steps": found.steps}
+        where = ""
+        if found.shards:
+            numbers["oscar/shards"] = found.shards
+            where = f" on {found.shards} shards"
+        text = f"{found.steps:,} steps{where}, twice,"
+        return LearntGroups(found.blocks, d, text, remarks, numbers)
 
     def again(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
     ) -> Int64:
         """Return the groups of another order; see `GroupLearner.again`."""
+        shown = partial(show, "learning groups in another order")
+        return self.learnt(pairs, start, n_dense, seed, 3, shown).blocks
+
+
+@dataclass(frozen=True)
+class GroupLearning(StepLearning):
+    """Algorithm 2, whose steps are taken one after the other, and OSCAR's prox with each."""
+
+    def learnt(
+        self,
+        pairs: Rows,
+        start: Float64,
+        n_dense: int,
+        seed: Sequence[int],
+        stream: int,
+        show: Callable[[int, int, str], None],
+    ) -> Learned:
+        """See `StepLearning`."""
 
         def on_steps(done: int, steps: int) -> None:
-            show("learning groups in another order", done, steps, "step")
+            show(done, steps, "step")
 
-        return learn_groups(pairs, start, n_dense, self, (*seed, 3), on_steps).blocks
+        return learn_groups(pairs, start, n_dense, self, (*seed, stream), on_steps)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What Algorithm 2 has found.
+    """What steps have come to.
 
     Attributes
     ----------
@@ -112,15 +135,15 @@ class Learned:
         `Oscar.groups`.
     weights : float64 [D]
         Those after the last step.
-    dimension : int
-        d.
-    steps : int
-        n.
+    dimension, steps : int
+        d; n.
     loss : float
         Mean hinge of the last pass (of the last N steps), each before its step.
-    last : int64 array
+    last : int64 array, optional
         The pairs with a margin below 1 in the last steps, as many as a weight lives that nothing
-        supports (see `lifetime`), or a pass.
+        supports (see `lifetime`), or a pass; where OSCAR follows on each step.
+    shards : int
+        0 where the steps were taken one after the other.
     """
 
     blocks: Int64
@@ -128,7 +151,8 @@ class Learned:
     dimension: int
     steps: int
     loss: float
-    last: Int64
+    last: Int64 | None = None
+    shards: int = 0
 
 
 def learn_groups(
@@ -146,24 +170,12 @@ def learn_groups(
 
     Parameters
     ----------
-    pairs : Rows
-        x = H(better) - H(worse) of N pairs; none has a feature beyond D.
     start : float64 [D]
         W^1 of the algorithm; steps count from t = 1 at each call.
-    n_dense : int
-        Ids below it are dense features.
-    settings : GroupLearning
-    seed : sequence of int
-        Names the random stream.
+    pairs, n_dense, seed
+        See `GroupLearner.find`.
     on_steps : callable
         Told now and then how many steps are done, and of how many.
-
-    Raises
-    ------
-    InputError
-        There are no pairs; d is smaller than the number of sparse features that may get a weight.
-    DivergenceError
-        A margin is not finite.
     """
     check_pairs(len(pairs))
     dimension = oscar_dimension(pairs, start, n_dense, settings.regularizer)
@@ -239,16 +251,10 @@ class ShardSteps:
 
     Attributes
     ----------
-    pairs : Rows
-        Features are numbered from 0 for this shard.
-    start : float64 [features of the shard]
-        Their weights so far.
+    pairs, start : Rows, float64 [features of the shard]
+        Features, and their weights so far, are numbered from 0 for this shard.
     before : int
         Steps that the shard has taken.
-    lr, schedule
-        As for `MixedLearning`.
-    seed : tuple of int
-        Names the random stream.
     """
 
     pairs: Rows
@@ -259,13 +265,7 @@ class ShardSteps:
     seed: tuple[int, ...]
 
     def take(self) -> StepsResult:
-        """Take as many steps as there are pairs, each on a random one, without a regulariser.
-
-        Raises
-        ------
-        DivergenceError
-            A margin is not finite.
-        """
+        """Take as many steps as there are pairs, each on a random one, without a regulariser."""
         parameter = torch.nn.Parameter(torch.from_numpy(self.start.copy()))
         optimizer = FOBOS([parameter], self.lr, NoRegularizer(), schedule=self.schedule)
         n = len(self.pairs)
@@ -279,14 +279,7 @@ class ShardSteps:
 
 
 class StepsResult(NamedTuple):
-    """What a shard has come to.
-
-    Attributes
-    ----------
-    weights : float64 [features of the shard]
-    loss : float
-        The sum of the hinges, each before its step.
-    """
+    """The weights (float64) of a shard, and the sum of the hinges, each before its step."""
 
     weights: Float64
     loss: float
@@ -339,49 +332,25 @@ class MixedLearning(StepLearning):
         super().__post_init__()
         check_whole("shards", self.shards, 1)
 
-    def find(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> LearntGroups:
-        """Return the groups; see `GroupLearner.find`."""
-        check_pairs(len(pairs))
-        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
-        mixed = self._mixed(pairs, start, n_dense, dimension, (seed, 2), "learning groups", show)
-        remarks, numbers = judged(
-            pairs, n_dense, self.regularizer, dimension, mixed.weights, mixed.blocks
-        )
-        steps, shards = self.passes * len(pairs), min(self.shards, len(pairs))
-        numbers |= {"oscar/loss": mixed.loss, "oscar/steps": steps, "oscar/shards": shards}
-        text = f"{steps:,} steps on {shards} shards, twice,"
-        return LearntGroups(mixed.blocks, dimension, text, remarks, numbers)
-
-    def again(
-        self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show
-    ) -> Int64:
-        """Return the groups of another order; see `GroupLearner.again`."""
-        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
-        what = "learning groups in another order"
-        return self._mixed(pairs, start, n_dense, dimension, (seed, 3), what, show).blocks
-
-    def _mixed(
+    def learnt(
         self,
         pairs: Rows,
         start: Float64,
         n_dense: int,
-        dimension: int,
-        seed: tuple[Sequence[int], int],
-        what: str,
-        show: Show,
-    ) -> Mixed:
-        """Learn from shards, which are those of the first part of the seed."""
+        seed: Sequence[int],
+        stream: int,
+        show: Callable[[int, int, str], None],
+    ) -> Learned:
+        """See `StepLearning`; the shards are those of any stream."""
+        check_pairs(len(pairs))
+        dimension = oscar_dimension(pairs, start, n_dense, self.regularizer)
         options = replace(self, regularizer=replace(self.regularizer, dimension=dimension))
-        common, stream = seed
-        # 1, 4 and 6 name the streams of the pairs and of the control; see `GroupingTuner`.
-        shards = cut(pairs, self.shards, (*common, 5))
+        shards = cut(pairs, self.shards, (*seed, 5))
 
         def on_pass(done: int) -> None:
-            show(what, done, self.passes, "pass")
+            show(done, self.passes, "pass")
 
-        return learn_mixed(shards, start, n_dense, options, (*common, stream), on_pass)
+        return learn_mixed(shards, start, n_dense, options, (*seed, stream), on_pass)
 
 
 class Shard(NamedTuple):
@@ -399,23 +368,6 @@ class Shard(NamedTuple):
     pairs: Rows
 
 
-class Mixed(NamedTuple):
-    """What was learnt.
-
-    Attributes
-    ----------
-    weights : float64 [D]
-    blocks : int64 [D]
-        See `Oscar.groups`; -1 for dense features.
-    loss : float
-        Mean hinge of the last pass, each before its step.
-    """
-
-    weights: Float64
-    blocks: Int64
-    loss: float
-
-
 def cut(pairs: Rows, shards: int, seed: Sequence[int]) -> list[Shard]:
     """Return random shards of pairs, whose sizes differ by one at most."""
     order = np.random.default_rng(seed).permutation(len(pairs))
@@ -430,28 +382,18 @@ def learn_mixed(
     options: MixedLearning,
     seed: Sequence[int],
     on_pass: Callable[[int], None] = lambda done: None,
-) -> Mixed:
-    """Learn groups from shards of pairs; see `MixedLearning`.
+) -> Learned:
+    """Learn groups from shards of pairs, with d in the regulariser of `options`.
 
     Parameters
     ----------
-    shards : sequence of Shard
-    start : float64 [D]
-        W^1.
-    n_dense : int
-        Ids below it are dense features, which OSCAR leaves alone.
-    options : MixedLearning
-        With d in its regulariser.
-    seed : sequence of int
-        Names the random streams.
+    start, n_dense, seed
+        See `GroupLearner.find`.
     on_pass : callable
         Told how many passes are done.
-
-    Raises
-    ------
-    DivergenceError
-        A margin is not finite.
     """
+    dimension = options.regularizer.dimension
+    assert dimension is not None
     weights = start.copy()
     blocks = np.full(start.size, -1, np.int64)
     count = sum(len(shard.pairs) for shard in shards)
@@ -478,7 +420,8 @@ def learn_mixed(
         sparse, group = options.regularizer.groups(torch.from_numpy(weights[n_dense:]), length)
         weights[n_dense:], blocks[n_dense:] = sparse.numpy(), group.numpy()
         on_pass(done + 1)
-    return Mixed(weights, blocks, loss / count)
+    steps = options.passes * count
+    return Learned(blocks, weights, dimension, steps, loss / count, shards=len(shards))
 
 
 def _length(options: MixedLearning, done: int, steps: int) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -39,18 +40,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GroupedSolver:
-    """Finds one weight for each group of features, with a solver that sees groups as features.
-
-    Parameters
-    ----------
-    solver : Solver
-    groups : FeatureGroups
-        Features in none of them get weight 0.
-    """
+class SolverOfGroups(ABC):
+    """Finds one weight for each group of features, with a solver that sees groups as features."""
 
     solver: Solver
-    groups: FeatureGroups
+
+    @abstractmethod
+    def groups_of(self, start: Float64) -> FeatureGroups:
+        """Return the groups, given the weights so far."""
+        ...
 
     @property
     def takes_pairs(self) -> bool:
@@ -64,26 +62,46 @@ class GroupedSolver:
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `Solver.solve`."""
-        groups = self.groups
-        rows = groups.project(lists.rows, start.size)
-        projected = replace(lists, rows=rows, features=None)
-        solution = self.solver.solve(projected, groups.mean(start), seed)
-        return self._unpacked(solution, start.size)
+
+        def solve(rows: Rows, begin: Float64) -> Solution:
+            return self.solver.solve(replace(lists, rows=rows, features=None), begin, seed)
+
+        return self._unpacked(lists.rows, start, solve)
 
     def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
         """Return weights of single features; see `PairSolver.solve_pairs`."""
-        groups = self.groups
-        projected = groups.project(pairs, start.size)
-        solution = cast(PairSolver, self.solver).solve_pairs(projected, groups.mean(start), seed)
-        return self._unpacked(solution, start.size)
+        solver = cast(PairSolver, self.solver)
+        return self._unpacked(pairs, start, lambda rows, w: solver.solve_pairs(rows, w, seed))
 
-    def _unpacked(self, solution: Solution, dimension: int) -> Solution:
-        found = checked_solution(solution, self.solver, len(self.groups))
-        return replace(found, weights=self.groups.unpack(found.weights, dimension))
+    def _unpacked(
+        self, rows: Rows, start: Float64, solve: Callable[[Rows, Float64], Solution]
+    ) -> Solution:
+        groups = self.groups_of(start)
+        solution = solve(groups.project(rows, start.size), groups.mean(start))
+        found = checked_solution(solution, self.solver, len(groups))
+        return replace(found, weights=groups.unpack(found.weights, start.size))
 
 
 @dataclass(frozen=True)
-class ScaleSolver:
+class GroupedSolver(SolverOfGroups):
+    """Finds one weight for each of some groups of features.
+
+    Parameters
+    ----------
+    solver : Solver
+    groups : FeatureGroups
+        Features in none of them get weight 0.
+    """
+
+    groups: FeatureGroups
+
+    def groups_of(self, start: Float64) -> FeatureGroups:
+        """See `SolverOfGroups`."""
+        return self.groups
+
+
+@dataclass(frozen=True)
+class ScaleSolver(SolverOfGroups):
     """Finds dense weights, and one factor of all sparse weights, whose ratios stay as they are.
 
     To the solver, Σ_j w_j H_j over sparse features is one feature, whose weight is 1 at the start
@@ -96,32 +114,14 @@ class ScaleSolver:
         Ids below it are dense features.
     """
 
-    solver: Solver
     n_dense: int
 
-    @property
-    def takes_pairs(self) -> bool:
-        """Whether the solver needs no more than pairs."""
-        return wants_pairs(self.solver)
-
-    @property
-    def sampler(self) -> PairSampler:
-        """What chooses the pairs of such a solver."""
-        return cast(PairSolver, self.solver).sampler
-
-    def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `Solver.solve`."""
-        return self._grouped(start).solve(lists, start, seed)
-
-    def solve_pairs(self, pairs: Rows, start: Float64, seed: Sequence[int]) -> Solution:
-        """Return weights of single features; see `PairSolver.solve_pairs`."""
-        return self._grouped(start).solve_pairs(pairs, start, seed)
-
-    def _grouped(self, start: Float64) -> GroupedSolver:
+    def groups_of(self, start: Float64) -> FeatureGroups:
+        """See `SolverOfGroups`."""
         together = np.where(start != 0.0, 0, -1)
         factor = np.where(start != 0.0, start, 1.0)
         factor[: self.n_dense] = 1.0
-        return GroupedSolver(self.solver, FeatureGroups.of(together, self.n_dense, factor=factor))
+        return FeatureGroups.of(together, self.n_dense, factor=factor)
 
 
 # Features that a message names, at most.

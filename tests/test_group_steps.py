@@ -1,25 +1,32 @@
-"""Algorithm 2 of Liu et al. (2013), against its steps with a solver of quadratic programs."""
+"""Groups learnt by steps: Algorithm 2 of Liu et al. (2013), and on shards, by definition."""
+
+import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from minimizer_reference import rows_of
+from optim_reference import oscar_prox
 from scipy.optimize import minimize, nnls
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import Minimizer, SmoothedHinge
 from torchtune_smt.regularizers import Oscar
 from torchtune_smt.tuners.grouping.groups import FeatureGroups
-from torchtune_smt.tuners.grouping.steps import GroupLearning, learn_groups
+from torchtune_smt.tuners.grouping.steps import (
+    GroupLearning,
+    MixedLearning,
+    cut,
+    learn_groups,
+    learn_mixed,
+    one_step,
+)
 
+SEED = (1, 1)
 POWERS = {"1/t": 1.0, "inv_sqrt": 0.5, "constant": 0.0}
-
-
-def pair_rows(x):
-    """Pairs given as a matrix."""
-    rows, columns = np.nonzero(x)
-    begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
-    return Rows(begin, columns.astype(np.int32), x[rows, columns])
 
 
 def prox_by_definition(a, c, lambda1, lambda2, d):
@@ -116,14 +123,16 @@ def test_weights_and_groups(
     x, start = instance(seed, n_pairs, n_dense, n_sparse)
     if not counts:
         x *= np.random.default_rng(seed).uniform(0.5, 1.5, x.shape)
+    before = start.copy()
     oscar = Oscar(lambda1, lambda2, None if extra is None else n_sparse + extra)
     # No margin of counts is 1 with such steps, where the hinge jumps and rounding would decide.
     learning = GroupLearning(oscar, lr=0.4873, schedule=schedule, passes=4)
-    found = learn_groups(pair_rows(x), start, n_dense, learning, (seed, 2))
+    found = learn_groups(rows_of(x), start, n_dense, learning, (seed, 2))
     order = np.random.default_rng((seed, 2)).integers(n_pairs, size=4 * n_pairs)
     expected = algorithm2(x, start, n_dense, learning, order, oscar.dimension)
     assert np.allclose(found.weights, expected, rtol=0, atol=1e-9)
     assert (found.steps, found.dimension) == (4 * n_pairs, oscar.dimension or n_sparse)
+    assert np.array_equal(start, before)
     check_groups(FeatureGroups.of(found.blocks, n_dense).group, expected, n_dense, counts)
 
 
@@ -154,48 +163,8 @@ def test_the_solvers_of_the_test_agree(seed):
     one = algorithm2(x, start, 1, learning, order)
     other = algorithm2(x, start, 1, learning, order, solve=prox_by_definition)
     assert np.allclose(one, other, rtol=0, atol=1e-6)
-    found = learn_groups(pair_rows(x), start, 1, learning, (seed,))
+    found = learn_groups(rows_of(x), start, 1, learning, (seed,))
     assert np.allclose(found.weights, other, rtol=0, atol=1e-6)
-
-
-def test_weights_are_pooled_at_all():
-    """Two features that occur together, and a third one, end in one group."""
-    x = np.array([[1.0, 1, 1, 0], [0, 0, 0, -1]])
-    learning = GroupLearning(Oscar(0.001, 0.01), passes=3)
-    found = learn_groups(pair_rows(x), np.zeros(4), 0, learning, (0,))
-    groups = FeatureGroups.of(found.blocks, 0)
-    assert groups.group.tolist()[:3] == [groups.group[0]] * 3
-    assert groups.group[3] not in (-1, groups.group[0])
-
-
-def test_without_lambda_each_distinct_weight_is_a_group():
-    x, start = instance(1, 5, 1, 6)
-    learning = GroupLearning(Oscar(0.0, 0.0))
-    found = learn_groups(pair_rows(x), start, 1, learning, (1,))
-    order = np.random.default_rng(1).integers(5, size=100)
-    expected = algorithm2(x, start, 1, learning, order, solve=lambda a, *_: a)
-    assert np.allclose(found.weights, expected, rtol=0, atol=1e-12)
-    groups = FeatureGroups.of(found.blocks, 1)
-    assert groups.n_sparse == np.unique(found.weights[1:]).size
-
-
-def test_large_lambdas_leave_nothing():
-    x, start = instance(2, 5, 2, 6)
-    found = learn_groups(pair_rows(x), start, 2, GroupLearning(Oscar(1e3, 1e3)), (0,))
-    assert (found.blocks == -1).all()
-    assert (found.weights[2:] == 0).all()
-    # Dense features are not regularised.
-    assert (found.weights[:2] != 0).all()
-
-
-def test_copies_of_pairs_are_pairs_of_their_own():
-    x, start = instance(3, 4, 1, 5)
-    twice = np.concatenate([x, x])
-    learning = GroupLearning(Oscar(0.01, 0.01), passes=2)
-    found = learn_groups(pair_rows(twice), start, 1, learning, (5,))
-    order = np.random.default_rng(5).integers(8, size=16)
-    assert found.steps == 16
-    assert np.allclose(found.weights, algorithm2(twice, start, 1, learning, order), atol=1e-9)
 
 
 def test_the_loss_is_that_of_the_last_pass(monkeypatch):
@@ -204,7 +173,7 @@ def test_the_loss_is_that_of_the_last_pass(monkeypatch):
     calls = []
     learning = GroupLearning(Oscar(1e-3, 1e-3), passes=3)
     found = learn_groups(
-        pair_rows(x), start, 1, learning, (4,), lambda done, steps: calls.append((done, steps))
+        rows_of(x), start, 1, learning, (4,), lambda done, steps: calls.append((done, steps))
     )
     assert calls == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
     draw = np.random.default_rng(4)
@@ -216,25 +185,142 @@ def test_the_loss_is_that_of_the_last_pass(monkeypatch):
     assert found.loss == pytest.approx(np.mean(losses[20:]), abs=1e-9)
 
 
-def test_first_weights_stay_as_they_were():
-    x, start = instance(5, 4, 1, 5)
-    before = start.copy()
-    learn_groups(pair_rows(x), start, 1, GroupLearning(Oscar(0.01, 0.01)), (0,))
-    assert np.array_equal(start, before)
+def quiet(*work):
+    """Show nothing."""
 
 
-def test_bad_input():
+def by_definition(x, start, n_dense, learning, d, seed, shards):
+    """Every shard has a weight vector of its own, of all features."""
+    w, oscar, power = start.copy(), learning.regularizer, POWERS[learning.schedule]
+    for done in range(learning.passes):
+        ends, lengths = [], []
+        for number, rows in enumerate(shards):
+            own, n = w.copy(), len(rows)
+            etas = learning.lr / np.arange(done * n + 1, (done + 1) * n + 1) ** power
+            order = np.random.default_rng((*seed, done, number)).integers(n, size=n)
+            for eta, row in zip(etas, order, strict=True):
+                if x[rows[row]] @ own < 1:
+                    own += eta * x[rows[row]]
+            ends.append(own)
+            lengths.append(etas.sum())
+        w, step = np.mean(ends, axis=0), np.mean(lengths)
+        w[n_dense:] = oscar_prox(w[n_dense:], step * oscar.lambda1, step * oscar.lambda2, d)
+    return w
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n_pairs=st.integers(1, 20),
+    n_dense=st.integers(0, 2),
+    n_sparse=st.integers(1, 7),
+    shards=st.integers(1, 5),
+    passes=st.integers(1, 3),
+    lambda1=st.sampled_from([0.0, 0.01]),
+    lambda2=st.sampled_from([0.0, 0.003, 0.05]),
+    schedule=st.sampled_from(list(POWERS)),
+)
+def test_weights_are_those_of_the_definition(
+    seed, n_pairs, n_dense, n_sparse, shards, passes, lambda1, lambda2, schedule
+):
+    x, start = instance(seed, n_pairs, n_dense, n_sparse)
+    # No margin is 1, where the hinge jumps and rounding would decide.
+    x *= np.random.default_rng(seed).uniform(0.5, 1.5, x.shape)
+    d = n_sparse + 2
+    learning = MixedLearning(Oscar(lambda1, lambda2, d), 0.7, schedule, passes, shards)
+    parts = cut(rows_of(x), shards, (*SEED, 5))
+    found = learn_mixed(parts, start, n_dense, learning, (*SEED, 2))
+    order = np.random.default_rng((*SEED, 5)).permutation(n_pairs)
+    rows = [np.sort(part) for part in np.array_split(order, min(shards, n_pairs))]
+    expected = by_definition(x, start, n_dense, learning, d, (*SEED, 2), rows)
+    assert np.allclose(found.weights, expected, rtol=1e-10, atol=1e-12)
+    # Groups are weights of one value.
+    sparse = found.blocks[n_dense:] >= 0
+    assert np.array_equal(sparse, found.weights[n_dense:] != 0)
+    assert (found.blocks[:n_dense] == -1).all()
+    for block in np.unique(found.blocks[found.blocks >= 0]):
+        assert np.unique(found.weights[found.blocks == block]).size == 1
+    assert (
+        np.unique(found.weights[found.blocks >= 0]).size
+        == np.unique(found.blocks[found.blocks >= 0]).size
+    )
+
+
+def test_it_does_not_matter_where_shards_are_computed():
+    x, start = instance(3, 50, 2, 30)
+    options = MixedLearning(Oscar(1e-3, 1e-4, 40), shards=4, passes=3)
+
+    def elsewhere(tasks):
+        return (pickle.loads(pickle.dumps(task)).take() for task in list(tasks))
+
+    found = [
+        dataclasses.replace(options, compute=compute).learn(rows_of(x), start, 2, SEED, quiet)
+        for compute in (options.compute, elsewhere)
+    ]
+    assert np.array_equal(found[0].blocks, found[1].blocks)
+    assert found[0].numbers == found[1].numbers
+    assert found[0].numbers["oscar/shards"] == 4
+    assert found[0].text == "150 steps on 4 shards, twice,"
+
+
+def noise(pairs):
+    draw = np.random.default_rng(0)
+    feature = np.array([draw.choice(5000, 5, replace=False) for _ in range(pairs)])
+    value = draw.choice([-1.0, 1.0], feature.shape)
+    begin = np.arange(0, feature.size + 1, 5)
+    return Rows(begin, feature.astype(np.int32).ravel(), value.ravel()).sorted()
+
+
+def test_in_noise_it_finds_nothing():
+    """Where a step of OSCAR after each pair leaves those of the last ones."""
+    pairs = noise(20_000)
+    found = MixedLearning(Oscar(1e-10, 3e-8, 10**6)).learn(pairs, np.zeros(5000), 0, SEED, quiet)
+    assert (found.blocks == -1).all()
+    weak = MixedLearning(Oscar(1e-10, 3e-11, 10**6)).learn(pairs, np.zeros(5000), 0, SEED, quiet)
+    assert (weak.blocks >= 0).any()
+
+
+def test_it_goes_towards_the_minimum():
+    draw = np.random.default_rng(2)
+    w = np.repeat([1.0, -0.6, 0.0], [8, 8, 24])
+    x = (draw.random((4_000, w.size)) < 0.2) * draw.choice([-1.0, 1.0], (4_000, w.size))
+    x *= np.where(x @ w + 0.1 * draw.normal(size=len(x)) < 0, -1.0, 1.0)[:, None]
+    pairs, oscar = rows_of(x), Oscar(0.0, 1e-3, w.size)
+    minimizer = Minimizer(pairs, 0, SmoothedHinge())
+    least = minimizer.minimize(minimizer.penalty(0.0, 1e-3, w.size))
+    above = []
+    for passes in (1, 5, 25):
+        learning = MixedLearning(oscar, 10.0, passes=passes)
+        found = learning.learn(pairs, np.zeros(w.size), 0, SEED, quiet)
+        above.append(found.numbers["diagnosis/objective"] - least.certificate.objective)
+    assert above[0] > above[1] > above[2] > 0
+    assert above[2] < 0.05 * least.certificate.objective
+    # What means nothing has no weight, and what means something has one.
+    assert np.array_equal(found.blocks >= 0, w != 0)
+    assert found.numbers["diagnosis/overlap_features"] == 1.0
+
+
+def test_the_smallest_task_takes_a_step_on_its_pair():
+    weights, loss = one_step().take()
+    assert weights.tolist() == [1.0]
+    assert loss == 1.0
+
+
+@pytest.mark.parametrize("kind", [GroupLearning, MixedLearning])
+def test_bad_input(kind):
     x, start = instance(6, 4, 1, 5)
+
+    def learn(learner, x, start=start):
+        return learner.learn(rows_of(x), start, 1, SEED, quiet)
+
     with pytest.raises(InputError, match="no list has a pair of hypotheses to learn from"):
-        learn_groups(pair_rows(x[:0]), start, 1, GroupLearning(Oscar()), (0,))
-    small = GroupLearning(Oscar(0.0, 0.1, dimension=4))
+        learn(kind(Oscar()), x[:0])
     with pytest.raises(InputError, match="dimension=4 is smaller than the number of sparse .*, 5"):
-        learn_groups(pair_rows(np.ones((3, 6))), start, 1, small, (0,))
-    with pytest.raises(DivergenceError):
-        learn_groups(pair_rows(x), np.full(6, np.inf), 1, GroupLearning(Oscar()), (0,))
-    with pytest.raises(ValueError, match="lr must be finite and above 0"):
-        GroupLearning(Oscar(), lr=0.0)
-    with pytest.raises(ValueError, match="schedule must be one of"):
-        GroupLearning(Oscar(), schedule="t")
-    with pytest.raises(ValueError, match="passes must be at least 1, not 0"):
-        GroupLearning(Oscar(), passes=0)
+        learn(kind(Oscar(0.0, 0.1, dimension=4)), np.ones((3, 6)))
+    with pytest.raises(DivergenceError, match="the margin of pair"):
+        learn(kind(Oscar()), 1e300 * x, np.full(6, 1e300))
+    for options in ({"lr": 0.0}, {"schedule": "t"}, {"passes": 0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            kind(Oscar(), **options)
+    with pytest.raises(ValueError, match="shards"):
+        MixedLearning(Oscar(), shards=0)

@@ -1,0 +1,385 @@
+"""The minimiser where data is badly scaled, flat, or near the limits of time and rounding."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from minimizer_reference import (
+    EXACT,
+    LOSSES,
+    fista,
+    members,
+    objective,
+    problem,
+    residual,
+    rows_of,
+    scaled,
+)
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.rows import Rows
+from torchtune_smt.minimizer import Accuracy, Logistic, Minimizer, SmoothedHinge, SquaredHinge
+from torchtune_smt.minimizer import descent as descent_module
+from torchtune_smt.minimizer import minimizer as minimizer_module
+from torchtune_smt.minimizer.dense_optimum import follow_dense
+from torchtune_smt.minimizer.descent import POLISHED
+from torchtune_smt.minimizer.model import Curvature
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.minimum import BatchLearning
+
+# --- sizes of features ---
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), SquaredHinge(), Logistic()])
+@pytest.mark.parametrize("scale", [1e-5, 1e3, 1e5, 1e6])
+def test_some_features_are_far_larger_than_others(loss, scale):
+    draw = np.random.default_rng(5)
+    x = draw.normal(size=(300, 12))
+    x[:, 2:] = np.round(x[:, 2:])
+    x[:, 2:6] *= scale
+    w = np.concatenate([[1.0, 1.0], np.full(4, 1.0 / scale), np.ones(6)])
+    x[x @ w + draw.normal(size=300) < 0] *= -1
+    minimizer = Minimizer(rows_of(x), 2, loss)
+    penalty = minimizer.penalty(0.0, 1.0)
+    # Small features have a weight, too.
+    penalty = penalty.times(0.1 * min(scale, 1.0 / scale) * minimizer.largest_scale(penalty))
+    found = minimizer.minimize(penalty)
+    assert found.reached and found.survivors == 10
+    # By definition, of all pairs.
+    pulls = x.T @ loss.pulls(x @ found.weights) / 300
+    assert np.abs(pulls[:2]).max() <= 1.1e-4 * penalty.largest
+    assert residual(found.weights[2:], pulls[2:], penalty) <= 1.1e-4 * penalty.largest
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e6, 1e30])
+def test_the_unit_of_features_is_of_no_account(loss, scale):
+    """All features are so many times as large: weights are so many times smaller."""
+    x = problem(3, d=20)
+    plain, other = (Minimizer(rows_of(x * size), 3, loss) for size in (1.0, scale))
+    penalty = plain.penalty(0.0, 1.0)
+    penalty = penalty.times(0.05 * plain.largest_scale(penalty))
+    one, two = plain.minimize(penalty), other.minimize(penalty.times(scale))
+    assert one.reached and two.reached and two.survivors == one.survivors > 0
+    assert np.array_equal(two.groups, one.groups)
+    assert two.certificate.objective == pytest.approx(one.certificate.objective, rel=1e-3)
+    # With λ_max times as large.
+    assert other.largest_scale(penalty) == pytest.approx(scale * plain.largest_scale(penalty))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_whose_squares_overflow(sign):
+    x = problem(3)
+    x[5, 7] = sign * 1e160
+    said = (
+        f"feature 7 differs by {x[5, 7]:g} in a pair, and the minimiser takes no more than 1e+100"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(said)}: give it in a larger unit$"):
+        Minimizer(rows_of(x), 3, Logistic())
+
+
+def test_values_that_are_0_are_no_features():
+    """Rows may have entries that are 0: no pair differs there."""
+    x = problem(3)
+    begin = np.arange(len(x) + 1) * x.shape[1]
+    feature = np.tile(np.arange(x.shape[1], dtype=np.int32), len(x))
+    full = Rows(begin, feature, np.where(feature % 5 == 0, 0.0, x.ravel()))
+    few = full.where(full.value != 0.0)
+    assert full.value.size == x.size > few.value.size
+    found = [Minimizer(pairs, 3, Logistic(), x.shape[1]) for pairs in (full, few)]
+    for ids in ("dense_id", "sparse_id", "one_sided"):
+        assert list(getattr(found[0].pairs, ids)) == list(getattr(found[1].pairs, ids))
+    assert found[0].penalty(0.0, 1.0) == found[1].penalty(0.0, 1.0)
+
+
+def test_sizes_of_features():
+    x = np.array([[1.0, 0.0, 1e-8, 0.0], [3.0, 5.0, -3e-8, 0.0], [0.0, -4.0, 0.0, 0.0]])
+    pairs = Minimizer(rows_of(x), 1, Logistic()).pairs
+    assert np.allclose(pairs.size, [4.5, 2e-8], rtol=1e-12)
+
+
+# --- pairs or features without curvature ---
+
+
+def few(seed=51):
+    """A few pairs that the weights soon tell, all of them, by more than 1."""
+    draw = np.random.default_rng(seed)
+    n, u = int(draw.choice([3, 5, 10, 30])), int(draw.choice([5, 10, 20]))
+    x = draw.choice([-1.0, 0.0, 0.0, 1.0], (n, u + 2))
+    x[:, :2] = draw.normal(size=(n, 2))
+    return x
+
+
+@pytest.mark.parametrize("n_dense", [0, 2])
+@pytest.mark.parametrize("write_down", [False, True])
+def test_pairs_without_curvature_give_none(n_dense, write_down):
+    pairs = Minimizer(rows_of(few()), n_dense, SquaredHinge()).pairs
+    curvature = Curvature(pairs, np.zeros(len(pairs)), np.arange(pairs.n_sparse))
+    if write_down:
+        curvature.write_down()
+    for unit in np.eye(pairs.n_sparse):
+        assert np.abs(curvature.apply(unit)).max() <= 1e-200
+
+
+def test_a_start_past_the_kink_of_all_pairs():
+    minimizer = Minimizer(rows_of(np.eye(2)), 0, SquaredHinge())
+    found = minimizer.minimize(minimizer.penalty(0.01, 0.0), np.full(2, 3.0), EXACT)
+    # Where ½ (1 - w) = 0.01.
+    assert found.reached and np.allclose(found.weights, 0.98, atol=1e-8)
+
+
+def test_few_pairs_with_next_to_no_penalty():
+    x = few()
+    minimizer, penalty = scaled(x, 2, SquaredHinge(), 0.001, (0.0, 1.0, 100 * (x.shape[1] - 2)))
+    found = minimizer.minimize(penalty, accuracy=EXACT)
+    slow = objective(x, 2, minimizer.loss, penalty, fista(x, 2, minimizer.loss, penalty, 100_000))
+    assert found.reached and found.certificate.objective == pytest.approx(slow, rel=1e-6)
+
+
+def test_groups_of_few_pairs_with_next_to_no_penalty():
+    x = few()
+    oscar = Oscar(0.0, 3e-8, dimension=100 * (x.shape[1] - 2))
+    learning = BatchLearning(oscar, SquaredHinge(), 0.0003)
+    learnt = learning.learn(rows_of(x), np.zeros(x.shape[1]), 2, (0,), lambda *progress: None)
+    assert learnt.numbers["minimum/reached"] == 1.0
+
+
+def test_a_start_where_no_pair_has_curvature_with_the_logistic_loss():
+    x = np.random.default_rng(0).normal(size=(50, 6))
+    x[:, 2:] = np.abs(x[:, 2:]) + 2.0
+    minimizer = Minimizer(rows_of(x), 2, Logistic())
+    penalty = minimizer.penalty(0.0, 0.01)
+    start = np.append([0.0, 0.0], np.full(4, 1e4))
+    assert not Logistic().curvatures(x @ start).any()
+    found = minimizer.minimize(penalty, start, EXACT)
+    slow = fista(x, 2, Logistic(), penalty, 20_000)
+    assert found.reached and np.allclose(found.weights, slow, atol=1e-5)
+
+
+# --- what the certificate says ---
+
+
+def nearly_one(eps):
+    """Two dense features that differ by eps times a third one; and with that one instead."""
+    draw = np.random.default_rng(0)
+    t, f = draw.normal(size=400), 10.0 * draw.normal(size=400)
+    sign = np.where(t + 0.5 * draw.normal(size=400) > 0, 1.0, -1.0)
+    sparse = draw.choice([-1.0, 0.0, 1.0], (400, 6))
+    x = np.column_stack([f * sign, (f + eps * t) * sign, sparse])
+    return x, np.column_stack([f / 10.0 * sign, t * sign, sparse])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("eps", [1e-4, 1e-5, 1e-6, 1e-8, 1e-10])
+def test_dense_features_that_are_nearly_one(loss, eps):
+    x, same = nearly_one(eps)
+    minimizer = Minimizer(rows_of(x), 2, loss)
+    penalty = minimizer.penalty(0.0, 0.002)
+    found = minimizer.minimize(penalty)
+    slow = objective(same, 2, loss, penalty, fista(same, 2, loss, penalty, 20_000))
+    certificate = found.certificate
+    assert certificate.bound <= slow + 1e-6 * slow
+    assert certificate.bound <= certificate.objective * (1 + 1e-9)
+    assert certificate.objective == pytest.approx(slow, rel=2e-4)
+    # Where weights are so large that rounding makes more than the gap, that is said.
+    assert found.reached or (eps == 1e-10 and any("rounding" in said for said in found.messages))
+    # The weights of the features that were given, in which they are large: to rounding of margins.
+    own = objective(x, 2, loss, penalty, found.weights)
+    assert own == pytest.approx(certificate.objective, rel=1e-7 + 1e-14 / eps)
+    pulls = x.T @ loss.pulls(x @ found.weights) / len(x)
+    assert np.abs(pulls[:2]).max() <= (1.1e-4 + 1e-10 / eps) * penalty.largest
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("size", [1e4, 1e8, 1e12])
+def test_a_pair_whose_dense_features_are_far_larger_than_all_others(loss, size):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(200, 8))
+    x[:, 2:] = np.round(x[:, 2:])
+    x[0, :2] = size
+    minimizer = Minimizer(rows_of(x), 2, loss)
+    penalty = minimizer.penalty(0.0, 0.005)
+    found = minimizer.minimize(penalty)
+    # What it comes to where the pair has a margin of a few, and the others only t.
+    same = x.copy()
+    same[:, 0], same[:, 1] = x[:, 0] - x[:, 1], x[:, 0] / size
+    slow = objective(same, 2, loss, penalty, fista(same, 2, loss, penalty, 2_000))
+    certificate = found.certificate
+    assert certificate.bound <= slow + 1e-6 * slow
+    assert certificate.bound <= certificate.objective * (1 + 1e-9)
+    assert found.reached or certificate.gap > 1e-3
+    if size < 1e9:
+        assert found.reached and certificate.objective == pytest.approx(slow, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), *LOSSES])
+@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize("far", [1.0, 100.0, 1e3, 1e5, 1e8])
+def test_weights_far_away(loss, seed, far):
+    draw = np.random.default_rng(seed)
+    x = np.zeros((1000, 70))
+    x[:, :10] = draw.normal(size=(1000, 10)) * np.exp(draw.normal(size=10))
+    for row in x:
+        row[10 + draw.choice(60, 4, replace=False)] = draw.choice([-1.0, 1.0], 4)
+    w = np.append(draw.normal(size=10), 0.1 * draw.normal(size=60))
+    x[x @ w + 4.0 * draw.normal(size=1000) < 0] *= -1
+    minimizer = Minimizer(rows_of(x), 10, loss)
+    penalty = minimizer.penalty(0.0, 1e-3)
+    least = minimizer.minimize(penalty)
+    assert least.reached
+    weights = draw.normal(size=70) * far
+    largest = minimizer.largest_scale(penalty)
+    assert minimizer.largest_scale(penalty, weights) == pytest.approx(largest, rel=1e-9)
+    # It comes back from there.
+    found = minimizer.minimize(penalty, weights)
+    assert found.reached
+    objectives = found.certificate.objective, least.certificate.objective
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-3)
+    certificate = minimizer.certificate(penalty, weights)
+    assert certificate.bound <= least.certificate.objective * (1 + 1e-9)
+    own = objective(x, 10, loss, penalty, weights)
+    assert certificate.objective == pytest.approx(own)
+
+
+# --- time and steps ---
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dense_weights_stay_where_they_are_when_time_is_up(loss, monkeypatch):
+    """By a clock that ticks once each time someone looks at it."""
+    minimizer, penalty = scaled(problem(5), 3, loss, 0.1)
+    moved = []
+
+    def follow(*given):
+        followed = follow_dense(*given)
+        moved.append(float(np.abs(followed[0]).max()))
+        return followed
+
+    monkeypatch.setattr(minimizer_module, "follow_dense", follow)
+    ticks = itertools.count()
+    monkeypatch.setattr(descent_module.time, "monotonic", lambda: float(next(ticks)))
+    counts = []
+    for seconds in (1.0, 4.0, 1e9):
+        moved.clear()
+        found = minimizer.minimize(penalty, accuracy=Accuracy(seconds=seconds))
+        assert found.reached == (seconds > 4.0)
+        counts.append(np.count_nonzero(moved))
+    assert counts[0] == 0 < counts[1] <= counts[2] and counts[1] <= 3
+    # A path as well.
+    moved.clear()
+    next(minimizer.path(penalty, [1.0], accuracy=Accuracy(seconds=1.0)))
+    assert not any(moved)
+
+
+def test_the_better_start_is_what_is_left_when_there_is_no_time():
+    minimizer, penalty = scaled(problem(5), 3, Logistic(), 0.1)
+    best = minimizer.minimize(penalty)
+    found = minimizer.minimize(penalty, best.weights, Accuracy(seconds=1e-9))
+    assert np.array_equal(found.weights, best.weights)
+    # Sparse weights that do harm.
+    bad = best.weights.copy()
+    bad[3:] = 100.0
+    assert minimizer.minimize(penalty, bad, Accuracy(seconds=1e-9)).survivors == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_minimum_that_was_not_reached_has_the_better_bound(loss):
+    """That of the weights themselves, or that of dense features alone."""
+    for seed, steps in itertools.product(range(4), (1, 2)):
+        minimizer, penalty = scaled(problem(seed), 3, loss, 0.1)
+        start = 3.0 * np.random.default_rng(seed).normal(size=minimizer.dimension)
+        accuracy = Accuracy(1e-12, 1e-12, steps=steps)
+        found = minimizer.minimize(penalty, start, accuracy)
+        assert not found.reached
+        again = minimizer.certificate(penalty, found.weights)
+        assert found.certificate.bound == pytest.approx(again.bound, rel=1e-6)
+
+
+# --- the order of the pairs, and threads ---
+
+
+def flat_problem(seed):
+    """Pairs of rare features, of which as many have a weight as there are pairs at the kink."""
+    draw = np.random.default_rng(seed)
+    n, d = 300, 200
+    often = 1.0 / (np.arange(d) + 3.0)
+    x = np.zeros((n, d))
+    for row in x:
+        row[draw.choice(d, 5, replace=False, p=often / often.sum())] = draw.choice([-1.0, 1.0], 5)
+    margins = x @ draw.normal(size=d) + 2.0 * draw.normal(size=n)
+    x *= np.where(margins < 0, -1.0, 1.0)[:, None]
+    return np.hstack([draw.normal(size=(n, 2)), x]), draw.permutation(n)
+
+
+def changed(found, other):
+    """Features that are in other company in one of two minima."""
+    return {
+        j for j, (a, b) in enumerate(zip(members(found), members(other), strict=True)) if a != b
+    }
+
+
+def both_orders(seed, fraction):
+    """Return the minima of the hinge as it is by default, of pairs in two orders."""
+    x, order = flat_problem(seed)
+    given = 2, SmoothedHinge(), fraction, (1.0 / 300, 1.0, 1000)
+    both = (scaled(rows, *given) for rows in (x, x[order]))
+    return [minimizer.minimize(penalty) for minimizer, penalty in both]
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.03])
+def test_the_order_alone_moves_nothing_that_is_not_listed(fraction):
+    """60 problems in which blocks move together: one alone has far more curvature."""
+    unlisted, shares = {}, []
+    for seed in range(30):
+        found, other = both_orders(seed, fraction)
+        assert found.reached and other.reached
+        rest = changed(found, other) - set(np.union1d(found.boundary, other.boundary).tolist())
+        if rest:
+            unlisted[seed] = rest
+        shares.append(found.boundary.size / found.survivors)
+    assert unlisted == {}
+    assert np.mean(shares) <= 0.05
+
+
+def test_what_is_said_of_a_polished_minimum_is_so():
+    x, _ = flat_problem(0)
+    minimizer, penalty = scaled(x, 2, SmoothedHinge(), 0.01, (1.0 / 300, 1.0, 1000))
+    rough = Accuracy(residual=1e-3, gap=0.1)
+    found = minimizer.minimize(penalty, accuracy=rough)
+    assert found.reached and found.certificate.residual.largest <= POLISHED * rough.residual
+    again = minimizer.certificate(penalty, found.weights)
+    assert again.objective == pytest.approx(found.certificate.objective, rel=1e-12)
+    assert again.residual.largest == pytest.approx(found.certificate.residual.largest, rel=1e-3)
+
+
+def many_pairs(n=50_000, n_dense=10, d=20):
+    """Pairs of a few features: enough of them for OpenBLAS to share sums out among threads."""
+    draw = np.random.default_rng(0)
+    sparse = (draw.random((n, d)) < 0.2) * draw.choice([-1.0, 1.0], (n, d))
+    x = np.hstack([draw.normal(size=(n, n_dense)), sparse])
+    margins = x @ np.append(np.full(n_dense, 0.3), np.round(draw.normal(size=d), 1))
+    margins += draw.normal(size=n)
+    return rows_of(x * np.where(margins < 0, -1.0, 1.0)[:, None])
+
+
+@pytest.mark.parametrize("loss", [SmoothedHinge(), SquaredHinge(), Logistic()])
+def test_threads_alone_move_nothing_that_is_not_listed(loss):
+    threads = pytest.importorskip("threadpoolctl")
+    pairs = many_pairs()
+    minima, gradients = [], []
+    for count in (1, 2):
+        with threads.threadpool_limits(count):
+            minimizer = Minimizer(pairs, 10, loss)
+            penalty = minimizer.penalty(1.0 / 300, 1.0)
+            penalty = penalty.times(0.1 * minimizer.largest_scale(penalty))
+            minima.append(minimizer.minimize(penalty))
+            pulls = loss.pulls(minimizer.pairs.margins(np.full(10, 0.3), np.zeros(20)))
+            dense = minimizer.pairs.dense
+            gradients.append((minimizer.pairs.means(pulls)[0], (dense.T * pulls) @ dense))
+    # Sums of one thread are not those of two to the last bit, or nothing is tried here.
+    same = [np.array_equal(*both) for both in zip(*gradients, strict=True)]
+    if all(same):
+        pytest.skip("two threads of this machine's linear algebra round as one does")
+    assert all(found.reached and found.survivors > 10 for found in minima)
+    assert changed(*minima) <= set(np.union1d(*(found.boundary for found in minima)).tolist())
