@@ -118,10 +118,8 @@ def check_loss(loss: Loss) -> None:
 def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
     """Return what a loss, perhaps of a user's class, has given for so many pairs or lists.
 
-    Raises
-    ------
-    InputError
-        It is not one number for each, or autograd does not know how it depends on them.
+    Raises InputError: it is not one number for each, or autograd does not know how it depends on
+    them.
     """
     if isinstance(losses, Tensor) and losses.shape == (count,) and not losses.is_sparse:
         if count and not losses.requires_grad:
@@ -142,10 +140,7 @@ def check_losses(losses: Tensor, loss: Loss, count: int) -> Tensor:
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
     """Return the sum (also for "each") or the mean of some losses; 0 where there are none.
 
-    Raises
-    ------
-    ValueError
-        The reduction is not known.
+    Raises ValueError: the reduction is not known.
     """
     check_reduction(reduction)
     total = losses.sum()

@@ -54,12 +54,8 @@ class Minimizer:
     device : {"cpu", "cuda"}
         Where passes over all pairs are made; see `StoredPairs`.
 
-    Raises
-    ------
-    InputError
-        There are no pairs, or no room for them; a value is above 1e100.
-    ValueError
-        Rows are damaged, or have features beyond `dimension`; the device is not there.
+    Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
+    rows are damaged, or have features beyond `dimension`; the device is not there.
     """
 
     def __init__(
@@ -88,12 +84,8 @@ class Minimizer:
         dimension : int, optional
             d; by default the number of sparse features in which some pair differs.
 
-        Raises
-        ------
-        ValueError
-            A strength is out of range.
-        InputError
-            d is smaller than that number; it is 1, and lambda1 is 0.
+        Raises ValueError: a strength is out of range. InputError: d is smaller than that number; it
+        is 1, and lambda1 is 0.
         """
         check_strength("lambda1", lambda1)
         check_strength("lambda2", lambda2)
@@ -163,10 +155,7 @@ class Minimizer:
             Told before each step: its number, the KKT residual for the loss of the moment, and
             how many sparse features have a weight.
 
-        Raises
-        ------
-        DivergenceError
-            A margin is not finite.
+        Raises DivergenceError: a margin is not finite.
         """
         self._check(penalty)
         run = Descent(self.pairs, penalty, accuracy or Accuracy(), on_step)
@@ -195,10 +184,7 @@ class Minimizer:
         accuracy : Accuracy, optional
             Of each.
 
-        Raises
-        ------
-        DivergenceError
-            A margin is not finite.
+        Raises DivergenceError: a margin is not finite.
         """
         self._check(penalty)
         accuracy = accuracy or Accuracy()
@@ -224,10 +210,7 @@ class Minimizer:
         weights : float64 [D]
             Those of sparse features in which no pair differs do not count.
 
-        Raises
-        ------
-        DivergenceError
-            A margin is not finite.
+        Raises DivergenceError: a margin is not finite.
         """
         self._check(penalty)
         pairs, loss = self.pairs, self.loss
@@ -368,10 +351,7 @@ class Minimizer:
 def path_scales(largest: float, lowest: float, count: int = 20) -> list[float]:
     """Return scales, log-spaced, from λ_max (as `Minimizer.largest_scale` gives it) downwards.
 
-    Raises
-    ------
-    ValueError
-        Not 0 < lowest <= largest, or count is less than 1.
+    Raises ValueError: not 0 < lowest <= largest, or count is less than 1.
     """
     if not 0.0 < lowest <= largest < float("inf") or count < 1:
         raise ValueError(f"no path of {count} values from {largest:g} down to {lowest:g}")
@@ -390,10 +370,7 @@ def noise_draws(share: float) -> int:
     The fewest of which one more draw of the same noise is above it with a probability of 1 - share
     at most.
 
-    Raises
-    ------
-    ValueError
-        The share is not above 0 and below 1.
+    Raises ValueError: the share is not above 0 and below 1.
     """
     check_share(share)
     return max(math.ceil(1.0 / (1.0 - share) - 1e-9) - 1, 1)
@@ -432,12 +409,8 @@ def noise_scale(
     on_draw : callable
         Told after each draw how many were made, of how many.
 
-    Raises
-    ------
-    InputError
-        A draw has no pairs, or more sparse features than d.
-    ValueError
-        The share is not above 0 and below 1.
+    Raises InputError: a draw has no pairs, or more sparse features than d. ValueError: the share is
+    not above 0 and below 1.
     """
     draws, scales = noise_draws(share), []
     dimension = None if start is None else start.size

@@ -30,10 +30,7 @@ class Penalty:
     def times(self, scale: float) -> Penalty:
         """Return the penalty times a number.
 
-        Raises
-        ------
-        ValueError
-            It is not above 0, such as a part of λ_max where that is 0.
+        Raises ValueError: it is not above 0, such as a part of λ_max where that is 0.
         """
         if not 0.0 < scale < float("inf"):
             raise ValueError(f"the scale of a penalty must be finite and above 0, not {scale}")

@@ -56,12 +56,8 @@ class StoredPairs:
     size : float64 [u]
         Mean |value| of each sparse feature, over those that are not 0.
 
-    Raises
-    ------
-    InputError
-        There are no pairs, or no room for them; a value is above 1e100.
-    ValueError
-        The rows are damaged, a value is not finite, or the device is not there.
+    Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
+    the rows are damaged, a value is not finite, or the device is not there.
     """
 
     def __init__(self, pairs: Rows, n_dense: int, device: str = "cpu") -> None:

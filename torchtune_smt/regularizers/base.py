@@ -99,10 +99,7 @@ def proximal(regularizer: Regularizer, weights: Tensor, step: Tensor | float) ->
 
     Of a sparse one (COO, coalesced), the values of the result.
 
-    Raises
-    ------
-    InputError
-        It is not one number for each weight.
+    Raises InputError: it is not one number for each weight.
     """
     found: Any = regularizer.prox(weights, step)
     name = type(regularizer).__name__

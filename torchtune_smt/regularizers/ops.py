@@ -56,10 +56,7 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
     -------
     tensor like `weights`
 
-    Raises
-    ------
-    ValueError
-        A weight is not finite, or a step or a strength is not or is negative.
+    Raises ValueError: a weight is not finite, or a step or a strength is not or is negative.
     """
     check_weights(weights)
     check_step(step)
@@ -122,10 +119,8 @@ def prox_oscar(
         Weights of equal absolute value by pooling have one number, counted from 0 in descending
         order of the result; those that are 0 in it have -1.
 
-    Raises
-    ------
-    ValueError
-        A weight is not finite, a strength is not or is negative, or the dimension is too small.
+    Raises ValueError: a weight is not finite, a strength is not or is negative, or the dimension is
+    too small.
     """
     _check_oscar(weights, lambda1, lambda2, dimension)
     values = weights.detach().to("cpu", torch.float64).contiguous().numpy()

@@ -67,11 +67,8 @@ class Oscar:
     def prox(self, weights: Tensor, step: Tensor | float) -> Tensor:
         """Return argmin_v ½‖v - w‖² + step · Ω(v) of a vector, dense or sparse (COO).
 
-        Raises
-        ------
-        ValueError
-            A weight is NaN or infinite, or more than `dimension` of them are not 0; the step is
-            not 0 or more; or `weights` is no vector.
+        Raises ValueError: a weight is NaN or infinite, or more than `dimension` of them are not 0;
+        the step is not 0 or more; or `weights` is no vector.
         """
         values, _ = self._prox(weights, step, False)
         if not weights.is_sparse:

@@ -37,11 +37,8 @@ class PairSampler(Protocol):
             Numbers of hypotheses (better, worse). No pair has equal gains or equal strings;
             without words, all hypotheses are different ones.
 
-        Raises
-        ------
-        ValueError
-            The list has no gains, or one of them is not finite; or a part of the seed is 2^63 or
-            more.
+        Raises ValueError: the list has no gains, or one of them is not finite; or a part of the
+        seed is 2^63 or more.
         """
         ...
 
@@ -57,10 +54,7 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
     seed : sequence of int
         The pairs of a list are drawn with ``(*seed, kbest.index)``.
 
-    Raises
-    ------
-    InputError
-        There is no room for them.
+    Raises InputError: there is no room for them.
     """
     done = 0
 
@@ -87,10 +81,7 @@ def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> In
     seed : sequence of int
         They are drawn with ``(*seed, kbest.index)``.
 
-    Raises
-    ------
-    InputError
-        They are not pairs of numbers of hypotheses.
+    Raises InputError: they are not pairs of numbers of hypotheses.
     """
     pairs = sampler.sample(kbest, (*seed, kbest.index))
     name = type(sampler).__name__
@@ -125,10 +116,7 @@ def shuffled_gains(kbest: KBest, seed: Sequence[int], n_dense: int = 0) -> KBest
     n_dense : int
         Ids below it are dense features.
 
-    Raises
-    ------
-    ValueError
-        The list has no gains, or one of them is not finite.
+    Raises ValueError: the list has no gains, or one of them is not finite.
     """
     gain = kbest.finite_gains()
     first, string = np.unique(string_numbers(kbest), return_inverse=True)

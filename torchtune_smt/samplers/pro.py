@@ -32,11 +32,6 @@ class ProSampler:
     distinct : bool
         Draw different unordered pairs. Otherwise they are drawn with replacement, as
         published, which on short lists keeps copies of one pair.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range.
     """
 
     candidates: int = 5000

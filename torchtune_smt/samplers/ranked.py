@@ -24,11 +24,6 @@ class AllPairs:
     ----------
     threshold : float
         Gains that differ by less make no pair either; in units of the gain.
-
-    Raises
-    ------
-    ValueError
-        `threshold` is out of range.
     """
 
     threshold: float = 0.0
@@ -57,11 +52,6 @@ class Multipartite:
         The share of HI and of LOW, 1..50; each has at most half of the list.
     threshold : float
         Gains that differ by less make no pair, nor do equal ones; in units of the gain.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range.
     """
 
     percent: int = 10

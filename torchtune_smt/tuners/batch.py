@@ -55,10 +55,7 @@ class Solver(Protocol):
         seed : sequence of int
             Names the random streams: equal seeds give equal weights.
 
-        Raises
-        ------
-        InputError
-            The lists are none that this solver can work on.
+        Raises InputError: the lists are none that this solver can work on.
         """
         ...
 
@@ -100,13 +97,8 @@ def check_start(lists: KBestLists, start: Float64) -> None:
 def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence[int]) -> Solution:
     """Return what a solver finds on stored lists; see `Solver.solve`.
 
-    Raises
-    ------
-    InputError
-        The lists are none that this solver can work on, or what it finds is not a weight for each
-        feature.
-    DivergenceError
-        A weight that it finds is not finite.
+    Raises InputError: the lists are none that this solver can work on, or what it finds is not a
+    weight for each feature. DivergenceError: a weight that it finds is not finite.
     """
     lists.require(start.size)
     # A solver may work in the weights that it is given.
@@ -120,12 +112,7 @@ def solve_lists(solver: Solver, lists: ListStore, start: Float64, seed: Sequence
 def checked_solution(solution: Any, solver: object, dimension: int) -> Solution:
     """Return what a solver, perhaps of a user's class, has found, with weights in float64.
 
-    Raises
-    ------
-    InputError
-        It is not a weight for each feature.
-    DivergenceError
-        A weight is not finite.
+    Raises InputError: it is not a weight for each feature. DivergenceError: a weight is not finite.
     """
     name = type(solver).__name__
     if not isinstance(solution, Solution):
@@ -160,12 +147,8 @@ def tune(
     seed : sequence of int
         Equal seeds give equal weights.
 
-    Raises
-    ------
-    ValueError
-        The lists have no names of features.
-    InputError
-        The lists are none that the solver can work on.
+    Raises ValueError: the lists have no names of features. InputError: the lists are none that the
+    solver can work on.
     """
     if lists.features is None:
         raise ValueError("these lists have no names of features")
@@ -203,11 +186,6 @@ class BatchTuner(Tuner):
         Iterations of the lists that were there before; weights are found on all of them.
     moved : float
         In the last iteration: the largest change of a weight, as a share of the largest weight.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"

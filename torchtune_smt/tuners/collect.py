@@ -84,10 +84,7 @@ class Collector:
         show : callable
             Told every now and then how many have been decoded.
 
-        Raises
-        ------
-        InputError
-            All lists have one hypothesis.
+        Raises InputError: all lists have one hypothesis.
         """
         start = time.perf_counter()
         total, gain = np.zeros(10, np.int64), 0.0

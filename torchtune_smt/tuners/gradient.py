@@ -98,14 +98,9 @@ def gradient(
     device : torch.device or str
         Where scores and loss are computed.
 
-    Raises
-    ------
-    ValueError
-        A list has no gains, or one of them is not finite; or a sampler is missing.
-    InputError
-        What a loss or sampler of a user's class gives is not what it must be.
-    DivergenceError
-        A value of the loss is not finite.
+    Raises ValueError: a list has no gains, or one of them is not finite; or a sampler is missing.
+    InputError: What a loss or sampler of a user's class gives is not what it must be.
+    DivergenceError: a value of the loss is not finite.
     """
     if is_listwise(loss):
         return _list_gradient(lists, snapshot, loss, device)

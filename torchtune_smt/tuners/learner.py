@@ -81,12 +81,8 @@ class Learner:
         max_age : int, optional
             How many steps ago the weights may have been read; any by default.
 
-        Raises
-        ------
-        ValueError
-            The gradient is older.
-        DivergenceError
-            It is not finite; the weights are as they were.
+        Raises ValueError: the gradient is older. DivergenceError: it is not finite; the weights are
+        as they were.
         """
         age = self.weights.version - gradient.version
         if max_age is not None and age > max_age:

@@ -74,13 +74,9 @@ class Mert:
         report has `bleu` on the lists (0..1) and that of the start, `start_bleu`, and the numbers
         of `restarts` and `line_searches`. `seed` decides directions and restarts.
 
-        Raises
-        ------
-        InputError
-            The lists have no statistics, more than `max_features` features, or values that are
-            not finite.
-        ValueError
-            There are not D start weights, or not all are finite.
+        Raises InputError: the lists have no statistics, more than `max_features` features, or
+        values that are not finite. ValueError: there are not D start weights, or not all are
+        finite.
         """
         if lists.statistics is None:
             raise InputError(

@@ -73,12 +73,8 @@ class KBestMira:
         the lists (0..1), the lists with a loss (`violations`), and their mean `loss`; and the BLEU
         of the start, `start_bleu`. `seed` decides the order in which the lists are seen.
 
-        Raises
-        ------
-        InputError
-            The lists have no statistics.
-        ValueError
-            There are not D start weights, or not all are finite.
+        Raises InputError: the lists have no statistics. ValueError: there are not D start weights,
+        or not all are finite.
         """
         if lists.statistics is None:
             raise InputError(

@@ -88,10 +88,7 @@ class OnlineTuner(Tuner):
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each mini-batch.
 
-        Raises
-        ------
-        InputError
-            The first epoch has found no pair to learn from.
+        Raises InputError: the first epoch has found no pair to learn from.
         """
         if not done:
             self.found = 0

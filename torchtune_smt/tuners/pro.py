@@ -58,10 +58,7 @@ class Pro:
     device : {"cpu", "cuda"}
         Where the search runs.
 
-    Raises
-    ------
-    ValueError
-        A value is out of range, or the device is not there.
+    Raises ValueError: a value is out of range, or the device is not there.
     """
 
     sampler: PairSampler
@@ -92,12 +89,8 @@ class Pro:
         The report has the number of ``pairs``, their mean ``loss`` log(1 + exp(-w·x)), the
         ``steps`` of the search, and the largest ``derivative`` at its end. Nothing is drawn.
 
-        Raises
-        ------
-        InputError
-            There are no pairs.
-        DivergenceError
-            Feature values are too large, or not finite.
+        Raises InputError: there are no pairs. DivergenceError: feature values are too large, or not
+        finite.
         """
         check_pairs(len(pairs))
         chosen, rows = pairs.numbered()
@@ -179,10 +172,7 @@ class Scaling:
         Above 0.
     device : torch.device or str
 
-    Raises
-    ------
-    DivergenceError
-        Values are too large to be squared, or not finite.
+    Raises DivergenceError: values are too large to be squared, or not finite.
     """
 
     def __init__(self, rows: Rows, columns: int, ridge: float, device: torch.device | str) -> None:

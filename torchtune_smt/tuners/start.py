@@ -35,10 +35,7 @@ def weights_of_file(
     read : tuple of Vocabulary and float64 array, optional
         What `read_any_weights` returned, if the file was read already.
 
-    Raises
-    ------
-    InputError
-        The file is bad, or of no use with this decoder (see `Decoder.check_start`).
+    Raises InputError: the file is bad, or of no use with this decoder (see `Decoder.check_start`).
     """
     names, values = read or read_any_weights(path, phrase_decoder=bool(decoder.phrases))
     if decoder.stored:
@@ -60,10 +57,7 @@ def weights_of_values(
     report : callable
         Told if some dense features have no value, and others have one.
 
-    Raises
-    ------
-    InputError
-        It knows none of them, and there must be one (see `Decoder.check_start`).
+    Raises InputError: it knows none of them, and there must be one (see `Decoder.check_start`).
     """
     weights = Weights(decoder.dense_names)
     known = {name: value for name, value in values.items() if name in decoder.features}

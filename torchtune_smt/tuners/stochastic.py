@@ -49,10 +49,7 @@ class Stochastic:
     device : {"cpu", "cuda"}
         Where steps are taken.
 
-    Raises
-    ------
-    ValueError
-        A value is out of range, or the device is not there.
+    Raises ValueError: a value is out of range, or the device is not there.
     """
 
     sampler: PairSampler
@@ -80,14 +77,9 @@ class Stochastic:
         The report has the mean ``loss`` in the last pass, and the number of ``pairs`` or ``lists``
         of a pass. `seed` decides on the pairs and on the order.
 
-        Raises
-        ------
-        InputError
-            There are no pairs, or no lists with two hypotheses.
-        DivergenceError
-            Numbers are not finite any more.
-        ValueError
-            An average is wanted, and the optimizer has none.
+        Raises InputError: there are no pairs, or no lists with two hypotheses. DivergenceError:
+        numbers are not finite any more. ValueError: an average is wanted, and the optimizer has
+        none.
         """
         loss = self.loss
         if not is_listwise(loss):

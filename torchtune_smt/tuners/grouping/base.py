@@ -335,10 +335,7 @@ class GroupLearner(ABC):
             Draws other pairs of the same features. Without it groups in which nothing else is
             random are not compared with any.
 
-        Raises
-        ------
-        InputError, DivergenceError
-            See `find`.
+        Raises InputError, DivergenceError: see `find`.
         """
         found = self.find(pairs, start, n_dense, seed, show)
         chance = self.chance
@@ -388,13 +385,8 @@ class GroupLearner(ABC):
         show : callable
             See `Show`.
 
-        Raises
-        ------
-        InputError
-            There are no pairs; d is smaller than the number of sparse features that may get a
-            weight.
-        DivergenceError
-            A margin is not finite.
+        Raises InputError: there are no pairs; d is smaller than the number of sparse features that
+        may get a weight. DivergenceError: a margin is not finite.
         """
         ...
 

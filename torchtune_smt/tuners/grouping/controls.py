@@ -129,11 +129,6 @@ class ClusteredWeights(GroupLearner):
         Of AdaGrad, and of the l1 norm.
     passes : int
         Steps, in numbers of pairs.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     prepares: ClassVar[bool] = False

@@ -42,11 +42,8 @@ class FeatureGroups:
     factor : float64 [D], optional
         f_j, not 0; 1 of dense features, and of those in no group. Without it, all are 1.
 
-    Raises
-    ------
-    ValueError
-        A number is missing among those of the groups, or a dense feature is not alone; a factor is
-        out of range.
+    Raises ValueError: a number is missing among those of the groups, or a dense feature is not
+    alone; a factor is out of range.
     """
 
     group: Int64
@@ -203,12 +200,7 @@ def save_groups(
     features : Vocabulary
         Their names.
 
-    Raises
-    ------
-    ValueError
-        A name has a line break.
-    InputError
-        The folder cannot be written to.
+    Raises ValueError: a name has a line break. InputError: the folder cannot be written to.
     """
     sizes = groups.sizes
     numbers = np.arange(len(groups))
@@ -251,11 +243,8 @@ def read_groups(
     groups : FeatureGroups
     weights : float64 [groups]
 
-    Raises
-    ------
-    InputError
-        The file is missing or not UTF-8; a line is no row of the table, or contradicts an earlier
-        one; a group is not whole. Names file and line.
+    Raises InputError: the file is missing or not UTF-8; a line is no row of the table, or
+    contradicts an earlier one; a group is not whole. Names file and line.
     """
     error = partial(InputError, path=path)
     lines = iterate_lines(path)

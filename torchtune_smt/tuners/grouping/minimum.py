@@ -49,10 +49,7 @@ MINIMIZER_LOSSES: Final = ("smoothed_hinge", "squared_hinge", "logistic")
 def minimizer_loss(name: str, mu: float) -> MarginLoss:
     """Return a loss of the minimiser by its name; mu is that of the smoothed hinge.
 
-    Raises
-    ------
-    ValueError
-        There is none of this name; mu is out of range.
+    Raises ValueError: there is none of this name; mu is out of range.
     """
     smoothed = SmoothedHinge(mu)
     if name not in MINIMIZER_LOSSES:
@@ -88,11 +85,8 @@ class BatchLearning(GroupLearner):
         So many values, log-spaced from λ_max down to the strength that is asked for, each minimum
         begun at the one before, and a remark on what each leaves; 1: that strength alone.
 
-    Raises
-    ------
-    ValueError
-        λ1 and λ2 are 0, the fraction is not above 0 and at most 1, noise is not above 0 and below
-        1, or given with a fraction; or the path has no value.
+    Raises ValueError: λ1 and λ2 are 0, the fraction is not above 0 and at most 1, noise is not
+    above 0 and below 1, or given with a fraction; or the path has no value.
     """
 
     takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
@@ -126,10 +120,7 @@ class BatchLearning(GroupLearner):
     ) -> Self:
         """Return what learns with the strength at which noise has no weight, if `noise` is given.
 
-        Raises
-        ------
-        InputError
-            A draw has no pairs.
+        Raises InputError: a draw has no pairs.
         """
         if self.noise is None:
             return self

@@ -134,11 +134,6 @@ class PreparedLearning(GroupLearner):
     learner : GroupLearner
     scaling, merge_identical
         As for `prepared_pairs`.
-
-    Raises
-    ------
-    ValueError
-        There is no such scaling.
     """
 
     learner: GroupLearner

@@ -43,11 +43,6 @@ class StepLearning(GroupLearner):
     schedule : "1/t", "inv_sqrt" or "constant"
     passes : int
         n = passes · N steps, N the number of pairs.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     takes_not: ClassVar[Mapping[str, str]] = {
@@ -210,10 +205,7 @@ def learn_groups(
 def oscar_dimension(pairs: Rows, start: Float64, n_dense: int, regularizer: Oscar) -> int:
     """Return OSCAR's d.
 
-    Raises
-    ------
-    InputError
-        It is smaller than the number of sparse features that may get a weight.
+    Raises InputError: it is smaller than the number of sparse features that may get a weight.
     """
     dimension = given_dimension(regularizer, start, n_dense)
     if regularizer.dimension is not None:
@@ -318,11 +310,6 @@ class MixedLearning(StepLearning):
         Each pair is in one; there are no more than pairs.
     compute : callable
         See `Compute`.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     shards: int = 8

@@ -164,11 +164,6 @@ class GroupingTuner(Tuner):
     ----------
     groups : FeatureGroups, optional
         Those of the last iteration that is over.
-
-    Raises
-    ------
-    ValueError
-        `zero_group` or `control` is none of these.
     """
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
@@ -203,12 +198,8 @@ class GroupingTuner(Tuner):
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Learn groups, which is a part, and tune them on dev, each of whose rounds is a step.
 
-        Raises
-        ------
-        InputError
-            There are no sparse features to group, or no pairs.
-        DivergenceError
-            A weight is not finite.
+        Raises InputError: there are no sparse features to group, or no pairs. DivergenceError: a
+        weight is not finite.
         """
         self._batch.show = self.show
         if self._learnt is None:
