@@ -177,10 +177,12 @@ GOOD = "group\tweight\tsize\tfeature\n0\t0.5\t1\tlm\n1\t0.1\t2\ta\n1\t0.1\t2\tb\
         ("0.5\t1\tlm", "nan\t1\tlm", 2, "a finite number"),
         ("0\t0.5", "-1\t0.5", 2, "a number from 0"),
         ("2\tb", "0\tb", 4, "is no row of"),
-        ("1\t0.1\t2\tb", "1\t0.3\t2\tb", 4, "says weight 0.3 and size 2 of group 1, and line 3"),
-        ("\tb\n", "\ta\n", 4, "'a' is in a group already, in line 3; remove one of them"),
-        ("1\t0.1\t2\tb\n", "", 3, "says that group 1 has 2 features, and 1 are there; is the file"),
-        ("0\t0.5\t1\tlm\n", "", 2, "has group 1 and no group 0: groups count from 0"),
+        ("1\t0.1\t2\tb", "1\t0.3\t2\tb", 3, "contradicts others of its group"),
+        ("1\t0.1\t2\tb", "1\t0.1\t3\tb", 4, "contradicts others of its group"),
+        ("\tb\n", "\ta\n", 4, "'a' is in a group already; remove one of them"),
+        ("1\t0.1\t2\tb\n", "", 3, "is the file whole?"),
+        ("0\t0.5\t1\tlm\n", "", None, "the first 1 features must each be a group"),
+        ("1\t0.1\t2\tb", "9\t0.1\t1\tb", 3, "is the file whole?"),
     ],
 )
 def test_bad_files(tmp_path: Path, old, new, line, message):
@@ -191,7 +193,7 @@ def test_bad_files(tmp_path: Path, old, new, line, message):
     with pytest.raises(InputError) as error:
         read_groups(path, Vocabulary(["lm"]), 1)
     assert error.value.line == line
-    assert str(error.value).startswith(f"{path}:{line}: ")
+    assert str(error.value).startswith(f"{path}:" if line is None else f"{path}:{line}: ")
     assert message in str(error.value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -228,23 +227,13 @@ def save_groups(
 def read_groups(
     path: str | os.PathLike[str], features: Vocabulary, n_dense: int
 ) -> tuple[FeatureGroups, Float64]:
-    """Read a file of `save_groups`.
+    """Read groups and their weights from a file of `save_groups`.
 
-    Parameters
-    ----------
-    path : path
-    features : Vocabulary
-        Names that are new are added.
-    n_dense : int
-        Dense features; they are groups 0 .. n_dense - 1 of the file.
-
-    Returns
-    -------
-    groups : FeatureGroups
-    weights : float64 [groups]
+    Names that are new are added to the features; dense ones are groups 0 .. n_dense - 1 of the
+    file.
 
     Raises InputError: the file is missing or not UTF-8; a line is no row of the table, or
-    contradicts an earlier one; a group is not whole. Names file and line.
+    contradicts another one; a group is not whole. It names file and line.
     """
     error = partial(InputError, path=path)
     lines = iterate_lines(path)
@@ -255,10 +244,7 @@ def read_groups(
             "file of groups?",
             line=1,
         )
-    line_of: dict[str, int] = {}
-    numbers: list[int] = []
-    factors: list[float] = []
-    heads: dict[int, tuple[float, int, int]] = {}
+    rows: dict[str, tuple[int, float, int, float]] = {}
     for line, text in enumerate(lines, start=2):
         fields = [*text.split("\t", len(columns) - 1), "", "", "", ""]
         number, size = whole_number(fields[0]), whole_number(fields[2])
@@ -271,41 +257,32 @@ def read_groups(
                 f"number, a number from 1, {above}and a name",
                 line=line,
             )
-        known = heads.setdefault(number, (weight, size, line))
-        if known[:2] != (weight, size):
-            raise error(
-                f"says weight {weight!r} and size {size} of group {number}, and line {known[2]} "
-                f"weight {known[0]!r} and size {known[1]}; make them equal",
-                line=line,
-            )
-        first = line_of.setdefault(name, line)
-        if first != line:
-            raise error(
-                f"{name!r} is in a group already, in line {first}; remove one of them", line=line
-            )
-        numbers.append(number)
-        factors.append(factor)
-    found = Counter(numbers)
-    for expected, (number, (_, size, line)) in enumerate(sorted(heads.items())):
-        if number != expected:
-            raise error(
-                f"has group {number} and no group {expected}: groups count from 0", line=line
-            )
-        if found[number] != size:
-            raise error(
-                f"says that group {number} has {size} features, and {found[number]} are there; is "
-                "the file whole?",
-                line=line,
-            )
-    ids = features.intern(list(line_of))
+        if name in rows:
+            raise error(f"{name!r} is in a group already; remove one of them", line=line)
+        rows[name] = number, weight, size, factor
+    table = np.array(list(rows.values())).reshape(-1, 4)
+    numbers = table[:, 0].astype(np.int64)
+    # Of a number beyond them, a group is missing.
+    most = min(int(numbers.max(initial=-1)), numbers.size)
+    weights, inside = np.zeros(most + 1), numbers <= most
+    weights[numbers[inside]] = table[inside, 1]
+    sizes = np.bincount(numbers[inside], minlength=most + 1)
+    wrong = ~inside
+    wrong[inside] = (table[inside, 1:3] != np.stack([weights, sizes], 1)[numbers[inside]]).any(1)
+    if wrong.any():
+        raise error(
+            "contradicts others of its group, whose weight, and size, all of its rows have; is the "
+            "file whole?",
+            line=2 + int(np.argmax(wrong)),
+        )
+    ids = features.intern(list(rows))
     group = np.full(len(features), -1, np.int64)
     group[ids] = numbers
     scaled = None
     if columns == _SCALED:
         scaled = np.ones(group.size)
-        scaled[ids] = factors
+        scaled[ids] = table[:, 3]
     try:
-        groups = FeatureGroups(group, n_dense, scaled)
+        return FeatureGroups(group, n_dense, scaled), weights
     except (ValueError, IndexError) as problem:
         raise error(f"does not fit a model with {n_dense} dense features: {problem}") from None
-    return groups, np.array([heads[g][0] for g in range(len(groups))])
