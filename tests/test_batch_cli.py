@@ -19,16 +19,13 @@ L1 = ["loss=hinge", "optimizer=cumulative_l1", "regularizer.strength=1e-5"]
 STARTED = "init.file=batch_l1/weights.txt.gz"
 TUNERS = {
     "pro": ["tuner=pro", "tuner.interpolation=1"],
-    "pro_dense": ["tuner=pro", "features=dense"],
     "mira": ["tuner=mira"],
     "mert": ["tuner=mert", "features=dense", "tuner.solver.restarts=2"],
     "l1": ["tuner=stochastic", *L1],
-    "softmax": ["tuner=stochastic", "loss=softmax", "tuner.solver.passes=5"],
     "strings": ["tuner=pro", "tuner.unique=string", "tuner.interpolation=0.5"],
     "last": ["tuner=pro", "tuner.result=last", "tuner.keep_lists=true"],
     "train": ["tuner=pro", "tuner.tune_on=train", "tuner.sentences=60"],
     "full": ["tuner=mira", "tuner.tune_on=train", "tuner.sentences=60", "lm=full"],
-    "sample": ["tuner=pro", "tuner.sentences=30"],
     "one_thread": ["tuner=pro", "tuner.interpolation=1", "threads=1"],
     "scale": ["tuner=mert", "tuner.sparse=scale", "init=file", STARTED],
 }
@@ -137,9 +134,7 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
     ("options", "message"),
     [
         (["tuner=mert", "loss=hinge"], "tuner=mert takes no loss, and loss=hinge would change"),
-        (["tuner=mert", "metric=moses"], "tuner=mert takes no metric"),
         (["tuner=mira", "sampler.pairs=3"], "tuner=mira takes no sampler, and sampler.pairs=3"),
-        (["tuner=pro", "regularizer=none"], "tuner=pro takes no regularizer"),
         (["tuner=pro", "optimizer.lr=1"], "tuner=pro takes no optimizer"),
         (
             ["tuner=stochastic", "loss=softmax", "sampler=all"],
@@ -150,21 +145,13 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
             "takes a step after each pair or list .*, and tuner.solver.batch_size=9 would change",
         ),
         (["tuner=mira", "device=cuda"], "device=cuda: this tuner works on the CPU alone"),
-        (["device=cuda"], "device=cuda: this tuner works on the CPU alone"),
         (["tuner=pro", "device=gpu"], "device must be cpu or cuda, not 'gpu'"),
         (["tuner=pro", "tuner.interpolation=0"], "interpolation must be a number above 0 and up"),
-        (["tuner=pro", "tuner.interpolation=1.1"], "interpolation must be a number above 0 and up"),
-        (["tuner=pro", "tuner.tolerance=-1"], "tuner.tolerance must be a number, 0 or more"),
-        (["tuner=pro", "tuner.patience=0"], "tuner.patience must be a whole number, 1 or more"),
-        (["tuner=pro", "tuner.iterations=0"], "tuner.iterations must be a whole number"),
         (["tuner=pro", "tuner.result=average"], "tuner: result must be best or last"),
         (["tuner=pro", "tuner.unique=words"], "tuner.unique must be derivation or string"),
         (["tuner=pro", "tuner.keep_lists=1"], "tuner.keep_lists must be true or false"),
         (["tuner=pro", "tuner.solver.sigma=0"], "tuner.solver: sigma must be finite and above 0"),
         (["tuner=pro", "tuner.solver.sigma=a"], "tuner.solver.sigma must be a number, not 'a'"),
-        (["tuner=mira", "tuner.solver.C=0"], "tuner.solver: C must be finite and above 0"),
-        (["tuner=mert", "tuner.solver.spread=0"], "tuner.solver: spread must be finite and above"),
-        (["tuner=stochastic", "tuner.solver.passes=0"], "tuner.solver: passes must be at least 1"),
         (["tuner=pro", "tuner.epochs=2"], "there is no option tuner.epochs"),
         (["tuner=batch"], "tuner.solver._target_ is missing"),
         (["tuner=batch", "tuner.solver._target_=no.Such"], "no.Such: there is no such class"),
@@ -180,7 +167,6 @@ def test_pro_takes_fifty_pairs_unless_told_otherwise(place: Path) -> None:
             ["tuner=pro", "decoder.k=1"],
             "decoder.k=1: lists of one hypothesis leave nothing",
         ),
-        (["decoder.k=1"], "decoder.k=1: lists of one hypothesis leave nothing"),
         (["tuner=pro", "sampler.threshold=2"], "no list has a pair of hypotheses to learn from"),
         (["tuner=pro", "data.dev=null"], "data.dev is null, and it is needed"),
         (
@@ -282,8 +268,6 @@ def tune_on_lists(lists: Path, *options: str) -> Outcome:
     [
         ["tuner=pro"],
         ["tuner=mira"],
-        ["tuner=mert", "tuner.solver.restarts=2"],
-        ["tuner=stochastic", *L1],
         ["tuner=stochastic", "loss=softmax"],
     ],
 )
