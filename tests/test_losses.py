@@ -23,7 +23,7 @@ from torchtune_smt.losses import (
     Softmax,
     reduce,
 )
-from torchtune_smt.optim import SGD, AdaGrad
+from torchtune_smt.optim import AdaGrad
 from torchtune_smt.tuners.gradient import gradient
 from torchtune_smt.tuners.learner import Learner
 
@@ -196,33 +196,6 @@ def fresh() -> Weights:
     return weights
 
 
-@pytest.mark.parametrize("loss", [Hinge(), Perceptron(), Logistic("each")], ids=repr)
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_step_after_each_pair(loss, compiled):
-    """Both ways of taking many small steps equal the loop over pairs written out."""
-    kind = type(loss)
-    if not compiled:
-        # The same loss without the note that compiled loops know it.
-        loss = type("Own", (), {"reduction": "each", "__call__": lambda self, z: kind()(z)})()
-    weights = fresh()
-    optimizer = SGD([weights.parameter], lr=0.5, average="none")
-    mean, count = step(weights, optimizer, loss, LISTS, PAIRS)
-    w = np.array([0.0, 0.0, 0.1, -0.2])
-    total = 0.0
-    for lists, pairs in zip(LISTS, PAIRS, strict=True):
-        for better, worse in pairs:
-            x = np.zeros(4)
-            for sign, h in ((1, better), (-1, worse)):
-                ids, values = lists.row(h)
-                x[ids] += sign * values
-            z = float(w @ x)
-            total += PAIRWISE[kind][0](z)
-            w -= 0.5 * PAIRWISE[kind][1](z) * x
-    assert count == 4
-    assert mean == pytest.approx(total / 4)
-    assert weights.parameter.tolist() == pytest.approx(w.tolist(), abs=1e-12)
-
-
 @pytest.mark.parametrize("loss", LISTWISE, ids=repr)
 def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     weights = fresh()
@@ -235,32 +208,6 @@ def test_listwise_gradients_are_those_of_the_dense_matrix(loss):
     assert mean == pytest.approx(sum(float(x) for x in expected) / len(LISTS))
     sum(expected).backward()
     assert found.tolist() == pytest.approx(dense.grad.tolist(), abs=1e-12)
-
-
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize("loss", [Logistic, Softmax])
-def test_the_reduction_scales_the_step(loss, reduction):
-    weights = fresh()
-    optimizer = SGD([weights.parameter], lr=1.0, average="none")
-    before = weights.parameter.detach().clone()
-    mean, count = step(weights, optimizer, loss(reduction), LISTS)
-    moved = before - weights.parameter.detach()
-
-    found, expected = dense_gradient(fresh(), loss("sum"), LISTS)
-    assert count == (4 if loss is Logistic else 2)
-    divisor = count if reduction == "mean" else 1
-    assert mean == pytest.approx(expected)
-    assert moved.tolist() == pytest.approx((found / divisor).tolist())
-
-
-def test_a_step_after_each_list():
-    weights, other = fresh(), fresh()
-    optimizer = SGD([weights.parameter], lr=0.5, average="none")
-    mean, count = step(weights, optimizer, HopeFear(), LISTS)
-    by_hand = SGD([other.parameter], lr=0.5, average="none")
-    values = [step(other, by_hand, HopeFear(reduction="sum"), [one]) for one in LISTS]
-    assert torch.equal(weights.parameter, other.parameter)
-    assert count == 2 and mean == pytest.approx(sum(value for value, _ in values) / 2)
 
 
 @pytest.mark.parametrize("loss", LISTWISE, ids=repr)

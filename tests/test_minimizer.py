@@ -22,7 +22,6 @@ from minimizer_reference import (
     scaled,
     squared_hinge_minimum,
 )
-from optim_reference import oscar_prox
 
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
@@ -133,14 +132,6 @@ def test_the_residual_equals_its_definition(w, pull, lambda1, lambda2, more):
     w, pull = np.resize(w, pull.size), pull
     penalty = Penalty(lambda1, lambda2, w.size + more)
     assert penalty.residual(w, pull) == pytest.approx(residual(w, pull, penalty), abs=1e-12)
-
-
-@given(a=vectors, lambda1=strengths, lambda2=strengths)
-def test_the_residual_of_a_proximal_point_is_0(a, lambda1, lambda2):
-    w = oscar_prox(a, lambda1, lambda2)
-    # Blocks of the reference may differ by rounding.
-    w = np.round(w, 12)
-    assert Penalty(lambda1, lambda2, a.size).residual(w, a - w) <= 1e-10
 
 
 @given(
@@ -349,19 +340,6 @@ def test_the_certificate_holds_at_any_point(loss):
         certificate = early.certificate
         assert certificate.bound <= least + 1e-12 and least <= certificate.objective + 1e-12
         assert certificate.gap >= 1 - least / certificate.objective - 1e-9
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_order_of_the_pairs_does_not_matter(loss):
-    x = problem(7, n=500, d=40)
-    penalty = Penalty(1e-4, 2e-4, 60)
-    found = [
-        Minimizer(rows_of(x[order]), 3, loss).minimize(penalty, accuracy=EXACT)
-        for order in (np.arange(500), np.random.default_rng(0).permutation(500))
-    ]
-    assert 0 < found[0].survivors < 40
-    assert np.array_equal(found[0].groups, found[1].groups)
-    assert np.allclose(found[0].weights, found[1].weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
