@@ -59,23 +59,35 @@ class Curvature:
         place = np.full(pairs.n_sparse, -1, np.int32)
         place[chosen] = np.arange(m, dtype=np.int32)
         x = pairs.sparse
-        row, *rows = passes.restricted(x.begin, x.feature, x.value, curvatures, place)
+        row, begin, feature, value = passes.restricted(
+            x.begin, x.feature, x.value, curvatures, place
+        )
         scale = curvatures[row] / len(pairs)
         dense = pairs.dense[row]
-        cross = passes.dense_products(*rows, scale, dense, m)
+        cross = passes.dense_products(begin, feature, value, scale, dense, m)
         self.inverse = inverse((dense.T * scale) @ dense)
         self.solved: Float64 = cross @ self.inverse
         self.cross = cross
-        kept, bound = passes.slight(*rows, scale, m, SLIGHT)
-        row, *rows = passes.restricted(*rows, kept, np.arange(m, dtype=np.int32))
+        kept, bound = passes.slight(begin, feature, value, scale, m, SLIGHT)
+        row, begin, feature, value = passes.restricted(
+            begin, feature, value, kept, np.arange(m, dtype=np.int32)
+        )
         scale = scale[row]
-        begin, feature, value = rows
         each = np.repeat(scale, np.diff(begin)) * value * value
-        own = np.bincount(feature, each, minlength=m)
+        own: Float64 = np.bincount(feature, each, minlength=m).astype(np.float64)
         square = pairs.size[chosen] ** 2
         most = np.divide(own, square, out=np.zeros_like(own), where=square > 0).max(initial=0.0)
         ridge = bound + RIDGE * float(most) * square + 1e-300
-        self.operator = (begin, feature, value, scale, False, cross, self.solved, ridge)
+        self.operator: kernels.Operator = (
+            begin,
+            feature,
+            value,
+            scale,
+            False,
+            cross,
+            self.solved,
+            ridge,
+        )
         columns = passes.by_column(begin, feature, value, m)
         self.by_column = (*columns, scale, cross, self.solved, ridge)
         left: Float64 = np.maximum(own - (cross * self.solved).sum(1), 1e-3 * own) + ridge
