@@ -42,14 +42,12 @@ TUNERS = {
     "online": ["features=sparse", *TRAIN, *ONLINE],
     "oscar_train": [*OSCAR, *TRAIN],
     "fobos": ["features=rule_id", *OSCAR, "optimizer=fobos", "loss=hinge", "tuner.epochs=1"],
-    "pro": ["tuner=pro", *TRAIN, *BATCH],
     "stochastic_oscar": ["tuner=stochastic", *TRAIN, *OSCAR[:3], "loss=hinge", *BATCH],
-    "grouping": GROUPING,
     "grouping_charts": [*GROUPING, "regularizer.dimension=charts"],
 }
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
+@pytest.mark.parametrize("tuner", ["online", "fobos", "stochastic_oscar", "grouping_charts"])
 def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
     names = [f"{tuner}_with", f"{tuner}_without"]
     options = TUNERS[tuner]
@@ -60,7 +58,7 @@ def test_weights_do_not_depend_on_test(tuner: str, place: Path) -> None:
         one, other = ((place / name / file).read_bytes() for name in names)
         assert one == other
     assert dimensions(place / names[0]) == dimensions(place / names[1])
-    assert bool(dimensions(place / names[0])) == (tuner not in ("online", "pro"))
+    assert bool(dimensions(place / names[0])) == (tuner != "online")
     for d in dimensions(place / names[0]):
         assert f"d = {d:,}" in out
 

@@ -197,7 +197,7 @@ def test_the_minimum_of_the_hinge_is_that_of_a_linear_program(seed, fraction):
     assert least <= hinge + 1e-12 and hinge - least <= certificate.gap * certificate.objective
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     d=st.integers(1, 4),
