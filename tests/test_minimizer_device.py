@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from minimizer_reference import rows_of
 
-from torchtune_smt.core.csr_tensors import csr_matrices
+from torchtune_smt.core.scoring import csr_matrices
 from torchtune_smt.minimizer import Accuracy, Minimizer, SmoothedHinge, SquaredHinge, stored_pairs
 from torchtune_smt.minimizer.stored_pairs import product
 from torchtune_smt.regularizers import Oscar
