@@ -15,10 +15,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from torchtune_smt.core.errors import InputError
@@ -93,49 +92,74 @@ class PublicCorpus:
         return [folder / f"{part.name}.{end}{packed}" for end in [self.source_language, *targets]]
 
 
-_MULTI30K_PARTS: Final = (
-    ("train", "train"),
-    ("dev", "val"),
-    ("devtest", "test_2017_flickr"),
-    ("test", "test_2016_flickr"),
-)
-_MULTI30K_SHA256: Final = {
-    "train": (
-        "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
-        "4f7b25e9bbfc6be6ef66ea2cedd35e2c11c6fa1831979a054fba52e8d5b27c9d",
-    ),
-    "dev": (
-        "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-        "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
-    ),
-    "devtest": (
-        "02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6",
-        "c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f",
-    ),
-    "test": (
-        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
-        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
-    ),
+# The prepared files of each part; of Fisher those of the newest version.
+_SHA256: Final = {
+    ("multi30k", "train"): """
+        cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505
+        4f7b25e9bbfc6be6ef66ea2cedd35e2c11c6fa1831979a054fba52e8d5b27c9d
+    """,
+    ("multi30k", "dev"): """
+        97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00
+        46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec
+    """,
+    ("multi30k", "devtest"): """
+        02067e4a9402786a4fcb8c1b6f4307e4a5073ced64800abead5273b54f5f31f6
+        c9d1dfd7a26add989382e534af235af9f0f658b2a30e7eb0efdaf142496ee54f
+    """,
+    ("multi30k", "test"): """
+        c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4
+        5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2
+    """,
+    ("fisher", "train"): """
+        bcc1932118e6c7d41a90ad5e391f7dd674a4e079662f0b1c11055a2b28e1629b
+        ac554735e0e52b68f828064d1ac130f3a3d8df6125e938a89d1aef7e237431eb
+    """,
+    ("fisher", "dev"): """
+        43347f81075a7255a4b051a9ad8a9013d252bcb50eef745753381d23caa21c0d
+        0e8eb5e32320252c24e05384236d3e254460dfdf9b63f1f5636dcdd652069cb0
+        e5fcf5feb06b0e07909227739cc4670f197e99459cad93302d2723729808018c
+        e0976bfba8f1cdae200db41595608f06d7cacc60382d89ca6f47789fab7575c1
+        7f651461cc6afd0aeb201d740cf324ac0e66c28557460ecb4cd817ae2b5c2430
+    """,
+    ("fisher", "devtest"): """
+        dcc665cb9ae1d73b6d0899f8f2fe083e170998081ac6b8213adaa3766ff868a6
+        f0d036941b88d68e312def4d3501751c797fcaab63adb583532d8d54f609fef8
+        a36d04cccfef7d8f70b82e3b3cf6999c36b554ecf730722c7b7d8b6973fa10ce
+        4696125ab3b417dc76301013d21445cb00b27340964c41bfab8ee38c0de95a2b
+        7900acf6e1b43cf1f94eb54eae571dea2ddfaf33ef7d572f315f72bbdd04e161
+    """,
+    ("fisher", "test"): """
+        79c47ef18cf8b5c1aba1d9b465566edd11e4200fb6c72b39121abbb29e0ca5ba
+        8a6fc8a6d3034dc7a78ed1a012a2c26292daf9858dcf1a8cb8365cf343bd0a79
+        6b542b47b13edc73638004feee7121326e4764131305a5f3c10a35da06a8b274
+        95bb3337cb80a83af4f58bf3f976ea92c8d0ba6c8889bf01ecb0d23c60e2844d
+        475ce5fb5f72e2ab0554986d254fe915e8472a337a4afa89999d52b8fc9757ce
+    """,
+}
+_REMOTE: Final = {
+    "train": "train",
+    "dev": "val",
+    "devtest": "test_2017_flickr",
+    "test": "test_2016_flickr",
 }
 
 
-def _multi30k(
-    kind: str,
-    folder: str,
-    address: str,
-    path: str,
-    texts: Sequence[Preprocessor],
-    sha256: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    *,
-    lowercase: bool = False,
-) -> PublicCorpus:
-    """Return Multi30k, whose files are called ``path.format(part, language)``."""
+def _sums(corpus: str, part: str) -> tuple[str, ...]:
+    return tuple(_SHA256.get((corpus, part), "").split())
+
+
+def _multi30k(kind: str, name: str, address: str, path: str, **text: bool) -> PublicCorpus:
+    """Return Multi30k, whose files are called ``path.format(part, language)``.
+
+    `text` are options of `Preprocessor`; what is tokenised here is lowercased before.
+    """
+    texts = [Preprocessor(language, lowercase=False, **text) for language in ("de", "en")]
     return PublicCorpus(
         title=f"Multi30k, task 1: image captions, German-English, 29,000 training pairs, {kind}",
         homepage="https://github.com/multi30k/dataset",
         licence="for research, under the terms of Flickr30k; Elliott et al. 2016, Multi30K: "
         "Multilingual English-German Image Descriptions",
-        folder=folder,
+        folder=f"{name}-de-en",
         base_url=f"https://raw.githubusercontent.com/multi30k/dataset/{address}",
         source_language="de",
         target_language="en",
@@ -143,44 +167,14 @@ def _multi30k(
             Part(
                 part,
                 (tuple(path.format(remote, language) for language in ("de", "en")),),
-                sha256.get(part, ()),
+                _sums(name, part),
             )
-            for part, remote in _MULTI30K_PARTS
+            for part, remote in _REMOTE.items()
         ),
         source_text=texts[0],
         target_text=texts[1],
-        lowercase=lowercase,
+        lowercase=texts[0].tokenize,
     )
-
-
-# The addresses are those of the newest version.
-_FISHER_SHA256: Final = {
-    "train": (
-        "bcc1932118e6c7d41a90ad5e391f7dd674a4e079662f0b1c11055a2b28e1629b",
-        "ac554735e0e52b68f828064d1ac130f3a3d8df6125e938a89d1aef7e237431eb",
-    ),
-    "dev": (
-        "43347f81075a7255a4b051a9ad8a9013d252bcb50eef745753381d23caa21c0d",
-        "0e8eb5e32320252c24e05384236d3e254460dfdf9b63f1f5636dcdd652069cb0",
-        "e5fcf5feb06b0e07909227739cc4670f197e99459cad93302d2723729808018c",
-        "e0976bfba8f1cdae200db41595608f06d7cacc60382d89ca6f47789fab7575c1",
-        "7f651461cc6afd0aeb201d740cf324ac0e66c28557460ecb4cd817ae2b5c2430",
-    ),
-    "devtest": (
-        "dcc665cb9ae1d73b6d0899f8f2fe083e170998081ac6b8213adaa3766ff868a6",
-        "f0d036941b88d68e312def4d3501751c797fcaab63adb583532d8d54f609fef8",
-        "a36d04cccfef7d8f70b82e3b3cf6999c36b554ecf730722c7b7d8b6973fa10ce",
-        "4696125ab3b417dc76301013d21445cb00b27340964c41bfab8ee38c0de95a2b",
-        "7900acf6e1b43cf1f94eb54eae571dea2ddfaf33ef7d572f315f72bbdd04e161",
-    ),
-    "test": (
-        "79c47ef18cf8b5c1aba1d9b465566edd11e4200fb6c72b39121abbb29e0ca5ba",
-        "8a6fc8a6d3034dc7a78ed1a012a2c26292daf9858dcf1a8cb8365cf343bd0a79",
-        "6b542b47b13edc73638004feee7121326e4764131305a5f3c10a35da06a8b274",
-        "95bb3337cb80a83af4f58bf3f976ea92c8d0ba6c8889bf01ecb0d23c60e2844d",
-        "475ce5fb5f72e2ab0554986d254fe915e8472a337a4afa89999d52b8fc9757ce",
-    ),
-}
 
 
 def _fisher() -> PublicCorpus:
@@ -191,11 +185,15 @@ def _fisher() -> PublicCorpus:
     public, so CALLHOME's take its place.
     """
 
-    def part(name: str, *remotes: str, references: int) -> Part:
+    def part(name: str, *remotes: str, references: int = 4) -> Part:
         ends = [f"en.{i}" for i in range(references)] if references > 1 else ["en"]
         pieces = ((f"oracle/{r}.es", *(f"ldc/{r}.{end}" for end in ends)) for r in remotes)
-        return Part(name, tuple(pieces), _FISHER_SHA256[name])
+        return Part(name, tuple(pieces), _sums("fisher", name))
 
+    texts = [
+        Preprocessor(language, normalize=False, lowercase=False, protect=False)
+        for language in ("es", "en")
+    ]
     return PublicCorpus(
         title="Fisher and CALLHOME: telephone speech, Spanish-English, four references",
         homepage="https://github.com/joshua-decoder/fisher-callhome-corpus",
@@ -208,38 +206,35 @@ def _fisher() -> PublicCorpus:
         target_language="en",
         parts=(
             part("train", "callhome_train", "callhome_devtest", references=1),
-            part("dev", "fisher_dev", references=4),
-            part("devtest", "fisher_dev2", references=4),
-            part("test", "fisher_test", references=4),
+            part("dev", "fisher_dev"),
+            part("devtest", "fisher_dev2"),
+            part("test", "fisher_test"),
         ),
-        source_text=Preprocessor("es", normalize=False, lowercase=False, protect=False),
-        target_text=Preprocessor("en", normalize=False, lowercase=False, protect=False),
+        source_text=texts[0],
+        target_text=texts[1],
         lowercase=True,
     )
 
 
 CORPORA: Final = {
-    # As its authors tokenised it: the text of most published results.
+    # As its authors tokenised it: the text of most published results. The commit is the one that
+    # added these files; train.en was edited later.
     "multi30k": _multi30k(
         "tokenised by its authors",
-        "multi30k-de-en",
-        # The commit that added these files; train.en was edited later.
+        "multi30k",
         "7bee46bc74186b4b6254603143610f730d40bf66/data/task1/tok",
         "{}.lc.norm.tok.{}",
-        [Preprocessor(normalize=False, tokenize=False, lowercase=False)] * 2,
-        _MULTI30K_SHA256,
+        normalize=False,
+        tokenize=False,
     ),
     # Prepared here by the same steps.
     "multi30k-raw": _multi30k(
         "from the raw text",
-        "multi30k-raw-de-en",
+        "multi30k-raw",
         "master/data/task1/raw",
         "{}.{}.gz",
-        [
-            Preprocessor(language, lowercase=False, escape=True, protect=False)
-            for language in ("de", "en")
-        ],
-        lowercase=True,
+        escape=True,
+        protect=False,
     ),
     "fisher": _fisher(),
 }
@@ -262,17 +257,13 @@ def fetch(
     timeout: float = 60.0,
     log: Log = print,
 ) -> dict[str, Corpus]:
-    """Fetch a corpus, prepare it, and write it to a folder.
+    """Fetch a corpus, prepare it, write it to a folder, and return the prepared parts by name.
 
     Nothing is written before every file is there and in order. A line that is empty on one side
     is left out of all sides, counted and reported.
 
     Parameters
     ----------
-    corpus
-        One of `CORPORA`.
-    folder
-        Where the prepared files go.
     base_url
         Another address (http, https or file) that has the same files.
     check
@@ -281,11 +272,6 @@ def fetch(
         Seconds without an answer after which a file counts as unreachable.
     log
         Takes the lines that tell what was fetched and written.
-
-    Returns
-    -------
-    dict
-        The prepared parts by name.
 
     Raises
     ------
@@ -314,7 +300,7 @@ def fetch(
                 target_text=corpus.target_text,
             )
             whole = whole.followed_by(text)
-        if check:
+        if check and part.sha256:
             _check_prepared(part, whole, corpus.outputs(folder, part))
         prepared[part.name] = whole
     for part in corpus.parts:
@@ -326,8 +312,6 @@ def fetch(
 
 def _check_prepared(part: Part, text: Corpus, outputs: Sequence[Path]) -> None:
     """Raise InputError if a part's text is not the one that is known."""
-    if not part.sha256:
-        return
     for path, side, expected in zip(outputs, written_lines(text), part.sha256, strict=True):
         digest = hashlib.sha256("".join(side).encode()).hexdigest()
         if digest != expected:

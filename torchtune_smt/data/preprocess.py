@@ -16,8 +16,13 @@ from typing import Any, Final
 from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.compounds import CompoundSplitter
-from torchtune_smt.data.marks import with_stand_ins
-from torchtune_smt.data.protected import is_protected, protected, tags_attached, with_protected
+from torchtune_smt.data.stand_ins import (
+    NAME,
+    is_protected,
+    protected,
+    with_marks,
+    with_protected,
+)
 
 # Characters that nobody sees: controls, formats (Unicode's Cf without the number signs), but not
 # the letters of flags that are made of them.
@@ -37,7 +42,7 @@ _JOINERS: Final = re.compile(
 # A word of one letter behind an apostrophe begins a line, and the next one has the capital.
 _CLIPPED_LANGUAGES: Final = ("nl", "af")
 _CLIPPED: Final = re.compile(r"\W*['’]\w(?=\s)")
-
+_TAG: Final = re.compile(f"<(?P<end>/?)(?P<name>{NAME})[^<>]*?(?P<alone>/?)>")
 
 # Rules of Moses's tokenizer.perl that sacremoses lacks: a mark that is part of a word where a small
 # letter follows, and apostrophes that end a word where a letter follows, as in French, or do not.
@@ -113,19 +118,22 @@ class Preprocessor:
             line = _composed(line) if self.normalize else line
         words = split_words(line)
         words = words if self.compounds is None else self.compounds.split(words)
-        if self.escape:
-            moses = _moses("Tokenizer", self.language)
-            kept = {one: moses.escape_xml(what) for one, what in kept.items()}
+        kept = self._spelt(kept)
         return [word.translate(kept) for word in words] if kept else words
 
     def _tokenized(self, line: str) -> str:
         """Return a line with blanks between its tokens."""
         moses = _moses("Tokenizer", self.language)
-        line, stand_ins = with_stand_ins(line, moses.IsAlnum)
-        line = moses.tokenize(line, return_str=True, escape=self.escape)
-        if self.escape:
-            stand_ins = {one: moses.escape_xml(what) for one, what in stand_ins.items()}
-        return line.translate({ord(one): what for one, what in stand_ins.items()})
+        line, stand_ins = with_marks(line, moses.IsAlnum)
+        tokenized: str = moses.tokenize(line, return_str=True, escape=self.escape)
+        return tokenized.translate(self._spelt(stand_ins))
+
+    def _spelt(self, stand_ins: dict[int, str]) -> dict[int, str]:
+        """Return what letters stand for, as the tokeniser would spell it."""
+        if not self.escape or not stand_ins:
+            return stand_ins
+        moses = _moses("Tokenizer", self.language)
+        return {one: moses.escape_xml(what) for one, what in stand_ins.items()}
 
 
 def lowercased(line: str) -> str:
@@ -174,7 +182,7 @@ class Detokenizer:
         words = list(tokens)
         if self.verbatim:
             words = [w.replace("&", "&amp;") if "&" in w and is_protected(w) else w for w in words]
-        text = tags_attached(_moses("Detokenizer", self.language).detokenize(words))
+        text = _tags_attached(_moses("Detokenizer", self.language).detokenize(words))
         if self.language == "en":
             # As the Penn Treebank splits it, which Moses does otherwise.
             text = text.replace(" n't", "n't")
@@ -198,6 +206,19 @@ class Detokenizer:
                 capital = letter.title() if letter.islower() else letter
                 return text[:at] + capital + text[at + 1 :]
         return text
+
+
+def _tags_attached(text: str) -> str:
+    """Return a text with no blank within a tag and its end, as in ``<b> a word </b>``."""
+    opened: dict[str, list[int]] = {}
+    blanks: set[int] = set()
+    for match in _TAG.finditer(text) if "</" in text else ():
+        begins = opened.setdefault(match["name"], [])
+        if match["end"] and begins:
+            blanks |= {begins.pop(), match.start() - 1}
+        elif not match["end"] and not match["alone"]:
+            begins.append(match.end())
+    return "".join(c for i, c in enumerate(text) if c != " " or i not in blanks)
 
 
 @dataclass(frozen=True)
