@@ -14,7 +14,6 @@ import pytest
 import yaml
 from commands import MODEL, Run, run_command
 
-from torchtune_smt.cli.report import _groups
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
@@ -28,6 +27,7 @@ from torchtune_smt.evaluation.report import (
     Report,
     Side,
     WeightRow,
+    _groups,
     page,
 )
 from torchtune_smt.evaluation.tables import Table

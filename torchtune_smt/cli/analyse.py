@@ -23,7 +23,6 @@ from torchtune_smt.cli.hydra_main import check_written, option_errors
 from torchtune_smt.cli.outputs import common_data, open_run, read_outputs, read_set
 from torchtune_smt.cli.run_folder import recorded_tuning
 from torchtune_smt.cli.systems import (
-    Output,
     files_read,
     find_systems,
     paths_of,
@@ -40,6 +39,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Derivation, lists_of
 from torchtune_smt.evaluation import features, pictures
 from torchtune_smt.evaluation.features import FeatureSet
+from torchtune_smt.evaluation.outputs import Output
 from torchtune_smt.evaluation.tables import Cell, Table
 from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
 from torchtune_smt.kbest.formats import read_lists
@@ -284,7 +284,7 @@ def explain(
     comparable = other_model(paths) is None
     lacking = templates_of_others(paths) if comparable else [[], []]
     for name, path, more in zip((a, b), paths, lacking, strict=True):
-        decoder, own, sources = open_run(path, split, corpus, more)
+        decoder, own, sources = open_run(split, path, corpus, more)
         (best,) = lists_of(decoder, [sources[i]], own, 1)
         found_rows.append(decoder.features.named(*best.row(0)))
         weights.append(own.features.named(range(len(own)), own.values))
@@ -441,7 +441,7 @@ def _decoded(cfg: DictConfig, name: str, output: Output, what: str, n_best: int)
     if data is None:
         raise InputError(f"does not say what its {what} is; give data=NAME", path=output.path)
     corpus = read_set(data, what, [output.weights])
-    decoder, weights, sources = open_run(output.weights, what, corpus)
+    decoder, weights, sources = open_run(what, output.weights, corpus)
     counts: Counter[str] = Counter()
     for begin in range(0, len(sources), BATCH):
         counts.update(_fired(lists_of(decoder, sources[begin : begin + BATCH], weights, n_best)))

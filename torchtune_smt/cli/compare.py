@@ -15,9 +15,8 @@ from omegaconf import DictConfig
 from torchtune_smt.cli.command_line import quoted, systems_option
 from torchtune_smt.cli.compose import refuse_given
 from torchtune_smt.cli.hydra_main import check_written, hydra_main, warn
-from torchtune_smt.cli.outputs import Outputs, check_words, read_outputs
+from torchtune_smt.cli.outputs import check_words, open_run, read_outputs, templates_of_others
 from torchtune_smt.cli.systems import (
-    Output,
     files_read,
     find_systems,
     paths_of,
@@ -30,6 +29,7 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import check_own
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
+from torchtune_smt.evaluation.outputs import Output, Outputs
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.runs.folder import REPORT
@@ -66,9 +66,19 @@ def compare(cfg: DictConfig, *, show: bool = True) -> None:
         write_table(cfg, lambda style: STYLES[style](results))
     if cfg.html is not None:
         # It takes longer to import than a table to make.
-        from torchtune_smt.cli.report import write_report
+        from torchtune_smt.evaluation.report import write_report
 
-        write_report(Path(cfg.html), cfg, systems, outputs, results, baseline)
+        write_report(
+            Path(cfg.html),
+            systems,
+            outputs,
+            results,
+            baseline,
+            open_run=partial(open_run, cfg.split),
+            templates_of_others=templates_of_others,
+            tokenize=cfg.tokenize,
+            lowercase=cfg.lowercase,
+        )
         print(f"report: {cfg.html}", file=sys.stderr)
 
 

@@ -10,16 +10,13 @@ from torchtune_smt.data.corpora import CORPORA, addresses, fetch
 
 def listing() -> str:
     """Return what is known of every public corpus: title, homepage, licence, addresses."""
-    entries = [
-        [
-            f"{name}: {corpus.title}",
-            f"  homepage  {corpus.homepage}",
-            f"  licence   {corpus.licence}",
-            *(f"  file      {address}" for address in addresses(corpus)),
-        ]
-        for name, corpus in CORPORA.items()
-    ]
-    return "\n\n".join("\n".join(entry) for entry in entries)
+    entries = []
+    for name, corpus in CORPORA.items():
+        lines = [f"{name}: {corpus.title}"]
+        lines += [f"  homepage  {corpus.homepage}", f"  licence   {corpus.licence}"]
+        lines += [f"  file      {address}" for address in addresses(corpus)]
+        entries.append("\n".join(lines))
+    return "\n\n".join(entries)
 
 
 def main() -> int:
@@ -32,18 +29,12 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="where the prepared files go (default: data/<its name>)"
     )
-    parser.add_argument(
-        "--base-url",
-        help="another address that has the same files, for example file:///home/me/multi30k/tok",
-    )
-    parser.add_argument(
-        "--no-check",
-        action="store_true",
-        help="accept files whose content differs from what was published",
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds to wait for an answer (%(default)g)"
-    )
+    address = "another address that has the same files, for example file:///home/me/multi30k/tok"
+    parser.add_argument("--base-url", help=address)
+    content = "accept files whose content differs from what was published"
+    parser.add_argument("--no-check", action="store_true", help=content)
+    seconds = "seconds to wait for an answer (%(default)g)"
+    parser.add_argument("--timeout", type=float, default=60.0, help=seconds)
     options = parser.parse_args()
     if options.corpus is None:
         print(listing())
@@ -51,12 +42,7 @@ def main() -> int:
     corpus = CORPORA[options.corpus]
     folder = options.folder or Path("data") / corpus.folder
     print(f"{corpus.title}\nlicence: {corpus.licence}")
-    fetch(
-        corpus,
-        folder,
-        base_url=options.base_url,
-        check=not options.no_check,
-        timeout=options.timeout,
-    )
+    given = {"base_url": options.base_url, "timeout": options.timeout}
+    fetch(corpus, folder, check=not options.no_check, **given)
     print(f"all is in {folder.resolve()}")
     return 0

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.run_folder import lacks_words, recorded_data
-from torchtune_smt.cli.systems import Output, is_list_line, paths_of
+from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.evaluation.outputs import Output, Outputs, check_text, is_list_line
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
 
@@ -32,29 +29,8 @@ if TYPE_CHECKING:
 _TEXT: Final = "source_language target_language folders normalize tokenize lowercase empty".split()
 
 
-class Outputs(NamedTuple):
-    """What systems made of some sentences.
-
-    Attributes
-    ----------
-    translations : dict of Output to list of str
-        One a sentence.
-    references : list of list of str
-        ``references[i]``: those of sentence i.
-    corpus : Corpus, optional
-        The set that was translated, where the data are known.
-    lists : dict of Output to list of list of str
-        All hypotheses of each sentence, where there are lists.
-    """
-
-    translations: dict[Output, list[str]]
-    references: list[list[str]]
-    corpus: Corpus | None
-    lists: dict[Output, list[list[str]]]
-
-
 def open_run(
-    weights: Path, split: str, corpus: Corpus, more: Sequence[Any] = ()
+    split: str, weights: Path, corpus: Corpus, more: Sequence[Any] = ()
 ) -> tuple[Decoder, FrozenWeights, list[Source]]:
     """Return the decoder of a run, given by its weights, these, and a set as it is to decode it.
 
@@ -68,6 +44,13 @@ def open_run(
     decoder, own, train_index = tuned_of(weights, more, corpus if split == "train" else None)
     sources = [Source(i, words, train_index.get(i, -1)) for i, words in enumerate(corpus.source)]
     return decoder, own, sources
+
+
+def templates_of_others(weights: Sequence[Path]) -> list[list[Any]]:
+    """Return what `torchtune_smt.cli.decoding.templates_of_others` does, which imports decoders."""
+    from torchtune_smt.cli.decoding import templates_of_others as found
+
+    return found(weights)
 
 
 def read_set(
@@ -148,7 +131,7 @@ def read_outputs(
             from torchtune_smt.tuners.sentences import translate
 
             assert output.weights is not None
-            made[output] = translate(*open_run(output.weights, cfg.split, corpus))
+            made[output] = translate(*open_run(cfg.split, output.weights, corpus))
         elif cfg.references is not None:
             raise InputError(
                 f"{cfg.split} is still to be translated with these weights, and nobody says "
@@ -196,39 +179,6 @@ def read_outputs(
         # The references that were given are of something else.
         corpus = None
     return Outputs({o: (read | made)[o] for o in every}, rows, corpus, lists)
-
-
-def check_text(path: str | os.PathLike[str], lines: Sequence[str]) -> None:
-    """Raise InputError if a file is in another form than plain text, a sentence a line."""
-    filled = [line.strip() for line in lines if line.strip()]
-    for form, has in _FORMS.items():
-        # What is written over several lines is a whole alone.
-        several = form in ("JSON", "markup") and has("\n".join(filled))
-        if filled and (several or all(map(has, filled))):
-            raise InputError(
-                f"holds {form}, and no plain text; write one sentence a line, and nothing else",
-                path=path,
-            )
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return text[:1] in ("{", "[", '"') and json.loads(text) is not None
-    except (ValueError, RecursionError):
-        return False
-
-
-_NUMBER: Final = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?|nan|[-+]?inf")
-# What all lines of a file may have, and those of a text do not.
-_FORMS: Final[Mapping[str, Callable[[str], object]]] = {
-    "JSON": _is_json,
-    "fields between ||| (an n-best list begins with the number of the sentence)": (
-        lambda line: "|||" in split_words(line)
-    ),
-    "columns between tabs": lambda line: "\t" in line,
-    "markup": re.compile(r"<(\w+)\b.*</\1>", re.S).fullmatch,
-    "numbers": lambda line: all(map(_NUMBER.fullmatch, split_words(line))),
-}
 
 
 def check_words(runs: Iterable[Path], split: str) -> None:

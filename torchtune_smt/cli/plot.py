@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,45 +26,38 @@ def main() -> int:
         "Runs whose overrides differ in the seed alone are one curve, with a band from the lowest "
         "to the highest; the legend has the overrides that others do not have, and test BLEU.",
     )
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs or sweeps")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("run.png"),
-        help="file to write: .png, .svg or .pdf (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--labels", nargs="+", help="names in the legend (default: overrides, or folders)"
-    )
-    parser.add_argument(
-        "--each", action="store_true", help="a curve for each run, whatever its seed"
-    )
-    parser.add_argument(
-        "--smooth",
-        type=int,
-        metavar="N",
-        help=f"mean over N mini-batches, for loss and gain (default: {_SMOOTH})",
-    )
-    parser.add_argument(
-        "--timeline",
-        action="store_true",
-        help="of one run with shards or stale gradients: which worker computed what when",
-    )
+    add = parser.add_argument
+    add("runs", nargs="+", help="folders of runs or sweeps")
+    written = "file to write: .png, .svg or .pdf (default: %(default)s)"
+    add("--output", type=Path, default=Path("run.png"), help=written)
+    add("--labels", nargs="+", help="names in the legend (default: overrides, or folders)")
+    add("--each", action="store_true", help="a curve for each run, whatever its seed")
+    smooth = f"mean over N mini-batches, for loss and gain (default: {_SMOOTH})"
+    add("--smooth", type=int, metavar="N", help=smooth)
+    timeline = "of one run with shards or stale gradients: which worker computed what when"
+    add("--timeline", action="store_true", help=timeline)
     options = parser.parse_args()
     if options.output.suffix not in (".png", ".svg", ".pdf"):
         parser.error(f"--output must end with .png, .svg or .pdf, not {options.output.name}")
-    smooth = _SMOOTH if options.smooth is None else options.smooth
-    if smooth < 1:
-        parser.error(f"--smooth must be at least 1, not {smooth}")
+    window = _SMOOTH if options.smooth is None else options.smooth
+    if window < 1:
+        parser.error(f"--smooth must be at least 1, not {window}")
     if options.timeline:
         if len(options.runs) > 1:
             parser.error("--timeline is of one run")
         for name in ("smooth", "labels", "each"):
             if getattr(options, name):
                 parser.error(f"--{name} is of curves, which --timeline does not draw; leave it out")
-        return _timeline(options.runs[0], options.output)
-    paths = [str(path) for path in options.runs]
-    systems = find_systems(paths, marker=METRICS, group_seeds=not options.each)
+        folder = Path(options.runs[0])
+        run = read_metrics(folder)
+        if not has_jobs(run):
+            raise InputError(
+                "has no workers, of which there could be a timeline; give a run with "
+                "parallel=stale, mix, itermix or itersel",
+                path=folder,
+            )
+        return _draw(options.output, partial(draw_timeline, run))
+    systems = find_systems(options.runs, marker=METRICS, group_seeds=not options.each)
     labels = options.labels or list(systems)
     if len(labels) != len(systems) or len(set(labels)) < len(labels):
         parser.error(
@@ -73,10 +68,7 @@ def main() -> int:
     for label, outputs in zip(labels, systems.values(), strict=True):
         runs = [_with_curves(output.path) for output in outputs]
         curves[legend(label, runs)] = runs
-    with atomic_path(options.output) as beside, beside.open("wb") as file:
-        draw(curves, file, options.output.suffix[1:], smooth)
-    print(options.output)
-    return 0
+    return _draw(options.output, partial(draw, curves, window=window))
 
 
 def _with_curves(path: Path) -> Run:
@@ -89,16 +81,9 @@ def _with_curves(path: Path) -> Run:
     return run
 
 
-def _timeline(folder: Path, output: Path) -> int:
-    """Draw the timeline of a run, and return the exit code."""
-    run = read_metrics(folder)
-    if not has_jobs(run):
-        raise InputError(
-            "has no workers, of which there could be a timeline; give a run with parallel=stale, "
-            "mix, itermix or itersel",
-            path=folder,
-        )
-    with atomic_path(output) as beside, beside.open("wb") as file:
-        draw_timeline(run, file, output.suffix[1:])
-    print(output)
+def _draw(path: Path, drawing: Callable[..., None]) -> int:
+    """Write a picture, say where it is, and return the exit code."""
+    with atomic_path(path) as beside, beside.open("wb") as file:
+        drawing(output=file, form=path.suffix[1:])
+    print(path)
     return 0

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Final
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import check_written, hydra_main, option_errors
-from torchtune_smt.cli.minimum_risk import risk_order
+from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import atomic_writer
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.kbest.formats import read_lists, read_text_of_lists
+from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.rerank import best_lines, file_lines, reranked
 from torchtune_smt.kbest.stored_lists import names_in
+from torchtune_smt.metrics.lists import minimum_risk
 from torchtune_smt.models.moses_ini import read_any_weights
 
 # Features that a message names.
@@ -78,11 +82,47 @@ def main(cfg: DictConfig) -> None:
         lines = best_lines(lists, stored.n_sentences)
     else:
         lines = file_lines(lists, text.split(b"\n"))
+    with output_of(cfg) as file:
+        file.writelines(lines)
+
+
+@contextmanager
+def output_of(cfg: DictConfig) -> Iterator[IO[str]]:
+    """Give the file that ``output`` names, or the standard output."""
     if cfg.output is None:
-        sys.stdout.writelines(lines)
+        yield sys.stdout
     else:
         with atomic_writer(cfg.output) as file:
-            file.writelines(lines)
+            yield file
+
+
+def risk_order(
+    cfg: DictConfig, given: Sequence[str]
+) -> Callable[[KBestLists, int], KBestLists] | None:
+    """Return what puts lists in the order of their risk and keeps so many; None without mbr.
+
+    Parameters
+    ----------
+    given : sequence of str
+        The overrides of the command line.
+
+    Raises
+    ------
+    InputError
+        An option of it is given without mbr, or out of range.
+    """
+    if not cfg.mbr:
+        for override in given:
+            if override_key(override).partition(".")[0] in ("metric", "mbr_scale"):
+                raise InputError(f"{override} would change nothing without mbr=true")
+        return None
+    metric = make(cfg, "metric", "bind")
+
+    def order(lists: KBestLists, k: int) -> KBestLists:
+        with option_errors("mbr"):
+            return minimum_risk(lists, metric, cfg.mbr_scale, k)
+
+    return order
 
 
 def _dense_of(path: str) -> Sequence[str] | None:

@@ -7,9 +7,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig
@@ -24,8 +23,8 @@ from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
 from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.core.errors import InputError, cure_of, escaped
-from torchtune_smt.core.text import BLANKS, split_fields, whole_number
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
+from torchtune_smt.evaluation.outputs import Kind, Output, is_list_line
 from torchtune_smt.runs.folder import LONGER, METRICS, RECORDS, WEIGHTS
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
@@ -37,49 +36,8 @@ _READ: Final = (
     *(f"{split}.translations.txt" for split in ("train", "dev", "test")),
 )
 
-Kind = Literal["run", "weights", "lists", "translations"]
 Given = str | Sequence[str] | ListConfig | DictConfig
 """A path, paths, or names with paths."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What one run of a system left: its folder, or a file of it.
-
-    Attributes
-    ----------
-    path : Path
-        As it was given, or as it was found in a folder that was given.
-    kind : {"run", "weights", "lists", "translations"}
-    overrides : tuple of str
-        Of a run's command line, its seed and Hydra's options left out.
-    seed : str
-        Of a run, as its command line has it.
-    """
-
-    path: Path
-    kind: Kind
-    overrides: tuple[str, ...] = ()
-    seed: str = ""
-
-    @property
-    def folder(self) -> Path | None:
-        """The run's folder, where it is known."""
-        if self.kind == "run":
-            return self.path
-        return self.path.parent if self.kind == "weights" else None
-
-    @property
-    def weights(self) -> Path | None:
-        """The file of its weights, where it is known."""
-        if self.kind == "run":
-            return self.path / WEIGHTS
-        return self.path if self.kind == "weights" else None
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the run's command line, and so its seed, is known."""
-        return self.folder is not None and (self.folder / RECORDS).is_dir()
 
 
 def find_systems(
@@ -234,12 +192,6 @@ def _of_folder(path: Path, folder: Path, kind: Kind) -> Output:
     last = {override_key(o): o for o in recorded}
     overrides = tuple(o for key, o in last.items() if key not in (*WITHOUT_EFFECT, "seed"))
     return Output(path, kind, overrides, last.get("seed", "").partition("=")[2])
-
-
-def is_list_line(line: str) -> bool:
-    """Return whether a line is one of an n-best list, by its first fields."""
-    fields = split_fields(line)
-    return len(fields) > 2 and whole_number(fields[0].strip(BLANKS)) is not None
 
 
 def _is_weights(path: Path) -> bool:

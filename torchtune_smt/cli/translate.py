@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import Final, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -24,15 +23,15 @@ from torchtune_smt.cli.hydra_main import (
     error_line,
     hydra_main,
 )
-from torchtune_smt.cli.minimum_risk import risk_order
 from torchtune_smt.cli.options import chosen_name
+from torchtune_smt.cli.rerank import output_of, risk_order
 from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.stopping import raise_if_stopped
 from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.cli.wire import argument_names, class_of, decoder_class
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
-from torchtune_smt.core.textio import BadLine, atomic_writer, blocks_of_lines
+from torchtune_smt.core.textio import BadLine, blocks_of_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
@@ -89,7 +88,7 @@ def _translate(cfg: DictConfig, settings: Settings) -> None:
     seen = cfg.output is None and sys.stdout.isatty()
     disable = True if seen or (total is None and sys.stdin.isatty()) else None
     bar = tqdm(total=total, unit="sent", file=sys.stderr, disable=disable)
-    with _output(cfg.output) as out, bar:
+    with output_of(cfg) as out, bar:
         for batch in batches:
             sources = [one for one in batch if isinstance(one, Source)]
             k = cfg.n_best or 1
@@ -200,12 +199,3 @@ def _read_sources(cfg: DictConfig, dataset: Dataset) -> Iterator[list[Source | s
                     tqdm.write(f"warning: {error} ({_ON_ERROR[cfg.on_error]})", file=sys.stderr)
                     batch.append(str(line) if cfg.on_error == "copy" else "")
             yield batch
-
-
-@contextmanager
-def _output(path: str | None) -> Iterator[IO[str]]:
-    if path is None:
-        yield sys.stdout
-    else:
-        with atomic_writer(path) as file:
-            yield file

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.textio import lines_of
@@ -148,7 +148,7 @@ def _sums(corpus: str, part: str) -> tuple[str, ...]:
     return tuple(_SHA256.get((corpus, part), "").split())
 
 
-def _multi30k(kind: str, name: str, address: str, path: str, **text: bool) -> PublicCorpus:
+def _multi30k(kind: str, name: str, address: str, path: str, **text: Any) -> PublicCorpus:
     """Return Multi30k, whose files are called ``path.format(part, language)``.
 
     `text` are options of `Preprocessor`; what is tokenised here is lowercased before.
