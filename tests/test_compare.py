@@ -20,7 +20,7 @@ from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.evaluation.outputs import check_text
+from torchtune_smt.runs.outputs import check_text
 
 EXAMPLE = example_folder()
 FEW = "samples=50"

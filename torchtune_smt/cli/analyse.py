@@ -39,7 +39,6 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Derivation, lists_of
 from torchtune_smt.evaluation import features, pictures
 from torchtune_smt.evaluation.features import FeatureSet
-from torchtune_smt.evaluation.outputs import Output
 from torchtune_smt.evaluation.tables import Cell, Table
 from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
 from torchtune_smt.kbest.formats import read_lists
@@ -48,6 +47,7 @@ from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.curves import Run, read_metrics
 from torchtune_smt.runs.folder import METRICS
+from torchtune_smt.runs.outputs import Output
 from torchtune_smt.runs.times import round_seconds
 
 WEIGHTS: Final = "weights"

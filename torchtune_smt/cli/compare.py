@@ -29,10 +29,10 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import check_own
 from torchtune_smt.data.suspicions import output_suspicions
 from torchtune_smt.evaluation import Evaluation, oracle_bleu
-from torchtune_smt.evaluation.outputs import Output, Outputs
 from torchtune_smt.evaluation.tables import STYLES, Results
 from torchtune_smt.metrics.corpus import METRICS
 from torchtune_smt.runs.folder import REPORT
+from torchtune_smt.runs.outputs import Output, Outputs
 
 
 def compare(cfg: DictConfig, *, show: bool = True) -> None:

@@ -17,9 +17,9 @@ from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.evaluation.outputs import Output, Outputs, check_text, is_list_line
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
+from torchtune_smt.runs.outputs import Output, Outputs, check_text, is_list_line
 
 if TYPE_CHECKING:
     from torchtune_smt.core.snapshot import FrozenWeights

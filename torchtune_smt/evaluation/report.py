@@ -19,7 +19,6 @@ from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.decoders.base import Decoder, Derivation, lists_of
 from torchtune_smt.evaluation.features import DENSE
-from torchtune_smt.evaluation.outputs import Output, Outputs
 from torchtune_smt.evaluation.tables import Results, Table
 from torchtune_smt.evaluation.translations import (
     Bucket,
@@ -36,6 +35,7 @@ from torchtune_smt.kbest.lists import Source
 from torchtune_smt.metrics.corpus import bleu_words
 from torchtune_smt.runs.curves import draw, legend, read_metrics
 from torchtune_smt.runs.folder import GROUPS, METRICS
+from torchtune_smt.runs.outputs import Output, Outputs
 
 # Sentences shown of each kind; sentences that are decoded to find examples of features, and the
 # translations of each that are looked at.

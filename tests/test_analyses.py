@@ -1,0 +1,771 @@
+"""Analyses of features and of texts: by brute force, and as commands on what was planted."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from commands import Outcome, Run, example_source, run_command
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from torchtune_smt.core.resources import example_folder
+from torchtune_smt.core.textio import read_lines
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.evaluation.features import (
+    FeatureSet,
+    contributions,
+    dense_by_names,
+    dense_features,
+    disagreements,
+    left_part,
+    overlap,
+    parts_of_scores,
+    spellings,
+)
+from torchtune_smt.evaluation.tables import Table
+from torchtune_smt.evaluation.translations import Segment, reference_order, segments
+from torchtune_smt.features import RuleId
+from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.runs.curves import read_metrics
+from torchtune_smt.runs.times import round_seconds
+
+Values = dict[str, float]
+
+
+def analyse(folder: Path, *arguments: str | Path) -> Outcome:
+    return run_command("analyse", *arguments, folder=folder)
+
+
+def rows(outcome: Outcome) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(outcome.check().out)))
+
+
+def cells(outcome: Outcome) -> list[list[str]]:
+    return [list(row.values()) for row in rows(outcome)]
+
+
+def put(path: Path, lines: Sequence[str] | Mapping[str, float]) -> None:
+    """Write lines, or weights."""
+    if isinstance(lines, Mapping):
+        lines = [f"{name} {value!r}" for name, value in lines.items()]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def is_svg(path: Path) -> bool:
+    return path.read_bytes().startswith(b"<?xml")
+
+
+def weights_of(path: Path) -> Values:
+    names, values = read_weights(path)
+    return names.named(range(len(names)), values)
+
+
+# Overlap
+
+NAMES = ["LM", "Glue", "rule_id:a~b", "rule_id:c~d", "rule_id:e~f", "shape:T", "shape:T_T", "x:y"]
+WEIGHTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([-2.0, -1.0, 0.5, 3.0]))
+
+
+@given(WEIGHTS, WEIGHTS)
+def test_counts_of_overlap(first: Values, second: Values) -> None:
+    dense = {"LM", "Glue"}
+    sets = [FeatureSet(n, w, dense, True) for n, w in (("a", first), ("b", second))]
+    found = {one.template: one for one in overlap(*sets)}
+    templates = {"dense": NAMES[:2], "rule_id": NAMES[2:5], "shape": NAMES[5:7], "x": NAMES[7:]}
+    for template, members in {**templates, "all": NAMES}.items():
+        a, b = ({n for n in members if n in weights} for weights in (first, second))
+        if not a | b and template != "all":
+            assert template not in found
+            continue
+        one = found.pop(template)
+        assert (one.first, one.second, one.both) == (len(a), len(b), len(a & b))
+        both = sorted(a & b)
+        assert one.same_sign == sum(first[n] * second[n] > 0 for n in both)
+        x, y = ([weights[n] for n in both] for weights in (first, second))
+        if len(both) > 2 and len(set(x)) > 1 and len(set(y)) > 1:
+            dx, dy = np.array(x) - np.mean(x), np.array(y) - np.mean(y)
+            expected = (dx * dy).sum() / np.sqrt((dx**2).sum() * (dy**2).sum())
+            assert one.correlation == pytest.approx(expected)
+        else:
+            assert one.correlation is None
+    assert not found
+
+
+def test_weights_of_a_group_have_no_correlation_and_values_no_sign() -> None:
+    for count in range(3, 12):
+        equal = {f"r:{i}": 0.1 for i in range(count)}
+        others = {name: float(i) for i, name in enumerate(equal)}
+        for pair in ((equal, others), (others, equal), (equal, equal)):
+            found = overlap(*(FeatureSet("", values, (), True) for values in pair))
+            assert all(one.correlation is None for one in found)
+    sets = [FeatureSet("a", {"r:a": 2.0}, ()), FeatureSet("b", {"r:a": 1.0}, (), True)]
+    assert {one[1:] for one in overlap(*sets)} == {(1, 1, 1, None, None)}
+
+
+def test_dense_features() -> None:
+    names = ["LM0_0", "TM0_3", "Glue", "LanguageModel_OOV", "WT_a~b", "WT_10~10", "rule_id:a~b_1"]
+    assert dense_features(names[:4] + names[6:], moses=False) == set(names[:4])
+    assert dense_features(names, moses=True) == {"LM0_0", "TM0_3", "Glue"}
+    # Of files that do not say whose they are.
+    ours = ["LanguageModel", "LanguageModel_OOV", "PhraseModel_0", "rule_id:a_b~c", "shape:T_T"]
+    moses = ["LM0", "Distortion0", "TM0_1", "WT_haus~house", "WT_10", "WT_:~that", "PL_s2", "SWD_a"]
+    for some, dense in ((ours, ours[:3]), (moses, moses[:3]), ([], [])):
+        assert dense_by_names(some) == set(dense)
+    # Lists may have features of both.
+    assert dense_by_names(ours + moses) == {*ours[:3], *moses[:3]}
+
+
+def counts(folder: Path, *systems: str | Path) -> dict[str, list[int]]:
+    """|A|, |B| and |A ∩ B| of each template."""
+    return {
+        row["template"]: [int(row[name]) for name in ("|A|", "|B|", "|A ∩ B|")]
+        for row in rows(analyse(folder, "overlap", *systems, "table=csv"))
+    }
+
+
+def test_weights_of_moses(tmp_path: Path) -> None:
+    for name, more in (("a", "PP_das,haus~the,house"), ("b", "WT_kind~child")):
+        names = ["LM", "Distortion0", "WT_haus~house", "WT_das~the", "PP_ja~yes", more]
+        put(tmp_path / name, dict.fromkeys(names, 0.5))
+    expected = {"dense": [2, 2, 2], "WT": [2, 3, 2], "PP": [2, 1, 1], "all": [6, 6, 5]}
+    assert counts(tmp_path, "a", "b") == expected
+
+
+def test_runs_on_lists_say_which_features_are_dense(tmp_path: Path) -> None:
+    dense = ["LanguageModel", "LanguageModel_OOV", "Glue", "-", "50%"]
+    lines = []
+    for i in range(2):
+        for h, words in enumerate(("a b", "b a", "b b")):
+            values = " ".join(f"{name}={(i + h * n) % 3 + 1}" for n, name in enumerate(dense))
+            lines.append(f"{i} ||| {words} ||| {values} WT_{words[0]}~x={h + 1} ||| -{h}")
+    put(tmp_path / "lists", lines)
+    for name in ("dev.de", "dev.en"):
+        put(tmp_path / name, ["a b", "a b"])
+    data = ["data=files", "data.name=l", "data.source_language=de", "data.target_language=en"]
+    data += ["data.train=null", "data.dev=[dev.de,dev.en]"]
+    options = ["decoder=kbest_files", "decoder.dev=lists", f"decoder.dense=[{','.join(dense)}]"]
+    put(tmp_path / "start", dict.fromkeys([*dense, "WT_a~x"], 0.5))
+    options += ["init=file", "init.file=start", "tuner=mira", "tuner.iterations=1"]
+    run_command("train", *data, *options, "hydra.run.dir=run", folder=tmp_path).check()
+    lines = read_lines(tmp_path / "run" / "weights.txt.gz")
+    put(tmp_path / "moved", lines)
+    names = [line.split()[0] for line in lines if line[0] != "#"]
+    assert names[:5] == dense
+    n_sparse = len(names) - 5
+    expected = {"dense": [5, 5, 5], "WT": [n_sparse] * 3, "all": [len(names)] * 3}
+    assert counts(tmp_path, "run", "moved") == expected
+    # Files that were written before they said so are read as lists of Moses's.
+    lines.remove("# dense features: LanguageModel LanguageModel_OOV Glue %2D 50%25")
+    for name in ("old", "older"):
+        put(tmp_path / name, lines)
+    expected |= {"dense": [4, 4, 4], "LanguageModel": [1, 1, 1]}
+    assert counts(tmp_path, "old", "older") == expected
+
+
+def test_weights_of_two_runs(run: Run, tmp_path: Path) -> None:
+    """A file whose overlap with the run is planted."""
+    weights = weights_of(run.weights)
+    rules = sorted(name for name in weights if name.startswith("rule_id:"))
+    changed = {name: -weights[name] for name in rules[:7]} | dict.fromkeys(rules[7:9], 1.0)
+    changed |= {"rule_id:never~seen": 1.0, "rule_id:zero~weight": 0.0, "LanguageModel": 0.5}
+    put(tmp_path / "own", changed)
+    picture = tmp_path / "overlap.svg"
+    outcome = analyse(tmp_path, "overlap", run.folder, "own", "table=csv", f"plot={picture}")
+    found = {row["template"]: row for row in rows(outcome)}
+    rule = found["rule_id"]
+    assert [int(rule[name]) for name in ("|A|", "|B|", "|A ∩ B|")] == [len(rules), 10, 9]
+    assert int(rule["same sign"]) == sum(weights[name] > 0 for name in rules[7:9])
+    assert float(rule["% of B"]) == pytest.approx(90)
+    assert (found["dense"]["|B|"], found["dense"]["|A ∩ B|"]) == ("1", "1")
+    assert int(found["all"]["|A|"]) == len(weights)
+    assert is_svg(picture) and outcome.err == f"picture: {picture}\n"
+    # Two long names are letters, which the table and the picture explain; CSV has no room for that.
+    assert found["all"]["A"] == str(run.folder)
+    outcome = analyse(tmp_path, "overlap", run.folder, "own", f"plot={picture}")
+    assert f"- A: {run.folder}\n" in outcome.out
+    assert f"A: {run.folder}" in re.findall(r"<!-- (.*?) -->", picture.read_text())
+
+
+def test_decoded_sets_are_those_of_n_best_lists(run: Run, tmp_path: Path) -> None:
+    """What fires where a set is decoded is what `translate` writes of it."""
+    lists, fired = {}, {}
+    for split in ("dev", "test"):
+        path = lists[split] = tmp_path / f"{split}.nbest"
+        source = example_folder() / f"{split}.de"
+        given = [f"weights={run.weights}", f"input={source}", f"output={path}", "n_best=3"]
+        run_command("translate", *given, folder=run.place).check()
+        fired[split], seen = set(), Counter[str]()
+        for line in path.read_text().splitlines():
+            number, _, features, _ = line.split(" ||| ")
+            seen[number] += 1
+            if seen[number] <= 2:
+                fired[split] |= {feature.rpartition("=")[0] for feature in features.split()}
+    options = ["n_best=2", "table=csv"]
+    decoded = rows(analyse(run.place, "overlap", run.folder, "of=[dev,test]", *options))
+    stored = rows(analyse(run.place, "overlap", *lists.values(), *options))
+    for row in (decoded[-1], stored[-1]):
+        sizes = [int(row[name]) for name in ("|A|", "|B|", "|A ∩ B|")]
+        assert sizes == [len(fired["dev"]), len(fired["test"]), len(fired["dev"] & fired["test"])]
+    assert {row["A"] for row in decoded} == {"dev"}
+    assert [list(r.values())[2:] for r in decoded] == [list(r.values())[2:] for r in stored]
+    outcome = analyse(run.place, "overlap", *lists.values(), "of=[test]")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: of=[test] would change nothing: n-best lists have")
+
+
+# Rivals
+
+RIVALS = ["r:a~x", "r:a~y", "r:a~z", "r:b~x", "r:b~", "s:a~x", "t:~x", "t:~y", "n:a_b", "LM"]
+OF_RIVALS = st.dictionaries(st.sampled_from(RIVALS), st.sampled_from([-1.0, -0.5, 0.25, 1.0]))
+
+
+@given(OF_RIVALS, OF_RIVALS)
+@example({"r:a~x": 1, "r:a~z": 1}, {"r:a~y": 1, "r:a~z": 1})
+@example({"r:a~x": 1, "r:a~y": 1, "r:a~z": 0.25}, {"r:a~x": -1, "r:a~y": -0.5, "r:a~z": -0.5})
+def test_disagreements(first: Values, second: Values) -> None:
+    # Inserted words are no rivals, and neither is what has no left part.
+    assert [left_part(name) for name in (*RIVALS, "W_a~b", "W_~b")] == (
+        [*["r:a"] * 3, *["r:b"] * 2, "s:a", *[None] * 4, "W_a", None]
+    )
+    known = first.keys() | second.keys()
+    expected = {}
+    for left in {left_part(name) for name in known} - {None}:
+        rivals = [name for name in sorted(known) if left_part(name) == left]
+        liked: list[list[str]] = [
+            [x for x in rivals if all(side.get(x, 0) >= side.get(y, 0) for y in rivals)]
+            for side in (first, second)
+        ]
+        if not set(liked[0]) & set(liked[1]):
+            expected[left] = liked[0][0], liked[1][0]
+    found = disagreements(first, second)
+    assert {one.left: (one.first, one.second) for one in found} == expected
+    for _, x, y, lead in found:
+        leads = first.get(x, 0) - first.get(y, 0), second.get(y, 0) - second.get(x, 0)
+        assert lead == min(leads) > 0
+    assert [one.lead for one in found] == sorted((one.lead for one in found), reverse=True)
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> Path:
+    """Weights of a corpus with American and of one with British spelling."""
+    american = {"programm~program": 0.5, "programm~programme": -0.25, "das~that": 0.1, "x~y": 1}
+    british = {"programm~program": -0.5, "programm~programme": 0.75, "das~that": 0.3, "x~": 0.1}
+    for name, weights in (("us", american), ("uk", british)):
+        put(
+            tmp_path / name,
+            {f"rule_id:{feature}": w for feature, w in weights.items()} | {"LanguageModel": 1.0},
+        )
+    put(tmp_path / "other", {"alignment:a~b": 1.0})
+    return tmp_path
+
+
+def test_planted_rivals(corpora: Path) -> None:
+    assert cells(analyse(corpora, "adaptation", "us", "uk", "table=csv", "plot=weights.svg")) == [
+        ["rule_id:programm", "program", "us", "0.5", "-0.5", "0.75"],
+        ["rule_id:programm", "programme", "uk", "-0.25", "0.75", "0.75"],
+        ["rule_id:x", "y", "us", "1.0", "", "0.1"],
+        ["rule_id:x", "(nothing)", "uk", "", "0.1", "0.1"],
+    ]
+    text = analyse(corpora, "adaptation", "us", "uk", "match=programm").check().out
+    assert "- rivals of which us and uk prefer different ones: 1\n" in text
+    assert is_svg(corpora / "weights.svg")
+    options = ["rivals=false", "rows=2", "table=csv"]
+    assert cells(analyse(corpora, "adaptation", "us", "uk", *options)) == [
+        ["rule_id:programm~program", "0.5", "-0.5", "-1.0"],
+        ["rule_id:programm~programme", "-0.25", "0.75", "1.0"],
+    ]
+
+
+# Spellings
+
+WORDS = st.sampled_from(["program", "programme", "a", ":"])
+
+
+@given(
+    st.lists(st.lists(st.lists(WORDS, max_size=5), max_size=2), max_size=5),
+    st.lists(st.tuples(st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=3)), max_size=8),
+)
+def test_counts_of_spellings(
+    references: list[list[list[str]]], rules: list[tuple[list[str], list[str]]]
+) -> None:
+    # As names are spelt: a colon is no word of a name.
+    def named(words: list[str]) -> list[str]:
+        return ["%3A" if word == ":" else word for word in words]
+
+    names = [name for s, t in rules for name in RuleId().features(named(s), named(t))]
+    words = ["program", "programme", ":", "missing"]
+    found = spellings(words, references, [*names, "LM", "shape:[1]"])
+    for one in found:
+        assert one.tokens == sum(r.count(one.word) for sentence in references for r in sentence)
+        assert one.features == sum(one.word in target for _, target in rules)
+    assert [one.word for one in found] == words
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A run that was tuned on American English, and one that was on a sample of British."""
+    us, uk = ["the program", "a program of programs"], [f"the programme {n}" for n in range(9)]
+    sparse: dict[str, Values] = {
+        "us": {"rule_id:programm~program": 0.5, "rule_id:das_programm~the_program": -1.0},
+        "uk": {"rule_id:das_programm~the_programme": 0.5, "rule_id:programm~program": 0.0}
+        | {"alignment:programm~programme": 1.0, "rule_id:x~program": 0.25},
+    }
+    for name, lines, tuner in (
+        ("us", us, {"tune_on": "dev", "sentences": None}),
+        ("uk", uk, {"tune_on": "train", "sentences": 4}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        put(folder / "x.de", ["das programm"] * len(lines))
+        put(folder / "x.en", lines)
+        data: dict[str, Any] = {"name": name, "source_language": "de", "target_language": "en"}
+        data[str(tuner["tune_on"])] = [str(folder / f"x.{e}") for e in ("de", "en")]
+        config = {"data": data, "tuner": tuner, "seed": 7}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        with gzip.open(folder / "weights.txt.gz", "wt") as file:
+            weights = sparse[name] | {"LanguageModel": 1.0}
+            file.writelines(f"{n} {w}\n" for n, w in weights.items())
+    return tmp_path
+
+
+def test_planted_spellings(tuned: Path) -> None:
+    given = ["spellings", "us", "uk", "words=[program,programme,'3']"]
+    outcome = analyse(tuned, *given, "table=csv", "plot=spellings.svg")
+    drawn = Sentences.of([[]] * 9, [[["x"]]] * 9).drawn(4, 7)
+    assert cells(outcome) == [
+        ["program", "2", "0", "2", "1"],
+        ["programme", "0", "4", "0", "2"],
+        ["3", "0", str(int(3 in drawn)), "0", "0"],
+    ]
+    head = ["word", "references of us", "references of uk", "features of us", "features of uk"]
+    assert list(rows(outcome)[0]) == head
+    assert is_svg(tuned / "spellings.svg")
+    text = analyse(tuned, *given, 'match="^rule_id:"').check().out
+    assert "| programme | 0 | 4 | 0 | 1 |" in text
+    assert "- uk: tuned on train, 4 sentences; sparse features with a weight: 2\n" in text
+
+
+# Reordering
+
+SENTENCES = st.lists(st.sampled_from("abcde"), max_size=7)
+
+
+def within(words: Sequence[str], sentence: list[str]) -> bool:
+    """Whether words stand in a sentence in their order, found by looking at all choices."""
+    return tuple(words) in set(combinations(sentence, len(words)))
+
+
+def longest_common_subsequence(first: list[str], second: list[str]) -> int:
+    common = (k for k in range(len(first), -1, -1) for c in combinations(first, k) if c)
+    return next(
+        (k for k in common if any(within(c, second) for c in combinations(first, k))),
+        0,
+    )
+
+
+@given(SENTENCES, SENTENCES)
+def test_segments_have_the_same_words_in_another_order(first: list[str], second: list[str]) -> None:
+    found = segments(first, second)
+    for segment in found:
+        assert Counter(segment.first) == Counter(segment.second)
+        assert segment.first != segment.second
+    for side, sentence in enumerate((first, second)):
+        assert within([word for segment in found for word in segment[side]], sentence)
+    shared = (Counter(first) & Counter(second)).total()
+    assert bool(found) == (shared > longest_common_subsequence(first, second))
+
+
+@given(st.permutations("abcdefgh"))
+def test_segments_are_the_shortest(order: list[str]) -> None:
+    """Of different words: those that inversions tie together."""
+    words = list("abcdefgh")
+    group = {word: {word} for word in words}
+    for x, y in combinations(words, 2):
+        if order.index(x) > order.index(y):
+            together = group[x] | group[y]
+            # What stands between is in the same stretch.
+            for word in together:
+                group[word] = together
+    parts = {frozenset(one) for one in group.values() if len(one) > 1}
+    found = segments(words, order)
+    assert {frozenset(segment.first) for segment in found} == parts
+    for segment in found:
+        assert segment.first == [word for word in words if word in segment.first]
+        assert segment.second == [word for word in order if word in segment.first]
+
+
+def test_a_swap_between_other_words() -> None:
+    first = "and lebanese prime minister fouad siniora announced that".split()
+    second = "announced today the lebanese prime minister siniora that".split()
+    (segment,) = segments(first, second)
+    assert segment.first == "lebanese prime minister siniora announced".split()
+    assert segment.second == "announced lebanese prime minister siniora".split()
+    # Repeated words are no swap where they need not be one.
+    assert segments("the dog sees the cat".split(), "the man the dog sees the cat".split()) == []
+
+
+@given(SENTENCES, st.randoms(use_true_random=False), st.lists(SENTENCES, max_size=2))
+def test_order_of_any_reference(
+    first: list[str], random: object, references: list[list[str]]
+) -> None:
+    second = sorted(first, key=lambda _: random.random())  # type: ignore[attr-defined]
+    has = [False, False]
+    for reference in references:
+        ours, theirs = ([word for word in side if word in reference] for side in (first, second))
+        for n, side in enumerate((ours, theirs)):
+            has[n] |= ours != theirs and within(side, reference)
+    names = {(True, True): "both", (True, False): "first", (False, True): "second"}
+    expected = names.get((has[0], has[1]), "neither")
+    assert reference_order(Segment(first, second), references) == expected
+
+
+def test_planted_orders(tmp_path: Path) -> None:
+    texts = {
+        "a": ["x y z", "a b c d", "same here", "p q"],
+        "b": ["y x z", "c d a b", "same here", "q p"],
+        "r1": ["y x w", "a b c d", "same here", "no such"],
+        "r2": ["y x", "c d of a b", "same", "nothing"],
+    }
+    for name, lines in texts.items():
+        put(tmp_path / name, lines)
+    given = ["reordering", "a", "b", "references=[r1,r2]", "plot=orders.svg"]
+    assert cells(analyse(tmp_path, *given, "table=csv")) == [
+        ["1", "x y", "y x", "b"],
+        ["2", "a b c d", "c d a b", "both"],
+        ["4", "p q", "q p", "neither"],
+    ]
+    assert is_svg(tmp_path / "orders.svg")
+    text = analyse(tmp_path, *given, "rows=1").check().out
+    assert "- sentences: 4, with words in another order: 3\n" in text
+    assert "- segments where a reference has the order of b: 1 (33.3%)\n" in text
+    assert "- the first 1 of 3 rows\n" in text
+
+
+def test_sentences_of_which_something_is_said(run: Run) -> None:
+    """Those whose source matches; what a run translates is read from its folder."""
+    lines = read_lines(run.folder / "test.translations.txt")
+    put(run.place / "turned", [" ".join(reversed(line.split())) for line in lines])
+    given = ["reordering", run.folder, "turned", "table=csv", "rows=null"]
+    every = {row["sentence"] for row in rows(analyse(run.place, *given))}
+    chosen = {row["sentence"] for row in rows(analyse(run.place, *given, "match='^ich '"))}
+    sources = enumerate(example_source("test"), 1)
+    assert chosen == {str(i) for i, source in sources if source.startswith("ich ")} & every
+    assert 0 < len(chosen) < len(every)
+
+
+# Progress
+
+
+def write_run(folder: Path, lines: Sequence[dict[str, float]], seed: int = 0) -> Path:
+    (folder / ".hydra").mkdir(parents=True)
+    (folder / ".hydra" / "overrides.yaml").write_text(f"- seed={seed}\n- loss=hinge\n")
+    put(folder / "metrics.jsonl", list(map(json.dumps, lines)))
+    return folder
+
+
+def batches() -> list[dict[str, float]]:
+    """20 sentences at 10 a second, 10 at 2 a second; then 20 at 40, 10 at 10; then one more."""
+    rates = [(20, 10.0), (30, 2.0), (50, 40.0), (60, 10.0), (80, 1.0)]
+    steps = [{"step": step, "speed/sentences_per_second": rate} for step, rate in rates]
+    dev = [{"step": step, "bleu/dev": 40.0 + step} for step in (0, 30, 60)]
+    return [dev[0], *steps[:2], dev[1], *steps[2:4], dev[2], steps[4]]
+
+
+def shard(step: int, begin: float, long: float) -> dict[str, float]:
+    named = {"parallel/worker": 1.0, "parallel/begin": begin, "parallel/seconds": long}
+    return {"step": step, **named, "speed/sentences_per_second": 1.0}
+
+
+def dev(step: int, more: float | None = None) -> dict[str, float]:
+    return {"step": step, "bleu/dev": 1.0} | ({} if more is None else {"speed/seconds": more})
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # The last round is not done.
+        (batches(), [7, 1.5]),
+        # Two workers that overlap.
+        (
+            [
+                *(dev(0), shard(10, 100, 5), shard(20, 101, 8), dev(20)),
+                *(shard(30, 200, 1), shard(40, 203, 2), dev(40)),
+            ],
+            [9, 5],
+        ),
+        ([dev(0), dev(9, 4.5)], [4.5]),
+        ([dev(0)], []),
+    ],
+)
+def test_how_long_rounds_took(
+    lines: list[dict[str, float]], expected: list[float], tmp_path: Path
+) -> None:
+    found = round_seconds(read_metrics(write_run(tmp_path / "a", lines)))
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_planted_progress(tmp_path: Path) -> None:
+    """Two seeds of one system, and a run that is not as far."""
+    for seed, scores in ((1, [40, 52, 50]), (2, [42, 43, 48])):
+        lines: list[dict[str, float]] = [
+            {"step": 10 * n, "bleu/dev": score, "active/dense": 3, "active/rule_id": 10 * seed * n}
+            for n, score in enumerate(scores)
+        ]
+        for n in (2, 1):
+            lines.insert(n, {"step": 10 * n, "speed/sentences_per_second": 10 / seed / n})
+        lines.append({"step": 20, "bleu/test_tuned": 30 + seed})
+        write_run(tmp_path / "sweep" / str(seed), lines, seed)
+    write_run(tmp_path / "new", [{"step": 0, "bleu/dev": 41.0}])
+    given = ["progress", "systems={old:[sweep],new:[new]}", "table=csv", "plot=progress.svg"]
+    old, new = rows(analyse(tmp_path, *given))
+    assert {name: float(value) for name, value in old.items() if name != "system"} == {
+        "runs": 2,
+        "rounds": 2,
+        "dev before": 41,
+        "best dev": 50,
+        "of round": 1.5,
+        "last dev": 49,
+        "test": 31.5,
+        # 1 and 2 seconds of the one, 2 and 4 of the other.
+        "s a round": 2.25,
+        "s in all": 4.5,
+        "active": 33,
+    }
+    assert list(new.values()) == ["new", "1", "0.0", "41.0", "41.0", "0.0", "41.0", "", "", "", ""]
+    assert is_svg(tmp_path / "progress.svg")
+
+
+def test_progress_of_a_run(run: Run) -> None:
+    (found,) = rows(analyse(run.place, "progress", run.folder, "table=csv"))
+    rates = [line.get("speed/sentences_per_second") for line in run.metrics()]
+    expected = sum(n / r for n, r in zip([20, 10] * 2, filter(None, rates), strict=True))
+    assert float(found["s in all"]) == pytest.approx(expected)
+    assert float(found["rounds"]) == 2
+
+
+# Explain
+
+VALUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-2.0, -0.5, 1.0, 3.0]))
+
+
+def score(row: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    return sum(value * weights.get(name, 0.0) for name, value in row.items())
+
+
+@given(VALUES, VALUES, VALUES, VALUES)
+def test_contributions(ours: Values, theirs: Values, first: Values, second: Values) -> None:
+    found = contributions((ours, theirs), (first, second))
+    for n, weights in enumerate((first, second)):
+        lead = sum(one[2 + n] for one in found)
+        assert lead == pytest.approx(score(ours, weights) - score(theirs, weights))
+    for one in found:
+        difference = ours.get(one.name, 0.0) - theirs.get(one.name, 0.0)
+        assert one.difference == difference != 0
+        assert one.first == pytest.approx(difference * first.get(one.name, 0.0))
+        assert one.first or one.second
+    # Larger weights throughout are the same model.
+    larger = {name: 8 * weight for name, weight in second.items()}
+    again = contributions((ours, theirs), (first, larger))
+    assert [one.name for one in again] == [one.name for one in found]
+
+
+@given(VALUES, VALUES, VALUES, VALUES)
+def test_parts_of_scores(ours: Values, theirs: Values, first: Values, second: Values) -> None:
+    """Each system's score is that of its own translation."""
+    found = parts_of_scores((ours, theirs), (first, second))
+    sums = sum(one.first for one in found), sum(one.second for one in found)
+    assert sums == pytest.approx((score(ours, first), score(theirs, second)))
+    for one in found:
+        values = ours.get(one.name, 0.0), theirs.get(one.name, 0.0)
+        assert (one.first_value, one.second_value) == values
+        weights = first.get(one.name, 0.0), second.get(one.name, 0.0)
+        assert (one.first, one.second) == pytest.approx(
+            (values[0] * weights[0], values[1] * weights[1])
+        )
+        assert one.first or one.second
+    totals = [sum(abs(one[n]) for one in found) or 1.0 for n in (3, 4)]
+    differ = [abs(one.first / totals[0] - one.second / totals[1]) for one in found]
+    assert differ == sorted(differ, reverse=True)
+
+
+def test_the_feature_that_differs_is_first() -> None:
+    features = {"LM": -2.0, "r:a~b": 1.0}, {"LM": -1.0, "r:a~c": 1.0}
+    weights = {"LM": 1.0, "r:a~b": 1.5}, {"LM": 1.0, "r:a~c": 0.25}
+    assert [tuple(one) for one in contributions(features, weights)] == [
+        ("r:a~b", 1, 1.5, 0),
+        ("LM", -1, -1, -1),
+        ("r:a~c", -1, 0, -0.25),
+    ]
+
+
+@pytest.fixture(scope="module")
+def dense(run: Run) -> Path:
+    """A run like the first, as if it had been tuned with dense features alone."""
+    folder = run.place / "as_dense"
+    shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
+    record = folder / ".hydra" / "overrides.yaml"
+    record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), "features=dense"]))
+    (folder / "weights.txt.gz").unlink()
+    weights = {name: weight for name, weight in weights_of(run.weights).items() if ":" not in name}
+    # Without what the weights belong to: these are of other features.
+    put(folder / "weights.txt", weights | {"LanguageModel": 3 * weights["LanguageModel"]})
+    return folder
+
+
+Translations = list[tuple[str, Values]]
+
+
+@pytest.fixture(scope="module")
+def every(run: Run, dense: Path) -> tuple[Translations, Translations]:
+    """What `translate` makes of test with both runs, with the features that the first one has."""
+    found: list[Translations] = []
+    for weights, more in ((run.weights, []), (dense / "weights.txt", ["features=sparse"])):
+        given = [f"weights={weights}", f"input={example_folder() / 'test.de'}", "n_best=1", *more]
+        found.append([])
+        for line in run_command("translate", *given, folder=run.place).check().out.splitlines():
+            _, words, features, _ = line.split(" ||| ")
+            pairs = [feature.rpartition("=") for feature in features.split()]
+            found[-1].append((words, {name: float(value) for name, _, value in pairs}))
+    return found[0], found[1]
+
+
+def test_two_systems_explained(
+    run: Run, dense: Path, every: tuple[Translations, Translations]
+) -> None:
+    """Features are those of derivations that the same weights choose with all templates."""
+    weights = weights_of(run.weights), weights_of(dense / "weights.txt")
+    number = next(n for n, (a, b) in enumerate(zip(*every, strict=True), 1) if a[0] != b[0])
+    (first, ours), (second, theirs) = every[0][number - 1], every[1][number - 1]
+    expected = contributions((ours, theirs), weights)
+    systems = f"systems={{all:{run.folder},dense:{dense / 'weights.txt'}}}"
+    given = ["explain", systems, f"sentence={number}"]
+    found = cells(analyse(run.place, *given, "table=csv", "rows=null", "plot=explain.svg"))
+    assert [row[0] for row in found] == [one.name for one in expected]
+    for row, one in zip(found, expected, strict=True):
+        assert list(map(float, row[1:])) == pytest.approx(list(one[1:]), abs=1e-6)
+    assert is_svg(run.place / "explain.svg")
+    text = analyse(run.place, *given, "table=text", "rows=1").check().out
+    assert f"source: {example_source('test')[number - 1]}\n" in text
+    assert f"\nall: {first}\n  1" in text and f"\ndense: {second}\n  1" in text
+    lead = sum(one.first for one in expected)
+    assert f"\nin all, all scores its own translation {lead:+.4g} above that of dense\n" in text
+    # A report says the same: a model looks at all features of the other one's translation, too.
+    given = [systems, "samples=5", "metrics=[bleu]", "html=explained.html"]
+    run_command("compare", *given, folder=run.place).check()
+    shown = 0
+    for part in (run.place / "explained.html").read_text().split('<div class="example">')[1:]:
+        (number_there,) = re.findall(r"sentence (\d+) ", part)
+        (_, ours), (_, theirs) = (side[int(number_there) - 1] for side in every)
+        for n, name in enumerate(("all", "dense")):
+            leads = re.findall(rf"why {name} prefers its own: ([-+][\d.]+)", part)
+            lead = sum(one[2 + n] for one in contributions((ours, theirs), weights))
+            assert leads == [f"{-lead if n else lead:+.3f}"]
+            shown += 1
+    assert shown >= 4
+
+
+# Tables and bad input
+
+
+def test_tables() -> None:
+    table = Table(["f", "n", "w"], [["[1]_a|b", 1234, 0.123456], ["", None, -12345.6]], ["said"])
+    assert table.text() == "f            n          w\n[1]_a|b  1,234     0.1235\n" + (
+        "                -12,345.6\n\nsaid\n"
+    )
+    assert table.markdown() == (
+        "| f | n | w |\n|---|---:|---:|\n| [1]_a\\|b | 1,234 | 0.1235 |\n|  |  | -12,345.6 |\n\n"
+        "- said\n"
+    )
+    assert r"{}[1]\_a\textbar{}b & 1,234 & 0.1235 \\" in table.latex()
+    assert table.latex().startswith("% said\n\\begin{tabular}{lrr}\n")
+    assert table.csv() == "f,n,w\n[1]_a|b,1234,0.123456\n,,-12345.6\n"
+
+
+BAD: list[tuple[list[str], str]] = [
+    ([], "name an analysis; choose of overlap, adaptation, spellings, reordering, progress, expl"),
+    (["table=csv"], "name an analysis; choose of overlap, "),
+    (["overlp", "own"], "there is no analysis 'overlp'; choose of overlap"),
+    (["overlap", "own"], "an overlap is that of two sets of features; name another system"),
+    (["overlap", "own", "nofile"], "nofile: no such file; check the path"),
+    (["overlap", "own", "text"], "text:1: has no value; write `name value`"),
+    (["overlap", "own", "twin", "of=[dve]"], "of must be a list of weights, train, dev and"),
+    (["overlap", "own", "twin", "of=[dev]"], "own: lies in no run's folder, and cannot decode"),
+    (["overlap", "own", "twin", "data=example"], "data is given, and nothing is decoded"),
+    (["overlap", "own", "twin", "n_best=3"], "n_best=3 would change nothing: weights have"),
+    (["overlap", "own", "twin", "plot=a.gif"], "plot must end with .png, .svg or .pdf, not"),
+    (["overlap", "systems={a:[own,twin]}"], "a has 2 runs, and overlap takes one of each"),
+    (["adaptation", "own", "other"], "other: has no feature in common with own; compare weights"),
+    (["adaptation", "own", "twin", "other"], "adaptation compares two systems, and there are 3"),
+    (["adaptation", "own", "twin", "rivals=maybe"], "rivals must be true or false, not 'maybe'"),
+    (["adaptation", "own", "twin", "match=zzz"], "match=zzz is in the name of no feature that"),
+    (["adaptation", "own", "twin", "rows=0"], "rows must be a whole number, 1 or more, or null"),
+    (["spellings", "us"], "words is missing; give them with words=[WORD,WORD,...]"),
+    (["spellings", "us", "words=[a,a]"], "words must be a list of words, none twice, as in [pro"),
+    (["spellings", "us", "words=['a b']"], "words must be a list of words, none twice"),
+    (["spellings", "own", "words=[a]"], "own: "),
+    (["spellings", "bad", "words=[a]"], "bad/config.yaml: does not say what was tuned on; the run"),
+    (["spellings", "us", "words=[a]", "rows=3"], "rows=3: spellings takes no such option"),
+    (["reordering", "text"], "reordering compares two systems, and there are 1"),
+    (["reordering", "text", "x"], "there is nothing to compare with: give references=[FILE,"),
+    (
+        ["reordering", "text", "x", "references=[x]", "match='('"],
+        "match=( is no regular",
+    ),
+    (["reordering", "text", "x", "references=[x]", "match=x"], "match is of source sentences, whi"),
+    (["reordering", "text", "x", "references=[x]", "of=[dev]"], "of=[dev]: reordering takes no su"),
+    (["reordering", "x", "two", "references=[x]"], "two: has 2 lines, and there are references of"),
+    (["progress", "text"], "text:1: is no line of a metrics file; give the folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input(tuned: Path, arguments: list[str], message: str) -> None:
+    for name, text in (("own", "a:b 1.0"), ("twin", "a:b 1.0"), ("other", "c:d 1.0")):
+        put(tuned / name, [text])
+    for name, lines in (("text", ["word"]), ("x", ["y"]), ("two", ["y", "z"])):
+        put(tuned / name, lines)
+    (tuned / "bad").mkdir()
+    shutil.copy(tuned / "us" / "weights.txt.gz", tuned / "bad")
+    (tuned / "bad" / "config.yaml").write_text("data: {}\ntuner: {tune_on: test}\nseed: 1\n")
+    before = sorted(tuned.iterdir())
+    outcome = analyse(tuned, *arguments)
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert outcome.err.startswith(f"error: {message}"), outcome.err
+    assert sorted(tuned.iterdir()) == before
+
+
+def test_what_cannot_be_explained(run: Run, dense: Path) -> None:
+    systems = f"systems={{all:{run.folder},dense:{dense / 'weights.txt'}}}"
+    (run.place / "moved").mkdir()
+    text = read_lines(run.weights)
+    # The grammar of another model, by its digest.
+    other = [f"{line[:-18]}[{'0' * 16}]" if line.startswith("# grammar") else line for line in text]
+    put(run.place / "moved" / "weights.txt", other)
+    put(run.place / "words", ["the dog"])
+    for arguments, message in (
+        ([systems], "sentence is missing; give its number with sentence=NUMBER, from 1"),
+        ([systems, "sentence=0"], "sentence must be a whole number, 1 or more, or null, not 0"),
+        ([systems, "sentence=1000"], "sentence=1000: test has 100 sentences; give one of 1 to 100"),
+        ([run.folder, "words", "sentence=1"], "words: lies in no run's folder, and decodes"),
+        (
+            [run.folder, "moved/weights.txt", "sentence=1"],
+            "moved/weights.txt: lies in no run's folder, which would say how to open its model",
+        ),
+        ([run.folder, "sentence=1"], "explain compares two systems, and there are 1"),
+    ):
+        outcome = analyse(run.place, "explain", *arguments)
+        assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+        assert outcome.err.startswith(f"error: {message}"), outcome.err
