@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import combinations
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from string import ascii_uppercase
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -32,141 +28,69 @@ from torchtune_smt.cli.systems import (
 )
 from torchtune_smt.core.errors import InputError, did_you_mean
 from torchtune_smt.core.pictures import FORMS
-from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import atomic_path
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Derivation, lists_of
-from torchtune_smt.evaluation import features, pictures
+from torchtune_smt.decoders.base import lists_of
+from torchtune_smt.evaluation import analyses, features
+from torchtune_smt.evaluation.analyses import Explained, Found
 from torchtune_smt.evaluation.features import FeatureSet
-from torchtune_smt.evaluation.tables import Cell, Table
-from torchtune_smt.evaluation.translations import ORDERS, reference_order, segments
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.models.moses_ini import read_any_weights
-from torchtune_smt.runs.curves import Run, read_metrics
+from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.outputs import Output
-from torchtune_smt.runs.times import round_seconds
 
 WEIGHTS: Final = "weights"
-# Of a system's name, as the head of a column.
-LONGEST: Final = 20
 # Sentences that are decoded at a time.
 BATCH: Final = 64
 
+Shown = tuple[Found, list[str]]
+"""What was found, and what letters in it stand for."""
 
-class Found(NamedTuple):
-    """What an analysis has found.
-
-    Attributes
-    ----------
-    table : Table
-    draw : callable
-        Draws it to a file in a form, ``png``, ``svg`` or ``pdf``, with a caption.
-    key : list of str
-        What letters stand for, which are there in the place of names.
-    """
-
-    table: Table
-    draw: Callable[..., None]
-    key: list[str]
+# Each analysis takes the configuration, which says what the systems are, and options of its own.
 
 
-# Each takes the configuration, which says what the systems are, and the options of its own.
-
-
-def overlap(cfg: DictConfig, of: list[str], n_best: int, data: object) -> Found:
+def overlap(cfg: DictConfig, of: list[str], n_best: int, data: object) -> Shown:
     """Count the features that each two sets have in common."""
     sets = _feature_sets(cfg, of, n_best, data)
-    labels, key = _labels(cfg, (one.name for one in sets))
+    names, key = _labels(cfg, (one.name for one in sets))
     if len(sets) < 2:
         raise InputError(
             "an overlap is that of two sets of features; name another system, or what else of this "
             "one, as in of=[dev,test]"
         )
-    pairs = [
-        (labels[i], labels[j], features.overlap(sets[i], sets[j]))
-        for i, j in combinations(range(len(sets)), 2)
-    ]
-    head = ["A", "B", "template", "|A|", "|B|", "|A ∩ B|", "% of A", "% of B"]
-    weighed = any(one.same_sign is not None for *_, found in pairs for one in found)
-    head += ["same sign", "correlation"] if weighed else []
-    rows: list[list[Cell]] = []
-    for a, b, found in pairs:
-        for one in found:
-            shares = [100 * one.both / n if n else None for n in (one.first, one.second)]
-            row = [a, b, one.template, one.first, one.second, one.both, *shares]
-            rows.append([*row, *((one.same_sign, one.correlation) if weighed else ())])
-    return Found(Table(head, rows, left=3), partial(pictures.draw_overlaps, pairs), key)
+    renamed = [one._replace(name=name) for one, name in zip(sets, names, strict=True)]
+    return analyses.overlap(renamed), key
 
 
-def adaptation(cfg: DictConfig, rivals: bool, match: str | None, rows: int | None) -> Found:
+def adaptation(cfg: DictConfig, rivals: bool, match: str | None, rows: int | None) -> Shown:
     """Compare the weights of rival features, or of the same features, in two systems."""
     systems = _two(cfg)
-    sets = [_weight_set(name, output) for name, output in systems.items()]
-    (a, b), key = _labels(cfg, systems)
-    if not sets[0].values.keys() & sets[1].values.keys():
+    names, key = _labels(cfg, systems)
+    first, second = map(_weight_set, names, systems.values())
+    if not first.values.keys() & second.values.keys():
         left, right = (output.path for output in systems.values())
         raise InputError(
             f"has no feature in common with {left}; compare weights of one kind of model",
             path=right,
         )
-    pattern = _pattern(match)
-    first, second = (
-        {name: weight for name, weight in one.values.items() if pattern.search(name)}
-        for one in sets
-    )
-    if not first and not second:
-        raise InputError(f"match={match} is in the name of no feature that has a weight")
-    shown: list[list[Cell]] = []
-    if rivals:
-        found = features.disagreements(first, second)
-        head = ["rivals", "of these", "preferred by", f"w {a}", f"w {b}", "lead"]
-        for one in found:
-            for system, name in ((a, one.first), (b, one.second)):
-                part = name.removeprefix(f"{one.left}~") or "(nothing)"
-                shown.append([one.left, part, system, first.get(name), second.get(name), one.lead])
-        note = f"rivals of which {a} and {b} prefer different ones: {len(found):,}"
-    else:
-        head = ["feature", f"w {a}", f"w {b}", "difference"]
-        names = sorted(first.keys() | second.keys())
-        differences = {n: second.get(n, 0.0) - first.get(n, 0.0) for n in names}
-        names.sort(key=lambda name: -abs(differences[name]))
-        shown = [[n, first.get(n), second.get(n), differences[n]] for n in names]
-        note = f"features with a weight in either: {len(shown):,}"
-    dense = {*sets[0].dense, *sets[1].dense}
-    table = Table(head, shown, [note], left=3 if rivals else 1).shortened(rows)
-    return Found(table, partial(pictures.draw_weights, (a, first), (b, second), dense), key)
+    return analyses.adaptation((first, second), rivals=rivals, match=match), key
 
 
-def spellings(cfg: DictConfig, words: list[str] | None, match: str | None) -> Found:
+def spellings(cfg: DictConfig, words: list[str] | None, match: str | None) -> Shown:
     """Count words where systems were tuned, and the features that translate by them."""
     systems = _single_outputs(cfg)
     if words is None:
         raise InputError("words is missing; give them with words=[WORD,WORD,...]")
-    pattern = _pattern(match)
-    labels, key = _labels(cfg, systems)
-    found, notes = [], []
-    for label, (name, output) in zip(labels, systems.items(), strict=True):
-        weights = _weight_set(name, output)
-        names = [n for n in weights.values if n not in weights.dense and pattern.search(n)]
-        tuned_on, references = _tuning_set(output)
-        found.append(features.spellings(words, references, names))
-        notes.append(
-            f"{label}: tuned on {tuned_on}, {len(references):,} sentences; sparse features with a "
-            f"weight: {len(names):,}"
-        )
-    head = ["word"]
-    for what in ("references", "features"):
-        head += [f"{what} of {label}" for label in labels]
-    rows: list[list[Cell]] = [
-        [word, *(one[n].tokens for one in found), *(one[n].features for one in found)]
-        for n, word in enumerate(words)
+    names, key = _labels(cfg, systems)
+    tuned = [
+        (_weight_set(name, output), *_tuning_set(output))
+        for name, output in zip(names, systems.values(), strict=True)
     ]
-    named = dict(zip(labels, found, strict=True))
-    return Found(Table(head, rows, notes), partial(pictures.draw_spellings, named), key)
+    return analyses.spellings(words, tuned, match), key
 
 
 def reordering(
@@ -176,10 +100,10 @@ def reordering(
     references: object,
     match: str | None,
     rows: int | None,
-) -> Found:
+) -> Shown:
     """Find the same words in another order, and whose order a reference has."""
     systems = _two(cfg)
-    pattern = _pattern(match)
+    pattern = analyses.compiled(match)
     every = {name: [output] for name, output in systems.items()}
     outputs = read_outputs(cfg, every, with_source=match is not None)
     chosen = list(range(len(outputs.references)))
@@ -189,29 +113,11 @@ def reordering(
         sources = [" ".join(words) for words in outputs.corpus.source]
         chosen = [i for i in chosen if pattern.search(sources[i])]
     translations = [outputs.translations[output] for output in systems.values()]
-    (a, b), key = _labels(cfg, systems)
-    said = {"first": a, "second": b, "both": "both", "neither": "neither"}
-    shown: list[list[Cell]] = []
-    sizes: dict[str, Counter[int]] = {order: Counter() for order in ORDERS}
-    sentences = set()
-    for i in chosen:
-        known = [split_words(line) for line in outputs.references[i]]
-        for segment in segments(*(split_words(lines[i]) for lines in translations)):
-            order = reference_order(segment, known)
-            shown.append([i + 1, " ".join(segment.first), " ".join(segment.second), said[order]])
-            sizes[order][len(segment.first)] += 1
-            sentences.add(i)
-    notes = [f"sentences: {len(chosen):,}, with words in another order: {len(sentences):,}"]
-    for order in ORDERS:
-        count = sizes[order].total()
-        share = f" ({count / len(shown):.1%})" if shown else ""
-        notes.append(f"segments where a reference has the order of {said[order]}: {count:,}{share}")
-    table = Table(["sentence", a, b, "a reference has the order of"], shown, notes, left=4)
-    named = {said[order]: found for order, found in sizes.items()}
-    return Found(table.shortened(rows), partial(pictures.draw_orders, named), key)
+    names, key = _labels(cfg, systems)
+    return analyses.reordering(names, translations, outputs.references, chosen), key
 
 
-def progress(cfg: DictConfig, group_seeds: bool) -> Found:
+def progress(cfg: DictConfig, group_seeds: bool) -> Shown:
     """Compare the scores of runs after each round, and the time that rounds took."""
     systems = find_systems(cfg.systems, group_seeds=group_seeds, marker=METRICS)
     refuse_given(unused_grouping(cfg.systems, systems), HydraConfig.get().overrides.task)
@@ -219,44 +125,12 @@ def progress(cfg: DictConfig, group_seeds: bool) -> Found:
         name: [read_metrics(output.folder or output.path) for output in outputs]
         for name, outputs in systems.items()
     }
-    rows: list[list[Cell]] = []
-    for name, found in runs.items():
-        every = [_progress_of(run) for run in found]
-        row: dict[str, Cell] = {"system": name, "runs": len(found)}
-        for column in every[0]:
-            known = [one[column] for one in every if one[column] is not None]
-            row[column] = float(np.mean(known)) if known else None  # type: ignore[arg-type]
-        rows.append(list(row.values()))
-    notes = ["of several runs: means; times: without evaluation, except of batch tuners"]
-    return Found(Table(list(row), rows, notes), partial(pictures.draw_progress, runs), [])
-
-
-def _progress_of(run: Run) -> dict[str, float | None]:
-    """Return how a run went on, finished or not; None is what it did not record.
-
-    Rounds are epochs, or iterations, and round 0 is the start; ``test`` is by the weights that were
-    kept, and ``active`` are the features with a weight after the last round.
-    """
-    dev = run["bleu/dev"].values if "bleu/dev" in run else []
-    test = run["bleu/test_tuned"].values if "bleu/test_tuned" in run else []
-    active = [series.values[-1] for name, series in run.items() if name.startswith("active/")]
-    seconds = round_seconds(run)
-    return {
-        "rounds": len(dev) - 1 if dev else None,
-        "dev before": dev[0] if dev else None,
-        "best dev": max(dev, default=None),
-        "of round": int(np.argmax(dev)) if dev else None,
-        "last dev": dev[-1] if dev else None,
-        "test": test[-1] if test else None,
-        "s a round": float(seconds.mean()) if seconds.size else None,
-        "s in all": float(seconds.sum()) if seconds.size else None,
-        "active": sum(active) if active else None,
-    }
+    return analyses.progress(runs), []
 
 
 def explain(
     cfg: DictConfig, data: object, split: str, sentence: int | None, rows: int | None
-) -> Found:
+) -> Shown:
     """Show two translations of a sentence, their derivations, and the features that differ."""
     # Only this needs a decoder.
     from torchtune_smt.cli.decoding import other_model, templates_of_others
@@ -273,54 +147,29 @@ def explain(
     chosen = common_data(cfg, list(systems.values()), references=False)
     if chosen is None:
         raise InputError(f"nobody says what {split} is; give data=NAME")
-    corpus = read_set(chosen, split, paths, sentence - 1)
     i = sentence - 1
-    lines = [f"source: {' '.join(corpus.source[i])}"]
-    lines += [f"reference: {' '.join(words)}" for words in corpus.references[i]]
-    found_rows: list[Mapping[str, float]] = []
-    weights: list[Mapping[str, float]] = []
-    (a, b), key = _labels(cfg, systems)
-    notes = []
+    corpus = read_set(chosen, split, paths, i)
+    names, key = _labels(cfg, systems)
     comparable = other_model(paths) is None
     lacking = templates_of_others(paths) if comparable else [[], []]
-    for name, path, more in zip((a, b), paths, lacking, strict=True):
+    sides = []
+    for name, path, more in zip(names, paths, lacking, strict=True):
         decoder, own, sources = open_run(split, path, corpus, more)
         (best,) = lists_of(decoder, [sources[i]], own, 1)
-        found_rows.append(decoder.features.named(*best.row(0)))
-        weights.append(own.features.named(range(len(own)), own.values))
-        lines += ["", f"{name}: {best.text(0)}"]
+        row = decoder.features.named(*best.row(0))
+        weights = own.features.named(range(len(own)), own.values)
         derivation = decoder.derivation(sources[i], own)
-        if derivation is not None:
-            lines += [line for part in derivation.parts for line in _tree(part, 1)]
-    both = (found_rows[0], found_rows[1]), (weights[0], weights[1])
-    found: list[Any] = (features.contributions if comparable else features.parts_of_scores)(*both)
-    head = ["feature", f"value in {a}", f"value in {b}", f"adds in {a}", f"adds in {b}"]
-    if comparable:
-        head[1:3] = [f"value {a} - value {b}"]
-        leads = sum(one.first for one in found), -sum(one.second for one in found)
-        notes += [
-            f"in all, {mine} scores its own translation {lead:+.4g} above that of {other}"
-            + ("" if lead >= 0 else ", which its search has not found")
-            for mine, other, lead in ((a, b, leads[0]), (b, a, leads[1]))
-        ]
-    else:
-        notes.append(
-            f"{a} and {b} have different models, and neither scores what the other has chosen: "
-            "what a feature adds is that to the score of either system's own translation"
-        )
-    table = Table(head, [list(one) for one in found], notes, before="\n".join(lines))
-    draw = partial(pictures.draw_contributions, found[:rows], (a, b))
-    return Found(table.shortened(rows), draw, key)
+        sides.append(Explained(name, best.text(0), row, weights, derivation))
+    first, second = sides
+    source, references = corpus.source[i], corpus.references[i]
+    return analyses.explain(
+        (first, second), source, references, comparable=comparable, rows=rows
+    ), key
 
 
-def _tree(derivation: Derivation, depth: int) -> Iterator[str]:
-    """Yield the lines of a derivation, each rule a step further to the right than its parent."""
-    span = f"{derivation.begin + 1}-{derivation.end}"
-    if derivation.end == derivation.begin + 1:
-        span = str(derivation.end)
-    yield f"{'  ' * depth}{span}: {derivation.source} → {derivation.target}"
-    for part in derivation.parts:
-        yield from _tree(part, depth + 1)
+def _labels(cfg: DictConfig, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return `torchtune_smt.evaluation.analyses.labels`; not in CSV, which has no notes."""
+    return (list(names), []) if cfg.table == "csv" else analyses.labels(names)
 
 
 def _single_outputs(cfg: DictConfig) -> dict[str, Output]:
@@ -341,27 +190,6 @@ def _two(cfg: DictConfig) -> dict[str, Output]:
     if len(systems) != 2:
         raise InputError(f"{cfg.analysis} compares two systems, and there are {len(systems)}")
     return systems
-
-
-def _labels(cfg: DictConfig, names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return names for the columns of tables, and notes that tell what they stand for.
-
-    Names of runs may be long: where one is, they are A, B and so on, but not in CSV, which has no
-    notes.
-    """
-    names = list(names)
-    if cfg.table == "csv" or max(map(len, names), default=0) <= LONGEST:
-        return names, []
-    letters = [ascii_uppercase[n % 26] + str(n // 26 or "") for n in range(len(names))]
-    return letters, [f"{a}: {name}" for a, name in zip(letters, names, strict=True)]
-
-
-def _pattern(match: str | None) -> re.Pattern[str]:
-    """Return the regular expression that names, or sentences, must match."""
-    try:
-        return re.compile(match or "")
-    except re.error as error:
-        raise InputError(f"match={match} is no regular expression: {error}") from None
 
 
 def _weight_set(name: str, output: Output) -> FeatureSet:
@@ -458,7 +286,7 @@ def _fired(lists: KBestLists, first: int | None = None) -> Counter[str]:
     return Counter(lists.features.named(counts, np.array(list(counts.values()))))
 
 
-ANALYSES: Final[dict[str, Callable[..., Found]]] = {
+ANALYSES: Final[dict[str, Callable[..., Shown]]] = {
     function.__name__: function
     for function in (overlap, adaptation, spellings, reordering, progress, explain)
 }
@@ -487,14 +315,14 @@ def analyse(cfg: DictConfig) -> None:
     given = [] if references is None else paths_of("references", references)
     check_written({"output": cfg.output, "plot": cfg.plot}, [*files_read(cfg.systems), *given])
     own = {name: cfg.get(name) for name in options[cfg.analysis]}
-    found = ANALYSES[cfg.analysis](cfg, **own)
-    table = found.table._replace(notes=[*found.key, *found.table.notes])
+    found, key = ANALYSES[cfg.analysis](cfg, **own)
+    table = found.table._replace(notes=[*key, *found.table.notes]).shortened(own.get("rows"))
     forms = {"screen": table.text, "folded": table.text, "text": table.text, "csv": table.csv}
     forms |= {"markdown": table.markdown, "latex": table.latex}
     write_table(cfg, lambda style: forms[style]())
     if cfg.plot is not None:
         with atomic_path(Path(cfg.plot)) as beside, beside.open("wb") as picture:
-            found.draw(picture, form, "\n".join(found.key))
+            found.draw(picture, form, "\n".join(key))
         print(f"picture: {cfg.plot}", file=sys.stderr)
 
 
