@@ -373,6 +373,31 @@ def test_what_makes_no_sense_is_refused(place: Path, options: list[str], message
     assert message in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("group", "text", "line"),
+    [
+        ("regularizer", "defaults: [oscar]\nlambda1: 0\nlambda2: 1e-8\n", 3),
+        ("experiment", "# @package _global_\nregularizer:\n  lambda1: 1e-9\n", 3),
+    ],
+)
+def test_lambdas_of_a_file_are_not_a_ratio_in_silence(
+    place: Path, group: str, text: str, line: int
+) -> None:
+    """Under the default noise they would be; who writes both, or noise on its own, means it."""
+    path = place / "mine" / group / "ratio.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    common = ["tuner=grouping", "tuner.learning=batch", f"{group}=ratio", "--config-dir=mine"]
+    common += ["hydra.run.dir=bad", "data.dev=nowhere"]
+    outcome = run_command("train", *common, folder=place)
+    assert f"ratio.yaml:{line}: regularizer.noise=0.95 says how strong" in outcome.err
+    for meant in (["regularizer.noise=0.9"], ["regularizer.noise=null"], []):
+        if not meant:
+            indent = "  " * (group == "experiment")
+            path.write_text(f"{text}{indent}noise: 0.95\n")
+        assert "nowhere" in run_command("train", *common, *meant, folder=place).err
+
+
 # Stored lists
 
 

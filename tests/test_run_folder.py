@@ -112,6 +112,8 @@ ELSEWHERE = [
     "++engine={_target_:os.system}",
     "threads=1000",
     "device=cuda",
+    "decoder.keep_mb=1e6",
+    "++decoder.keep_mb=1e6",
 ]
 
 

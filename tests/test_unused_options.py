@@ -133,7 +133,8 @@ effect(
     lambda c: c.decodes, "model._target_ model.folder model.alignment_file model.max_phrase_length"
 )
 effect(lambda c: c.decodes, "model.max_symbols model.unaligned_edges model.counts model.order")
-effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds model.leave_out")
+effect(lambda c: c.decodes, "model.table_limit model.discount_fallback model.folds")
+effect(lambda c: c.decodes and c.on_train, "model.leave_out")
 effect(lambda c: c.decodes, "model.grammar model.format model.language_model")
 effect(lambda c: c.decodes, "model.ini model.phrase_table model.reordering_table")
 effect(lambda c: c.decodes, "model.rule_counts model.reordering")

@@ -140,6 +140,15 @@ def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
 
 def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:
     """Return the user's file, and the line in it, that sets an option; or the folder at least."""
+    return next(_places(folders, option), (folders[0], None))
+
+
+def places_in_own_files(option: str) -> list[tuple[Path, int]]:
+    """Return the chosen files of the user's, and the lines in them, that set an option."""
+    return list(_places(own_folders(), option))
+
+
+def _places(folders: list[Path], option: str) -> Iterator[tuple[Path, int]]:
     for group, choice in HydraConfig.get().runtime.choices.items():
         for folder in folders:
             path = folder / group / f"{choice}.yaml"
@@ -147,8 +156,7 @@ def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:
                 lines = dict(_lines(yaml.compose(path.read_text("utf-8")), ""))
                 line = lines.get(option, lines.get(option.removeprefix(f"{group}.")))
                 if line is not None:
-                    return path, line
-    return folders[0], None
+                    yield path, line
 
 
 def _lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:

@@ -52,7 +52,7 @@ NEEDLESS: Final = frozenset(
 )
 """Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
 
-WHERE: Final = frozenset({"engine", "threads", "device"})
+WHERE: Final = frozenset({"engine", "threads", "device", "decoder.keep_mb"})
 """What says where a command computes, and with how much: its own command line alone, no record."""
 
 _OVERRIDES: Final = f"{RECORDS}/overrides.yaml"
@@ -425,7 +425,7 @@ def _read_yaml(path: Path, kind: type, what: str) -> Any:
 
 def says_where(override: str) -> bool:
     """Return whether an override is about one of `WHERE`."""
-    return _group(override) in WHERE
+    return _group(override) in WHERE or override_key(override) in WHERE
 
 
 def _group(override: str) -> str:

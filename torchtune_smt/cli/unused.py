@@ -8,7 +8,13 @@ from typing import Final
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.compose import OFFERED, given_options, refuse_given
+from torchtune_smt.cli.compose import (
+    OFFERED,
+    Given,
+    given_options,
+    places_in_own_files,
+    refuse_given,
+)
 from torchtune_smt.cli.options import chosen_name
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.spending import (
@@ -39,6 +45,15 @@ def refuse_unused(unused: Mapping[str, str]) -> None:
         See `unused_options`.
     """
     refuse_given(unused, HydraConfig.get().overrides.task)
+    # Where the user has said nothing of noise, lambdas in a file are not meant as a ratio alone.
+    given = {given.option for given in given_options(HydraConfig.get().overrides.task)}
+    strengths = ("regularizer.noise", "regularizer.fraction")
+    if not given.intersection(strengths) and not any(map(places_in_own_files, strengths)):
+        for option in ("regularizer.lambda1", "regularizer.lambda2"):
+            for path, line in places_in_own_files(option) if option in unused else ():
+                raise Given(option, option, path=path, line=line).refused(
+                    unused[option], "; add noise: null, and they are taken as they are"
+                )
 
 
 def refuse_unknown_values(features: Container[str]) -> None:
@@ -85,6 +100,7 @@ def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> di
             unused |= dict.fromkeys(groups, f"{decoder} {reason}")
     if parts.model is not None and cfg.tuner.tune_on != "train":
         unused["lm"] = "lm is about decoding the bitext (tuner.tune_on=train)"
+        unused["model.leave_out"] = "no sentence of the bitext is decoded (tuner.tune_on=train)"
     if parts.model is not None:
         unused |= {f"model.{name}": reason for name, reason in parts.model.unused().items()}
     if cfg.init.get("file") is not None:

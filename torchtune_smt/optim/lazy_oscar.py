@@ -12,7 +12,7 @@ from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import oscar_kernels
 from torchtune_smt.optim.fobos import FOBOS
-from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, WEIGHT
+from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, DONE, WEIGHT
 from torchtune_smt.optim.oscar_structure import OscarStructure
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import SCHEDULES, rate
@@ -34,7 +34,8 @@ class FobosOscar(FOBOS):
     Parameters
     ----------
     params, lr, schedule, unregularized
-        As for `FOBOS`; the vectors are of float64, on the CPU.
+        As for `FOBOS`; the vectors are of float64 or float32, on the CPU. What groups are at is
+        kept in float64: a float32 weight is rounded when it is read.
     regularizer : Oscar
     average : "none" or "epoch"
         As for `FOBOS`. Not "step": weights that nobody looks at move on, meet and die between
@@ -43,8 +44,8 @@ class FobosOscar(FOBOS):
     Raises
     ------
     ValueError
-        An argument is out of range, or the regulariser is not OSCAR, or a parameter is not of
-        float64 on the CPU.
+        An argument is out of range, or the regulariser is not OSCAR, or a parameter is neither of
+        float64 nor of float32, or not on the CPU.
     """
 
     @torch.no_grad()
@@ -87,7 +88,8 @@ class FobosOscar(FOBOS):
 
     def compiled(self, parameter: Tensor | None = None) -> bool:
         """Say whether `step_rows` can work on a parameter."""
-        return self._rows_are_steps()
+        parameter = self._find(parameter)[1]
+        return self._rows_are_steps() and parameter.dtype == torch.float64
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
@@ -105,9 +107,10 @@ class FobosOscar(FOBOS):
                 "(optimizer=fobos) instead of FobosOscar"
             )
         for parameter in group["params"]:
-            if parameter.dtype != torch.float64 or parameter.device.type != "cpu":
+            known = parameter.dtype in (torch.float64, torch.float32)
+            if not known or parameter.device.type != "cpu":
                 raise ValueError(
-                    "FobosOscar works on parameters of torch.float64 on the CPU, not of "
+                    "FobosOscar works on parameters of torch.float64 or float32 on the CPU, not of "
                     f"{parameter.dtype} on {parameter.device}: use FOBOS (optimizer=fobos) instead"
                 )
 
@@ -129,13 +132,18 @@ class FobosOscar(FOBOS):
         structure = self._structure(group, weight, state)
         structure.make_room(indices.numel())
         t = state["step"] + 1
-        dimension = _dimension(group, weight)
+        dimension, lr = _dimension(group, weight), rate(group["lr"], group["schedule"], t)
+        if parameter.dtype != torch.float64:
+            # The kernel's numbers are float64, and what is infinite is so only when it is kept.
+            self._catch_up(group, parameter, state, indices)
+            moved = parameter.index_select(0, indices).add(gradient, alpha=-lr)
+            _check(DONE if moved.isfinite().all() else WEIGHT, "the step", dimension)
         why = oscar_kernels.step(
             structure.tree,
             weight,
             indices.numpy(),
             gradient.numpy(),
-            rate(group["lr"], group["schedule"], t),
+            lr,
             rate(group["lr"], group["schedule"], t + 1),
             group["unregularized"],
             dimension,

@@ -27,7 +27,7 @@ class OscarStructure:
 
     Parameters
     ----------
-    weight : float64 [D]
+    weight : float64 or float32 [D]
     unregularized : int
         This many first coordinates do not take part.
     lambda1, lambda2 : float
@@ -44,7 +44,7 @@ class OscarStructure:
     def __init__(self, weight: Float64, unregularized: int, lambda1: float, lambda2: float) -> None:
         order = np.flatnonzero(weight[unregularized:]) + unregularized
         order = order[np.argsort(-np.abs(weight[order]), kind="stable")]
-        magnitude = np.abs(weight[order])
+        magnitude = np.abs(weight[order].astype(np.float64))
         # Equal ones are a group.
         first = np.append(-1.0, magnitude[:-1])[: order.size] != magnitude
         begin = np.flatnonzero(first)
