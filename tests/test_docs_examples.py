@@ -258,7 +258,7 @@ def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:
 
 
 def test_the_plain_loop(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (repository / "docs" / "python.md").read_text("utf-8")
+    text = (repository / "docs" / "extend.md").read_text("utf-8")
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
     loop, own = (next(b for b in blocks if word in b) for word in ("SparseAdam", "catch_up"))
     torch.manual_seed(1)
@@ -291,9 +291,7 @@ def test_decoder(tuned: Tuned) -> None:
 
 
 def test_examples_in_the_text_are_the_files(repository: Path) -> None:
-    text = "".join(
-        (repository / "docs" / p).read_text("utf-8") for p in ("extending.md", "python.md")
-    )
+    text = "".join((repository / "docs" / p).read_text("utf-8") for p in ("extend.md", "lists.md"))
     examples = repository / "docs" / "examples"
     for path in examples.glob("*.py"):
         assert f"```python\n{path.read_text('utf-8').rstrip()}\n```" in text, path.name
@@ -308,7 +306,7 @@ def test_examples_in_the_text_are_the_files(repository: Path) -> None:
 
 
 def test_every_choice_is_described(repository: Path) -> None:
-    page = repository / "docs" / "tuning.md"
+    page = repository / "docs" / "tune.md"
     text = page.read_text("utf-8")
     for path in (repository / "conf").glob("*/*.yaml"):
         shown = f"`{path.stem}`" in text or f"{path.parent.name}={path.stem}" in text

@@ -465,10 +465,10 @@ def test_a_peer_finds_the_same_objective_support_and_groups(seed, fraction):
 
 
 def test_the_example_of_the_page(repository, capsys):
-    page = (repository / "docs" / "minimizer.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "groups.md").read_text(encoding="utf-8")
     code, noise = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names = {}
-    exec(compile(code, "docs/minimizer.md", "exec"), names)
+    exec(compile(code, "docs/groups.md", "exec"), names)
     found = names["found"]
     assert found.reached and found.messages == ()
     assert np.flatnonzero(found.groups >= 0).tolist() == [2, 3, 4, 5]
@@ -479,7 +479,7 @@ def test_the_example_of_the_page(repository, capsys):
     counts = [int(line.split()[1]) for line in printed[-5:]]
     assert counts[0] <= 1 and counts == sorted(counts) and counts[-1] > 4
     assert all(line.endswith("True") for line in printed[-5:])
-    exec(compile(noise, "docs/minimizer.md", "exec"), names)
+    exec(compile(noise, "docs/groups.md", "exec"), names)
     assert np.flatnonzero(names["found"].groups >= 0).tolist() == list(range(2, 10))
 
 

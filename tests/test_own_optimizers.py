@@ -123,7 +123,7 @@ def test_torchs_optimizers_on_a_parameter_that_grows(
 
 @pytest.fixture(scope="module")
 def clipped(repository: Path) -> Any:
-    """The optimizer of docs/extending.md."""
+    """The optimizer of docs/extend.md."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(repository / "docs" / "examples"))
         from clipped_sgd import ClippedSGD

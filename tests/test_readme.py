@@ -159,8 +159,25 @@ def test_every_script_is_shown() -> None:
             assert script in shown, f"neither README.md nor docs/ shows {script}"
 
 
+def anchors(page: Path) -> set[str]:
+    """What sections of a page are called in links, as GitHub makes it of their titles."""
+    found, fenced = set(), False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        fenced ^= line.startswith("```")
+        if not fenced and (title := re.match(r"#+ (.*)", line)):
+            anchor = re.sub(r"[^\w\- ]", "", title[1].strip().lower()).replace(" ", "-")
+            assert anchor not in found, f"{page.name} has two sections {title[1]}"
+            found.add(anchor)
+    return found
+
+
 def test_links_lead_somewhere() -> None:
-    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if "://" not in link:
-                assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+            if "://" in link:
+                continue
+            target = (page.parent / link) if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            if anchor:
+                assert anchor in anchors(target), f"{page.name} links to {link}#{anchor}"

@@ -282,7 +282,7 @@ def _damaged_file(error: yaml.MarkedYAMLError) -> str:
     """Return where a configuration file cannot be read, and why."""
     mark = error.problem_mark
     place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
-    return f"{place}is no YAML: {error.problem}; see docs/extending.md for what a file looks like"
+    return f"{place}is no YAML: {error.problem}; see docs/extend.md for what a file looks like"
 
 
 def _is_hydras(error: Exception) -> bool:

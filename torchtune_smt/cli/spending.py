@@ -81,9 +81,7 @@ def tuner_takes(cfg: DictConfig) -> set[str]:
     """
     kind = class_of(cfg, "tuner")
     if not inspect.isclass(kind) or not issubclass(kind, Tuner):
-        raise InputError(
-            f"tuner._target_={cfg.tuner['_target_']} is no tuner; see docs/extending.md"
-        )
+        raise InputError(f"tuner._target_={cfg.tuner['_target_']} is no tuner; see docs/extend.md")
     return argument_names(kind)
 
 

@@ -124,7 +124,7 @@ def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
     raise InputError(
         f"features.templates: {type(template).__name__} answers {names!r} for a rule, and must "
         f"give a list of names that begin with {template.name!r} and a colon and have no white "
-        "space and no = in them (docs/extending.md)"
+        "space and no = in them (docs/extend.md)"
     )
 
 

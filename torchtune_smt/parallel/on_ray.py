@@ -146,7 +146,7 @@ class RayEngine(Engine):
                 raise InputError(f"engine=ray: Ray does not start here ({error})") from None
             raise InputError(
                 f"engine.address={self.address}: no Ray cluster answers there ({error}); start one "
-                "with `ray start --head`, give its token (docs/cluster.md), or leave address out"
+                "with `ray start --head`, give its token (docs/tune.md), or leave address out"
             ) from None
         finally:
             if threading.current_thread() is threading.main_thread() and on_sigterm is not None:
