@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -17,13 +18,17 @@ COLUMNS = 80
 _MAIN = "import sys; from torchtune_smt.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-def in_terminal(command: str, *arguments: str, folder: Path, keys: bytes = b"") -> tuple[int, str]:
+def in_terminal(
+    command: str, *arguments: str, folder: Path, keys: bytes = b"", stop_at: bytes = b""
+) -> tuple[int, str]:
     """Run a command in a pseudo terminal.
 
     Parameters
     ----------
     keys : bytes
         What is typed while it runs.
+    stop_at : bytes, optional
+        Ctrl-C is typed when this has been written.
 
     Returns
     -------
@@ -41,6 +46,7 @@ def in_terminal(command: str, *arguments: str, folder: Path, keys: bytes = b"") 
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        preexec_fn=_take_terminal,
     )
     os.close(theirs)
     if keys:
@@ -56,8 +62,17 @@ def in_terminal(command: str, *arguments: str, folder: Path, keys: bytes = b"") 
         if not some:
             break
         written += some
+        if stop_at and stop_at in written:
+            os.write(ours, b"\x03")
+            stop_at = b""
     os.close(ours)
     return done.wait(60), screen(written.decode())
+
+
+def _take_terminal() -> None:
+    """Let Ctrl-C in the terminal be a signal, which a shell's jobs in the background ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def screen(written: str) -> str:

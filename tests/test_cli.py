@@ -55,7 +55,8 @@ def test_files_of_a_run(run: Run) -> None:
         assert f"\n  {name} " in run.outcome.out
     assert f"tensorboard --logdir {run.name}\n" in run.outcome.out
     *_, last = run.outcome.out.splitlines()
-    assert last.startswith("Now try: echo ")
+    # As people write it.
+    assert last.startswith("Now try: echo 'Setzen Sie sich doch zu uns!' | ")
     assert last.endswith(f" translate weights={run.name}/weights.txt.gz input=-")
     assert all(len(line) <= 80 for line in run.outcome.out.splitlines()[-13:-1])
 

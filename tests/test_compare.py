@@ -295,6 +295,8 @@ def test_lists_score_as_their_best_hypotheses_do(tmp_path: Path, bars: str) -> N
         (['"ein haus"', '"ein"'], "JSON"),
         (["{", '  "text": "ein haus"', "}"], "JSON"),
         (["<refset>", "<seg>ein</seg>", "haus", "</refset>"], "markup"),
+        (['<?xml version="1.0"?>', "<!DOCTYPE mteval>", "<seg>ein</seg>"], "markup"),
+        (["['ein', 'haus']", """["ein", "'s"]"""], "JSON"),
         (["-0.5 ||| ein haus", "-0.25 ||| ein"], "an n-best list begins"),
         (["H-0\t-0.5\tein haus", "H-1\t-0.25\tein"], "tabs"),
         (['<seg id="1"> ein haus </seg>', "<seg> ein </seg>"], "markup"),

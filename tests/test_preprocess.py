@@ -126,7 +126,7 @@ def test_marks_and_joiners_stay_with_their_word(language: str, line: str, expect
 
 INVISIBLE = [
     *map(chr, (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0x202B, 0x202E, 0x2060, 0x2062)),
-    *map(chr, (0x2067, 0x206F, 0xFEFF, 0xFFF9, 0x7F, 0x93, 0xE0001, 0xE0041)),
+    *map(chr, (0x2067, 0x206F, 0xFEFF, 0xFFF9, 0x7F, 0x93, 0x34F, 0x17B4, 0xE0001, 0xE0041)),
 ]
 
 
@@ -138,6 +138,11 @@ def test_what_nobody_sees_makes_no_words(what: str) -> None:
         assert Preprocessor(language).tokens(line) == expected
     lowercased = Preprocessor("de", tokenize=False).tokens(line)
     assert lowercased == "das haus, meer 3/4 http://x.org/".split()
+
+
+def test_what_fills_a_place_is_a_blank_and_a_selector_of_nothing_is_none() -> None:
+    words = Preprocessor("ko").tokens("\ufe0f가\u3164나 \ufe0e\U000e0100 ❤\ufe0f \u115f")
+    assert words == ["가", "나", "❤\ufe0f"]
 
 
 @pytest.mark.parametrize(

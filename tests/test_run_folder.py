@@ -114,6 +114,7 @@ ELSEWHERE = [
     "device=cuda",
     "decoder.keep_mb=1e6",
     "++decoder.keep_mb=1e6",
+    "parallel.workers=100000",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from commands import MODEL, SMALL, Run
 from terminal import COLUMNS, in_terminal, screen
 
 from torchtune_smt.core.resources import example_folder
+from torchtune_smt.runs.transcript import transcript
 
 # A line of these is copied, and not read; an error is a line.
 _COPIED = re.compile(
@@ -36,6 +38,27 @@ def test_train(place: Path, run: Run) -> None:
     assert "it/s" not in shown and "?sent/s" not in shown
 
 
+def test_ctrl_c(place: Path, run: Run) -> None:
+    options = [*MODEL, *SMALL, "tuner.epochs=1000", "tuner.patience=null", "hydra.run.dir=stopped"]
+    code, shown = in_terminal("train", *options, folder=place, stop_at=b"epoch 2")
+    hint = "torchtune-smt train: stopped; go on with resume=stopped"
+    # The terminal shows what was typed.
+    assert check(code, shown.replace("^C", ""), 130).splitlines()[-1] == hint
+    code, shown = in_terminal("train", "resume=stopped", folder=place, stop_at=b"resuming")
+    assert check(code, shown.replace("^C", ""), 130).splitlines()[-1] == hint
+    arguments = [f"weights={run.weights}", "input=-"]
+    code, shown = in_terminal("translate", *arguments, folder=place, stop_at=b"loading")
+    last = check(code, shown.replace("^C", ""), 130).splitlines()[-1]
+    assert last.startswith("torchtune-smt translate: stopped")
+
+
+def test_a_line_that_was_begun_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), transcript():
+        sys.stdout.write("half a line")
+        raise KeyboardInterrupt
+    assert capsys.readouterr().out == "half a line\n"
+
+
 def test_a_sweep_and_a_comparison(place: Path, run: Run) -> None:
     options = [*MODEL, *SMALL, "features=dense", "tuner.epochs=1", "loss=logistic,hinge"]
     shown = check(*in_terminal("train", "-m", *options, "hydra.sweep.dir=typed_s", folder=place))
@@ -60,6 +83,29 @@ def test_translate(place: Path, run: Run, typed: bool) -> None:
     expected = (run.folder / "test.translations.txt").read_text("utf-8").splitlines()[:2]
     assert [line for line in shown.splitlines() if line in expected] == expected
     assert "sent/s" not in shown
+
+
+def test_the_other_commands(place: Path, run: Run) -> None:
+    dev = example_folder() / "dev"
+    (place / "two.nbest").write_text(
+        "".join(f"{i} ||| {w} ||| F= {i} ||| 1\n" for i, w in enumerate("ab"))
+    )
+    (place / "two.weights").write_text("F_0 1\n")
+    for command, *arguments in (
+        ("build-model", *MODEL),
+        ("rerank", "weights=two.weights", "input=two.nbest"),
+        (
+            "evaluate",
+            f"{run.folder}/dev.translations.txt",
+            f"references=[{dev}.en.0]",
+            "samples=20",
+        ),
+        ("plot", str(run.folder), "--output", "typed.png"),
+        ("get-data",),
+        ("--version",),
+        ("analyse", "explain", str(run.folder), str(run.folder), "sentence=2"),
+    ):
+        assert check(*in_terminal(command, *arguments, folder=place), expected=0), command
 
 
 @pytest.mark.parametrize("command", ["rerank", "plot", "get-data", "build-model", "translate"])

@@ -98,10 +98,12 @@ def test_solvers_of_bleu_refuse_lists_of_other_metrics(place: Path, solver: obje
         ["a b"] * SENTENCES,
         [["a b"]] * SENTENCES,
         [["a", "b"]] * SENTENCES,
+        [[["a b"]]] * SENTENCES,
+        [[[""]]] * SENTENCES,
         [[["a"]]] * (SENTENCES - 1),
         [[["a"]]] * (SENTENCES + 1),
     ],
-    ids=["a text", "texts", "one level less", "one less", "one too many"],
+    ids=["a text", "texts", "one level less", "one word", "no word", "one less", "one too many"],
 )
 def test_references_of_another_shape(place: Path, references: list) -> None:
     with pytest.raises(ValueError, match="references"):

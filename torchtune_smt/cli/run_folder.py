@@ -52,7 +52,7 @@ NEEDLESS: Final = frozenset(
 )
 """Groups of a run that have no part in how it decodes; minimum Bayes risk needs the metric."""
 
-WHERE: Final = frozenset({"engine", "threads", "device", "decoder.keep_mb"})
+WHERE: Final = frozenset({"engine", "threads", "device", "decoder.keep_mb", "parallel.workers"})
 """What says where a command computes, and with how much: its own command line alone, no record."""
 
 _OVERRIDES: Final = f"{RECORDS}/overrides.yaml"

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -43,9 +43,8 @@ from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.cli.workers import serve_workers
 from torchtune_smt.core.errors import InputError, NotWrittenError, shown
-from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.textio import atomic_writer, read_lines
 from torchtune_smt.core.weights_io import save_weights
-from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import Score
 from torchtune_smt.runs.checkpoint import Checkpoints, load_checkpoint
 from torchtune_smt.runs.console import Console
@@ -249,7 +248,7 @@ def _tune(cfg: DictConfig, settings: Settings, folder: Path, printed: Transcript
     print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
     if note is not None:
         print(note)
-    print(f"Now try: {_next_command(cfg, parts, folder, sets)}")
+    print(f"Now try: {_next_command(cfg, parts, folder)}")
     return after["dev"].tuned
 
 
@@ -296,9 +295,7 @@ def main() -> int:
         return 1
 
 
-def _next_command(
-    cfg: DictConfig, parts: Parts, folder: Path, sets: Mapping[str, Sentences]
-) -> str:
+def _next_command(cfg: DictConfig, parts: Parts, folder: Path) -> str:
     """Return the command that applies a run's weights, as it is typed in a shell."""
     path = folder / WEIGHTS
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -310,9 +307,9 @@ def _next_command(
         missing = cfg.decoder.get("missing")
         filled = "" if missing is None else f" missing={missing}"
         return f"{program} rerank {weights} {typed('input', str(first))}{filled}"
-    sources = [source.words for source in sets["dev"].sources if source.words]
-    shortest = min(sources, key=lambda words: len(list(words)), default=["..."])
-    text = shlex.quote(" ".join(shortest))
+    # As people write it, not in tokens.
+    lines = filter(None, map(str.strip, read_lines(parts.dataset.source_file("dev"))))
+    text = shlex.quote(min(lines, key=len, default="..."))
     return f"echo {text} | {program} translate {weights} input=-"
 
 
@@ -384,6 +381,7 @@ _FREE = (
     *WITHOUT_EFFECT,
     "decoder.seconds",
     "decoder.keep_mb",
+    "parallel.workers",
     "tuner.epochs",
     "tuner.iterations",
     "tuner.patience",

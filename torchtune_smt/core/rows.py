@@ -62,6 +62,8 @@ class Rows:
         values: list[float] = []
         lengths = []
         for number, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise ValueError(f"row {number}: features must be a dict of names and values")
             for name, value in row.items():
                 if not isinstance(name, str):
                     raise ValueError(f"row {number}: {name!r} is no name of a feature, a string")

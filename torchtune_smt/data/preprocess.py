@@ -28,9 +28,15 @@ from torchtune_smt.data.stand_ins import (
 # the letters of flags that are made of them.
 _INVISIBLE: Final = re.compile(
     "(\U0001f3f4[\U000e0020-\U000e007f]+)|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b"
-    "\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3"
+    "\u034f\u17b4\u17b5\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0001-\U000e007f]"
 )
+# Those that choose how the letter before them looks, where there is none; and letters that fill a
+# place, which look like blanks.
+_SELECTORS: Final = re.compile(
+    "(?<!\\S)[\u115f\u1160\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]+"
+)
+_FILLERS: Final = re.compile("[\u3164\uffa0]")
 # Languages that part words with it, if they do.
 _ZERO_WIDTH_SPACE: Final = "\u200b"
 _WORDS_WITHOUT_BLANKS: Final = ("km", "lo", "my", "th")
@@ -154,7 +160,8 @@ def _visible(line: str, language: str) -> str:
     if language in _WORDS_WITHOUT_BLANKS:
         line = line.replace(_ZERO_WIDTH_SPACE, " ")
     line = _INVISIBLE.sub(lambda match: match[1] or "", line)
-    return _JOINERS.sub(lambda match: match[1] or "", line)
+    line = _JOINERS.sub(lambda match: match[1] or "", _FILLERS.sub(" ", line))
+    return _SELECTORS.sub("", line)
 
 
 @dataclass(frozen=True)

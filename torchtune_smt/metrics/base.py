@@ -12,6 +12,7 @@ from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.shortcuts import declared
+from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.kbest.sentences import ELSEWHERE, FileNumbers
@@ -151,7 +152,7 @@ def check_shape(references: Any, n_sentences: int) -> None:
     """Raise ValueError where references are not lists of lists of words, for each sentence."""
     for index, alternatives in enumerate(references):
         flat = isinstance(alternatives, str) or any(isinstance(one, str) for one in alternatives)
-        if flat or not all(isinstance(word, str) for one in alternatives for word in one):
+        if flat or not all(_is_word(word) for one in alternatives for word in one):
             raise ValueError(
                 f'{_SHAPE}, as in [[["a", "dog"], ["the", "dog"]], [["yes"]]]; those of sentence '
                 f"{index} are {shown(repr(alternatives))}"
@@ -160,6 +161,11 @@ def check_shape(references: Any, n_sentences: int) -> None:
         raise ValueError(
             f"there are references of {len(references)} sentences, and lists of {n_sentences}"
         )
+
+
+def _is_word(word: Any) -> bool:
+    """Say whether something is one word, and no whole sentence."""
+    return isinstance(word, str) and split_words(word) == [word]
 
 
 def check_references(references: References) -> None:

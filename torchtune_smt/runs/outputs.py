@@ -102,9 +102,11 @@ def _is_json(text: str) -> bool:
     try:
         return text[:1] in ("{", "[", '"') and json.loads(text) is not None
     except (ValueError, RecursionError):
-        return False
+        return _PYTHON.fullmatch(text) is not None
 
 
+# A list of strings as Python prints it.
+_PYTHON: Final = re.compile(r"""\[("[^"]*"|'[^']*')(, ("[^"]*"|'[^']*'))*\]""")
 _NUMBER: Final = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?|nan|[-+]?inf")
 # What all lines of a file may have, and those of a text do not.
 _FORMS: Final[Mapping[str, Callable[[str], object]]] = {
@@ -113,6 +115,6 @@ _FORMS: Final[Mapping[str, Callable[[str], object]]] = {
         lambda line: "|||" in split_words(line)
     ),
     "columns between tabs": lambda line: "\t" in line,
-    "markup": re.compile(r"<(\w+)\b.*</\1>", re.S).fullmatch,
+    "markup": re.compile(r"(<[?!][^>]*>\s*)*<(\w+)\b.*</\2>", re.S).fullmatch,
     "numbers": lambda line: all(map(_NUMBER.fullmatch, split_words(line))),
 }

@@ -66,12 +66,14 @@ def transcript() -> Iterator[Transcript]:
     """Take down what the block prints, and what ended it."""
     taken = Transcript()
     before = sys.stdout, sys.stderr
-    streams: list[Any] = [_Copied(stream, taken) for stream in before]
+    streams = [_Copied(stream, taken) for stream in before]
     sys.stdout, sys.stderr = streams
     try:
         yield taken
     except BaseException as error:
         sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.end_line()
         # It may be that there is no room for it.
         with suppress(InputError):
             taken.add(f"{type(error).__name__}: {error}\n")
@@ -90,6 +92,7 @@ class _Copied:
         self._stream = stream
         self._taken = taken
         self._in_bar = False
+        self._in_line = False
 
     def write(self, text: str) -> int:
         """Write a text; one with a carriage return is a bar's, and so is the line end after it."""
@@ -97,7 +100,14 @@ class _Copied:
         if not bar and not (self._in_bar and text == "\n"):
             self._taken.add(text)
         self._in_bar = bar
+        self._in_line = not bar and not text.endswith("\n") if text else self._in_line
         return int(self._stream.write(text))
+
+    def end_line(self) -> None:
+        """End a line that a signal has kept from its end: `print` writes both by themselves."""
+        if self._in_line:
+            with suppress(InputError, OSError, ValueError):
+                self.write("\n")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
