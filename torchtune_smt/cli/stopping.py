@@ -74,7 +74,9 @@ def run_stoppable(name: str, command: Callable[[], int]) -> int:
             signal.signal(number, signal.SIG_IGN)
         before.clear()
         text = str(error) if isinstance(error, Stopped) else ""
-        print(f"{name}: stopped{text and '; '}{text}", file=sys.stderr)
+        # A terminal has shown ^C, perhaps behind a line that was not at its end.
+        begin = "\n" if _received == signal.SIGINT and sys.stderr.isatty() else ""
+        print(f"{begin}{name}: stopped{text and '; '}{text}", file=sys.stderr)
         return 128 + _received
     finally:
         # The next command in this process has not been stopped.
