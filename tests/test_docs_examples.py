@@ -260,7 +260,9 @@ def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:
 def test_the_plain_loop(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (repository / "docs" / "extend.md").read_text("utf-8")
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
-    loop, own = (next(b for b in blocks if word in b) for word in ("SparseAdam", "catch_up"))
+    loop, own = (
+        next(b for b in blocks if word in b) for word in ("SparseAdam", "optimizer.catch_up(")
+    )
     torch.manual_seed(1)
     names: dict[str, object] = {}
     exec(loop, names)

@@ -45,7 +45,7 @@ def read(folder: Path, part: str, source: str) -> Corpus:
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["get-data"]) == 0
-    output = capsys.readouterr().out
+    output = " ".join(capsys.readouterr().out.split())
     for name, corpus in CORPORA.items():
         for said in (f"{name}: {corpus.title}", corpus.homepage, corpus.licence):
             assert said in output

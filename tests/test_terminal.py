@@ -16,6 +16,7 @@ from torchtune_smt.runs.transcript import transcript
 # A line of these is copied, and not read; an error is a line.
 _COPIED = re.compile(
     r"Now try: |.*error: |.*[(](python|torchtune-smt) |.*tensorboard --logdir |usage: "
+    r"|  file      "
 )
 
 
@@ -103,7 +104,7 @@ def test_the_other_commands(place: Path, run: Run) -> None:
         ("plot", str(run.folder), "--output", "typed.png"),
         ("get-data",),
         ("--version",),
-        ("analyse", "explain", str(run.folder), str(run.folder), "sentence=2"),
+        ("analyse", "progress", run.name),
     ):
         assert check(*in_terminal(command, *arguments, folder=place), expected=0), command
 
