@@ -191,22 +191,6 @@ def test_closure_and_autograd():
     assert parameter.tolist() == pytest.approx([1.0, 1.9])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lr": 0.0}, "lr"),
-        ({"lr": float("nan")}, "lr"),
-        ({"lr": float("inf")}, "lr"),
-        ({"unregularized": -1}, "unregularized"),
-        ({"initial_accumulator": -1.0}, "initial_accumulator"),
-        ({"regularize_each": "round"}, "regularize_each must be step or epoch, not 'round'"),
-    ],
-)
-def test_arguments_are_checked(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        AdaGrad([parameter_of([0.0])], **arguments)
-
-
 def test_matrices_are_refused():
     with pytest.raises(ValueError, match="one-dimensional"):
         AdaGrad([torch.nn.Parameter(torch.zeros(2, 2))])

@@ -317,14 +317,15 @@ def test_weights_that_are_not_finite():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"interpolation": 0.0}, "interpolation must be above 0 and at most 1"),
-        ({"interpolation": 1.5}, "interpolation must be above 0"),
-        ({"tolerance": -1.0}, "tolerance must be 0 or more"),
+        ({"rounds": 0}, "iterations must be a whole number, 1 or more"),
+        ({"patience": 0}, "patience must be"),
+        ({"result": "average"}, "result must be best or last"),
     ],
 )
-def test_options_out_of_range(option, message):
+def test_rounds_out_of_range(option, message):
+    tuner = BatchTuner(collector_of(Pool(), fresh()), Shift())
     with pytest.raises(ValueError, match=message):
-        BatchTuner(collector_of(Pool(), fresh()), Shift(), **option)
+        Rounds(tuner, tuner.score, **option)
 
 
 def test_pairs_are_all_that_some_solvers_need():
@@ -491,17 +492,6 @@ def test_nothing_to_learn_from():
     solver = Stochastic(AllPairs(), Softmax(), partial(SGD, lr=0.1))
     with pytest.raises(InputError, match="no list has two hypotheses"):
         solver.solve(flat_of([[0.1], [0.2]]), np.zeros(4), (1,))
-
-
-def test_arguments_out_of_range():
-    for name in ("passes", "batch_size"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
-            Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), **{name: 0})
-        for value in (1.5, True):
-            with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, not"):
-                Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), **{name: value})
-    with pytest.raises(ValueError, match="device must be"):
-        Stochastic(AllPairs(), Hinge(), partial(SGD, lr=0.1), device="gpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -94,7 +94,5 @@ def test_bad_lines_are_located(scores, line, message):
 def test_other_errors(scores, tmp_path):
     with pytest.raises(InputError, match="no such file"):
         ExternalScores(tmp_path / "nothing.txt")
-    with pytest.raises(ValueError, match="missing must be error or worst, not skip"):
-        ExternalScores(scores(SCORES), missing="skip")
     with pytest.raises(InputError, match="scores sentence 1 .*there are 1 sentences"):
         ExternalScores(scores(SCORES)).bind([[["a"]]], Vocabulary())

@@ -236,7 +236,7 @@ def test_bad_files(tmp_path):
         assert caught.value.line == line
     with pytest.raises(InputError, match="no such file"):
         read_grammar(tmp_path / "none")
-    with pytest.raises(ValueError, match="format must be one of cdec, joshua, moses"):
+    with pytest.raises(ValueError, match="format must be cdec, joshua or moses"):
         read_grammar(write(tmp_path, good), "xml")
 
 

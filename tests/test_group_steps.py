@@ -319,8 +319,3 @@ def test_bad_input(kind):
         learn(kind(Oscar(0.0, 0.1, dimension=4)), np.ones((3, 6)))
     with pytest.raises(DivergenceError, match="the margin of pair"):
         learn(kind(Oscar()), 1e300 * x, np.full(6, 1e300))
-    for options in ({"lr": 0.0}, {"schedule": "t"}, {"passes": 0}):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            kind(Oscar(), **options)
-    with pytest.raises(ValueError, match="shards"):
-        MixedLearning(Oscar(), shards=0)

@@ -131,7 +131,7 @@ def test_no_sentences_is_an_error() -> None:
 
 @pytest.mark.parametrize("order", [0, 7])
 def test_order_is_checked(order: int) -> None:
-    with pytest.raises(ValueError, match=f"order must be in 1..6, got {order}"):
+    with pytest.raises(ValueError, match=f"order must be .*up to 6.*, not {order}"):
         estimate([["a"]], order)
 
 
@@ -172,7 +172,7 @@ def test_fold_models_have_not_seen_their_fold(tmp_path: Path) -> None:
 
 
 def test_fold_errors(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="n_folds must be at least 2"):
+    with pytest.raises(ValueError, match="n_folds must be"):
         build_folds(tmp_path, SENTENCES, 1)
     with pytest.raises(InputError, match="7 sentences are too few for 8 folds"):
         build_folds(tmp_path, SENTENCES, 8)

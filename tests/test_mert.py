@@ -290,16 +290,6 @@ def test_refused_input():
         Mert().solve(lists, np.ones(3), [0])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"restarts": -1}, {"random_directions": -1}, {"spread": 0}, {"max_features": 0}],
-    ids=str,
-)
-def test_bad_options(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
-        Mert(**options)
-
-
 @pytest.mark.slow
 def test_at_least_as_good_as_moses(shared):
     """Moses's mert, on the same lists and from the same start, also with 20 restarts: 0.41055."""

@@ -273,20 +273,6 @@ def test_short_hypotheses_do_not_make_the_background_vanish():
     assert found.weights[0] > 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"C": 0.0}, {"C": math.inf}, {"C": math.nan}, {"passes": 0}, {"decay": 0.0},
-        {"decay": 1.1}, {"decay": math.nan}, {"scale": "source"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_options_out_of_range(options):
-    (name,) = options
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        KBestMira(**options)
-
-
 def test_what_it_cannot_work_on():
     _, lists = random_lists(6)
     without = replace(lists, statistics=None)

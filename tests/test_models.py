@@ -677,5 +677,3 @@ def test_a_grammar_that_does_not_say_what_is_identical(
     source = replace(SETTINGS, folder=str(folder), leave_out="identical", rule_counts=False)
     with pytest.raises(InputError, match="earlier version.*leave_out=identical.*remove the folder"):
         source.open(lambda: bitext)
-    with pytest.raises(ValueError, match="leave_out must be sentence or identical, not 'all'"):
-        replace(SETTINGS, leave_out="all")

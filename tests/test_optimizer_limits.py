@@ -137,9 +137,9 @@ def test_a_rate_that_is_none(name: str, lr: float) -> None:
 def test_a_schedule_that_is_none() -> None:
     optimizer = FOBOS([parameter()])
     optimizer.param_groups[0]["schedule"] = "1/t²"
-    with pytest.raises(ValueError, match="schedule must be one of"):
+    with pytest.raises(ValueError, match="schedule must be"):
         step(optimizer, [1.0])
-    with pytest.raises(ValueError, match="schedule must be one of"):
+    with pytest.raises(ValueError, match="schedule must be"):
         optimizer.step_rows(Rows(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1)), HINGE)
 
 

@@ -116,7 +116,7 @@ def test_large_vectors():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="dimension must be at least 1"):
+    with pytest.raises(ValueError, match="dimension must be"):
         Oscar(dimension=0)
     too_small = Oscar(0.1, 0.1, 2)
     two, three = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 2.0])

@@ -144,14 +144,6 @@ def test_nothing_to_rank(gains):
     assert ProSampler().sample(kbest_of(gains), (0, 0, 0)).shape == (0, 2)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"candidates": 0}, {"pairs": 0}, {"threshold": -0.1}, {"threshold": np.nan}]
-)
-def test_arguments_are_checked(arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        ProSampler(**arguments)
-
-
 def reference_ranked(kbest, levels, threshold):
     """Pairs of hypotheses of different levels, where ``levels[p]`` is that of place p."""
     places = sorted(range(len(kbest)), key=lambda h: -kbest.gain[h])
@@ -234,21 +226,6 @@ def test_all_pairs_by_hand():
     pairs = [[3, 1], [3, 2], [1, 0], [1, 2]]
     assert AllPairs().sample(kbest, (0, 0, 0)).tolist() == pairs
     assert AllPairs(0.4).sample(kbest, (0, 0, 0)).tolist() == pairs[:2]
-
-
-@pytest.mark.parametrize(
-    ("sampler", "arguments"),
-    [
-        (AllPairs, {"threshold": -1}),
-        (Multipartite, {"threshold": np.nan}),
-        (Multipartite, {"percent": 0}),
-        (Multipartite, {"percent": 51}),
-        (Multipartite, {"percent": 12.5}),
-    ],
-)
-def test_arguments_of_ranked_samplers_are_checked(sampler, arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        sampler(**arguments)
 
 
 @pytest.mark.parametrize("sampler", [ProSampler(), AllPairs(), Multipartite()])

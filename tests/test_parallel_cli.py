@@ -174,7 +174,6 @@ def test_stale_gradients_are_applied_once(repository: Path, place: Path) -> None
         (["parallel=stale", "loss=perceptron", "loss.reduction=each"], "loss.reduction=each takes"),
         (["parallel=mix", "tuner.checkpoint_minutes=1"], "parallel=mix saves the run after each"),
         (["parallel=itersel", "parallel.threshold=1"], "parallel: give one of features, threshold"),
-        (["parallel=itermix", "engine.workers=0"], "engine: workers must be at least 1, not 0"),
         (["parallel=mix", "parallel.shards=31"], "parallel.shards=31, and there are 30 sentences"),
         (
             [

@@ -242,8 +242,6 @@ def test_a_state_with_factors_comes_back(tmp_path):
 
 
 def test_what_cannot_be():
-    with pytest.raises(ValueError, match="scaling must be one of none, rms, not 'max'"):
-        PreparedLearning(OSCAR, BATCH, "max")
     for factor, message in (([1.0, 2.0], "1 of those without any"), ([1.0], "for each feature")):
         with pytest.raises(ValueError, match=message):
             FeatureGroups(np.array([0, -1]), 1, np.array(factor))

@@ -124,22 +124,6 @@ def test_no_pairs(gains):
         Pro(ProSampler()).solve(lists_of(*gains), np.zeros(len(gains)), (1,))
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"sigma": 0.0}, "sigma must be finite and above 0, not 0.0"),
-        ({"sigma": -1.0}, "sigma must be finite"),
-        ({"sigma": float("inf")}, "sigma must be finite"),
-        ({"tolerance": 0.0}, "tolerance must be above 0"),
-        ({"steps": 0}, "steps must be at least 1"),
-        ({"device": "tpu"}, "device must be cpu or cuda"),
-    ],
-)
-def test_options_out_of_range(option, message):
-    with pytest.raises(ValueError, match=message):
-        Pro(AllPairs(), **option)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_no_cuda_device():
     with pytest.raises(ValueError, match="torch finds no CUDA device; set device=cpu"):

@@ -213,10 +213,3 @@ def test_a_head_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_ray() -> None:
     with pytest.raises(InputError, match=r"pip install 'torchtune-smt\[ray\]'"):
         RayEngine()
-
-
-def test_options_out_of_range() -> None:
-    with pytest.raises(ValueError, match="object_store must be at least 80"):
-        RayEngine(object_store=1)
-    with pytest.raises(ValueError, match="deadline must be above 0"):
-        RayEngine(deadline=-1)

@@ -423,9 +423,6 @@ def test_what_takes_other_steps_is_refused() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"workers": 0},
-        {"max_staleness": -1},
-        {"simulate": 0.5},
         {"simulate": 1, "workers": 2},
         {"simulate": 1, "max_staleness": 2},
     ],

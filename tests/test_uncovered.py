@@ -144,11 +144,6 @@ def test_what_is_said(model: Model) -> None:
     assert said.startswith("103 of 107 words") and said.endswith(", ...") and len(said) < 76
 
 
-def test_bad_option(model: Model) -> None:
-    with pytest.raises(ValueError, match="unknown must be keep or drop, not copy"):
-        HieroDecoder(model, unknown="copy")  # type: ignore[arg-type]
-
-
 def test_translate(run: Run, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("xyzzy guten morgen plugh\n\n")
     arguments = [f"weights={run.weights}", f"input={tmp_path / 'in'}"]

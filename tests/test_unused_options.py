@@ -16,9 +16,10 @@ from commands import run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.compose import reason_against
+from torchtune_smt.cli.compose import reason_against, refuse_given
 from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.unused import unused_options
+from torchtune_smt.core.errors import InputError
 
 # Groups whose choices say what is tuned, and how; the other groups are walked one by one.
 # After a slash, how groups are learnt.
@@ -317,12 +318,19 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
         ),
     ],
 )
-def test_what_would_change_nothing(options: list[str], message: str, tmp_path: Path) -> None:
-    outcome = run_command("train", *options, "hydra.run.dir=bad", folder=tmp_path)
+def test_what_would_change_nothing(options: list[str], message: str, repository: Path) -> None:
+    cfg = composed(repository / "conf", *options)
+    unused = unused_options(cfg, Parts(cfg), cfg.hydra.runtime.choices)
+    with pytest.raises(InputError, match="would change nothing; leave it out$") as caught:
+        refuse_given(unused, options)
+    assert message in str(caught.value)
+
+
+def test_a_run_that_would_ignore_an_option_is_not_begun(tmp_path: Path) -> None:
+    outcome = run_command("train", "lm=folds", "hydra.run.dir=bad", folder=tmp_path)
     assert outcome.code == 1
-    (last,) = outcome.err.splitlines()
-    assert message in last
-    assert last.endswith("would change nothing; leave it out")
+    reason = "lm is about decoding the bitext (tuner.tune_on=train)"
+    assert outcome.err == f"error: {reason}, and lm=folds would change nothing; leave it out\n"
     assert not (tmp_path / "bad").exists() and not (tmp_path / "outputs").exists()
 
 

@@ -316,7 +316,7 @@ def test_values_of_a_loss(
 
 @pytest.mark.parametrize("reduction", ["none", None, 3])
 def test_the_reduction_of_a_loss(reduction: Any) -> None:
-    with pytest.raises(ValueError, match="the loss OwnLoss: reduction must be"):
+    with pytest.raises(ValueError, match="reduction of the loss OwnLoss must be"):
         Stochastic(AllPairs(), OwnLoss(torch.exp, reduction), partial(SGD, lr=0.1))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.optimizers import ChosenOptimizer
+from torchtune_smt.cli.spending import check_tuner
 from torchtune_smt.cli.wire import (
     argument_names,
     class_of,
@@ -28,6 +29,7 @@ class Parts:
     """The replaceable parts, made before anything else, so that bad options are found at once."""
 
     def __init__(self, cfg: DictConfig) -> None:
+        check_tuner(cfg)
         self.dataset = make_dataset(cfg)
         self.templates = make_templates(cfg)
         self.metric = make(cfg, "metric", "bind")

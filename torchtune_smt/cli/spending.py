@@ -15,16 +15,19 @@ from typing import Any, Final
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.compose import added_options, nearest, options_of_command
+from torchtune_smt.cli.options import check_values
 from torchtune_smt.cli.wire import argument_names, class_of
+from torchtune_smt.core.accepts import rules_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.minimizer import Accuracy
+from torchtune_smt.minimizer import Accuracy, SmoothedHinge
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
 from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
-from torchtune_smt.tuners.grouping.minimum import BatchLearning
+from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
 from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
@@ -153,6 +156,26 @@ def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[
         late = set(getattr(kind, "later", ()))
         own |= late if at_all else late & (argument_names(learner) if learner else set())
     return own
+
+
+def check_tuner(cfg: DictConfig) -> None:
+    """Raise InputError if an owner of the group ``tuner`` does not accept one of its options."""
+    owners: dict[str, tuple[Any, ...]] = {
+        "tuner": (PreparedLearning, *LEARNERS.values(), class_of(cfg, "tuner")),
+        "tuner.dev": (BatchTuner,),
+        "tuner.minimizer": (BatchLearning, SmoothedHinge, Accuracy),
+        "tuner.clusters": (ClusteredWeights,),
+        "regularizer": (BatchLearning,),
+    }
+    rules = {
+        f"{holder}.{name}": rule
+        for holder, kinds in owners.items()
+        for kind in kinds
+        for name, rule in rules_of(kind).items()
+    }
+    rules["tuner.minimizer.loss"] = MINIMIZER_LOSSES
+    rules["tuner.minimizer.seconds"] = rules["tuner.minimizer.seconds"].or_null()
+    check_values(cfg, rules)
 
 
 def taken_by_others(cfg: DictConfig, *, at_all: bool = True) -> set[str]:

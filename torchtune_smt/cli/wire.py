@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune_smt.cli.command_line import override_key
 from torchtune_smt.cli.hydra_main import option_errors
 from torchtune_smt.cli.missing_classes import why_missing
+from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
@@ -162,28 +163,10 @@ def argument_names(kind: Callable[..., Any]) -> set[str]:
 
 
 def check_scalars(group: str, made: functools.partial[Any]) -> None:
-    """Raise InputError where a class is given something else for a number or a switch."""
-    kind = made.func
-    parents = kind.__mro__ if inspect.isclass(kind) else (kind,)
-    for parent in reversed(parents):
-        where = vars(parent).get("__init__") if inspect.isclass(parent) else parent
-        for name, wanted in getattr(where, "__annotations__", {}).items():
-            if name not in made.keywords:
-                continue
-            wanted, value = getattr(wanted, "__name__", str(wanted)), made.keywords[name]
-            kinds = {part.strip() for part in wanted.split("|")}
-            if kinds == {"bool"} and not isinstance(value, bool):
-                raise InputError(f"{group}.{name} must be true or false, not {value!r}")
-            if not kinds & {"int", "float"} or kinds - {"int", "float", "None"}:
-                continue
-            if value is None and "None" in kinds:
-                continue
-            fits = int | float if "float" in kinds else int
-            if isinstance(value, bool) or not isinstance(value, fits):
-                what = "number" if "float" in kinds else "whole number"
-                raise InputError(f"{group}.{name} must be a {what}, not {value!r}")
-            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-                raise InputError(f"{group}.{name} is too large a whole number: {value}")
+    """Raise InputError where a class is given what it does not accept, or no number or switch."""
+    for name, rule in argument_rules(made.func, scalars=True).items():
+        if name in made.keywords and not rule.fits(made.keywords[name]):
+            raise InputError(f"{group}.{name} must be {rule.text}, not {made.keywords[name]!r}")
 
 
 def check_part(option: str, part: object, *methods: str) -> None:

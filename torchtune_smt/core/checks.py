@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
+
+DEVICE: Final = one_of("cpu", "cuda")
 
 
 def check_device(device: str) -> None:
     """Raise ValueError unless a device is there: ``cpu`` or ``cuda``."""
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, not {device!r}")
+    DEVICE.check("device", device)
     # It takes long to import.
     import torch
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from torchtune_smt.core.accepts import Checked, accepting, one_of
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import EXAMPLE, PACKAGE, example_folder
 from torchtune_smt.core.textio import iterate_lines
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Checked):
     """Where the text of some sets is, and how it becomes tokens.
 
     Parameters
@@ -47,6 +48,12 @@ class Dataset:
         Training pairs that are longer, or whose lengths differ more, are left out.
     """
 
+    accepts = accepting(
+        tokenize=one_of(True, False, "source", "target"),
+        split_compounds=one_of(*FILLERS).or_null(),
+        **LengthFilter.accepts,
+    )
+
     name: str
     source_language: str
     target_language: str
@@ -62,13 +69,6 @@ class Dataset:
     empty: Literal["error", "skip"] = "error"
     max_length: int = 80
     max_ratio: float = 9
-
-    def __post_init__(self) -> None:
-        if self.split_compounds not in (None, *FILLERS):
-            raise ValueError(
-                f"split_compounds must be {' or '.join(FILLERS)}, or null, not "
-                f"{self.split_compounds}"
-            )
 
     def description(self) -> str:
         """Return the languages, and how text is prepared, step by step."""

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, Final
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, accepting, integer, least
 from torchtune_smt.core.text import split_words
 from torchtune_smt.data.compounds import CompoundSplitter
 from torchtune_smt.data.stand_ins import (
@@ -229,7 +229,7 @@ def _tags_attached(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class LengthFilter:
+class LengthFilter(Checked):
     """Keeps the sentence pairs that are neither long nor of very different lengths.
 
     Parameters
@@ -240,13 +240,10 @@ class LengthFilter:
         Tokens of the longer side for each of the shorter.
     """
 
+    accepts = accepting(max_length=integer(1), max_ratio=least(1, infinite=True))
+
     max_length: int = 80
     max_ratio: float = 9.0
-
-    def __post_init__(self) -> None:
-        check_whole("max_length", self.max_length, 1)
-        if not self.max_ratio >= 1:
-            raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
 
     def reason(self, source: int, target: int) -> str | None:
         """Return why a pair of these lengths (tokens, at least 1) is dropped, or None."""

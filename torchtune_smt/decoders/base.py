@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from torchtune_smt.core.accepts import Checked
 from torchtune_smt.core.arrays import Bool, Int64
 from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
@@ -43,7 +44,7 @@ class Derivation:
     parts: tuple[Derivation, ...] = ()
 
 
-class Decoder(ABC):
+class Decoder(Checked, ABC):
     """Gives k-best lists under weights, of which it changes none.
 
     A decoder has a vocabulary of features of its own, and whoever learns from its lists looks up

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from torchtune_smt.core.accepts import above, accepting, check_arguments, integer, least, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
@@ -139,7 +140,7 @@ FoundList = tuple[Int64, Int32, Int64, Int32, Float64, Float64]
 # Words of a sentence that a message has, at most.
 _SHOWN: Final = 6
 
-UNKNOWN: Final = ("keep", "drop")
+LIMIT: Final = integer(1, NO_LIMIT)
 """What becomes of words that no rule covers."""
 
 
@@ -214,6 +215,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         have; file and line are named where a file names it.
     """
 
+    accepts = accepting(
+        **dict.fromkeys(("k", "max_words", "pop_limit", "threads"), LIMIT),
+        unknown=one_of("keep", "drop"),
+        seconds=above(0, infinite=True).or_null(),
+        keep_mb=least(0, infinite=True),
+    )
+
     k: int
     max_words: int
     pop_limit: int
@@ -234,18 +242,10 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         keep_mb: float,
         **limits: int,
     ) -> None:
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"seconds must be above 0, or null, not {seconds}")
-        if not keep_mb >= 0:
-            raise ValueError(f"keep_mb must be 0 or more, not {keep_mb}")
-        if unknown not in UNKNOWN:
-            raise ValueError(f"unknown must be {' or '.join(UNKNOWN)}, not {unknown}")
         limits |= {"max_words": max_words, "threads": threads}
+        given = {"seconds": seconds, "keep_mb": keep_mb, "unknown": unknown}
+        check_arguments(type(self), given | limits)
         for name, limit in limits.items():
-            if limit is None or limit < 1:
-                raise ValueError(f"{name} must be at least 1, not {limit}")
-            if limit > NO_LIMIT:
-                raise ValueError(f"{name} must be at most {NO_LIMIT:,}, not {limit}")
             setattr(self, name, limit)
         self.grammar = model.grammar
         self.models = [model.language_model, *model.folds]

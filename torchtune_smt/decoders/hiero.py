@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from torchtune_smt.core.accepts import accepting
 from torchtune_smt.core.arrays import Float64, UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
 from torchtune_smt.decoders.grammar_decoder import (
+    LIMIT,
     FoundList,
     GrammarDecoder,
     OutOfTimeError,
@@ -80,6 +82,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
     """
 
     phrases = False
+    accepts = accepting(max_span=LIMIT)
 
     max_span: int
     pop_limit: int

@@ -10,10 +10,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast, get_args
 
 import numpy as np
 
+from torchtune_smt.core.accepts import FINITE, accepting, check_arguments, integer, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
@@ -159,6 +160,12 @@ class KBestFiles(Decoder):
         What was read.
     """
 
+    accepts = accepting(
+        k=integer(1).or_null(),
+        format=one_of(*get_args(Format)).or_null(),
+        missing=FINITE.or_null(),
+        on_error=one_of(*get_args(OnError)),
+    )
     stored: ClassVar[bool] = True
     takes_not: ClassVar[Mapping[str, str]] = {
         "model": "decodes nothing",
@@ -185,8 +192,8 @@ class KBestFiles(Decoder):
         tune_on: str | None = None,
         report: Callable[[str], None] = print,
     ) -> None:
-        if k is not None and k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
+        numbers = {"k": k, "format": format, "missing": missing, "on_error": on_error}
+        check_arguments(type(self), numbers)
         self.k = k
         self.format = format
         self.dense = _paths(dense)

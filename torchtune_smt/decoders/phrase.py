@@ -8,11 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from torchtune_smt.core.accepts import accepting, check_arguments, integer
 from torchtune_smt.core.arrays import Float64, Int32, UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
 from torchtune_smt.decoders.grammar_decoder import (
+    LIMIT,
     FoundList,
     GrammarDecoder,
     OutOfTimeError,
@@ -32,6 +34,7 @@ from torchtune_smt.decoders.phrase_option_kernels import (
 from torchtune_smt.decoders.phrase_search_kernels import WIDEST, Reordering, search
 from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart
 from torchtune_smt.features.templates import RuleTemplate
+from torchtune_smt.grammar.file_grammar import NO_LIMIT
 from torchtune_smt.grammar.reordering import ORIENTATIONS
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.models.base import Model
@@ -96,6 +99,10 @@ class PhraseDecoder(GrammarDecoder[Options]):
     """
 
     phrases = True
+    accepts = accepting(
+        **dict.fromkeys(("pop_limit", "stack_size", "table_limit"), LIMIT.or_null()),
+        distortion_limit=integer(-1, NO_LIMIT).or_null(),
+    )
 
     pop_limit: int
     stack_size: int
@@ -127,10 +134,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
         limits = {**LIMITS, **model.limits}
         limits |= {name: limit for name, limit in given.items() if limit is not None}
         self.distortion_limit = limits.pop("distortion_limit")
-        if self.distortion_limit < -1:
-            raise ValueError(
-                f"distortion_limit must be 0 or more, or -1 for none, not {self.distortion_limit}"
-            )
+        check_arguments(PhraseDecoder, {"distortion_limit": self.distortion_limit})
         if model.grammar.gaps:
             raise ValueError(
                 "it is phrase-based, and this grammar has gaps; take model=phrase or moses"

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.checks import stream_seed
 from torchtune_smt.evaluation import significance_kernels as kernels
@@ -437,5 +437,5 @@ class _Metric:
 
 
 def _check_sampling(samples: int, seed: int) -> None:
-    check_whole("samples", samples, 1)
-    check_whole("seed", seed, 0)
+    integer(1).check("samples", samples)
+    integer(0).check("seed", seed)

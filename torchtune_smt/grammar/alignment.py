@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.arrays import Int32
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.text import split_words, whole_number
@@ -152,9 +152,8 @@ def align(
     # Imported only by those who align.
     from thot import alignment as thot
 
-    if model not in ALIGNERS:
-        raise ValueError(f"model must be one of {', '.join(ALIGNERS)}, not {model!r}")
-    check_whole("iterations", iterations, 1)
+    one_of(*ALIGNERS).check("model", model)
+    integer(1).check("iterations", iterations)
     if len(sources) != len(targets):
         raise InputError(
             f"{len(sources)} source and {len(targets)} target sentences do not make a bitext; "

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets, places_of
@@ -118,7 +118,7 @@ class ExtractedGrammar(Grammar):
         table_limit: int = 30,
         rule_counts: bool = False,
     ) -> None:
-        check_whole("table_limit", table_limit, 1)
+        integer(1).check("table_limit", table_limit)
         self.source_words, self.target_words = source_words, target_words
         self.dense_names = [*DENSE_NAMES, *(COUNT_NAMES if rule_counts else [])]
         self.table_limit = table_limit

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from torchtune_smt.core import sorting_kernels
+from torchtune_smt.core.accepts import accepting, check_arguments, integer, one_of
 from torchtune_smt.core.arrays import Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets
@@ -56,6 +57,16 @@ class Attached(Protocol):
         ...
 
 
+EXTRACTED: Final = accepting(
+    max_phrase_length=integer(1, 100),
+    max_symbols=integer(1, 100),
+    max_gaps=integer(0, 2),
+    unaligned_edges=one_of(False, True, "phrases"),
+    counts=one_of("shared", "occurrences"),
+)
+"""What may be asked of an extraction."""
+
+
 def extract_grammar(
     sources: Sequence[Sequence[str]],
     targets: Sequence[Sequence[str]],
@@ -101,17 +112,7 @@ def extract_grammar(
     ValueError
         An argument is out of its range.
     """
-    for name, value, lowest, highest in (
-        ("max_phrase_length", max_phrase_length, 1, 100),
-        ("max_symbols", max_symbols, 1, 100),
-        ("max_gaps", max_gaps, 0, 2),
-    ):
-        if not lowest <= value <= highest:
-            raise ValueError(f"{name} must be in {lowest}..{highest}, not {value}")
-    if counts not in ("shared", "occurrences"):
-        raise ValueError(f"counts must be shared or occurrences, not {counts!r}")
-    if not (isinstance(unaligned_edges, bool) or unaligned_edges == "phrases"):
-        raise ValueError(f"unaligned_edges must be false, true or phrases, not {unaligned_edges!r}")
+    check_arguments(EXTRACTED, locals())
     bitext = number_bitext(sources, targets, alignments)
     tight_gaps = unaligned_edges == "phrases"
     shape = Shape(max_phrase_length, max_symbols, max_gaps, bool(unaligned_edges), tight_gaps)
@@ -470,8 +471,7 @@ def extract_phrases(
     ValueError
         An argument is out of its range.
     """
-    if not 1 <= max_phrase_length <= 100:
-        raise ValueError(f"max_phrase_length must be in 1..100, not {max_phrase_length}")
+    check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)
     kind.check_target()
     bitext = number_bitext(sources, targets, alignments)

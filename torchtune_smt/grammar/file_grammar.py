@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import gather, offsets, places_of
@@ -72,8 +72,7 @@ class FileGrammar(Grammar):
         rank_by: str | None = None,
         feature_places: Mapping[str, tuple[Path, int]] | None = None,
     ) -> None:
-        if table_limit is not None:
-            check_whole("table_limit", table_limit, 1)
+        integer(1).or_null().check("table_limit", table_limit)
         if rank_by is not None and rank_by not in dense_names:
             raise ValueError(f"rank_by: no feature {rank_by!r} among {', '.join(dense_names)}")
         self.source_words, self.target_words = source.words, target.words

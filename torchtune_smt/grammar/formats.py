@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from torchtune_smt.core.accepts import one_of
 from torchtune_smt.core.arrays import Float64, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
@@ -118,10 +119,8 @@ def read_grammar(
     check_utf8(data, path)
     if not data:
         raise InputError("the grammar is empty", path=path)
-    if format is None:
-        format = _detect(data, path)
-    elif format not in get_args(Format):
-        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
+    one_of(*get_args(Format)).or_null().check("format", format)
+    format = _detect(data, path) if format is None else format
     grammar = _build(np.frombuffer(data, np.uint8), format, path, table_limit, rank_by)
     if grammar.n_duplicates:
         logger.warning(

@@ -15,6 +15,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
+from torchtune_smt.core.accepts import FINITE, one_of
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
@@ -202,10 +203,8 @@ def read_lists(
         The file cannot be read, has a fault, or nothing is left of it.
     """
     path = Path(path)
-    if format not in (None, *get_args(Format)):
-        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
-    if missing is not None and not math.isfinite(missing):
-        raise ValueError(f"missing must be a finite number, not {missing}")
+    one_of(*get_args(Format)).or_null().check("format", format)
+    FINITE.or_null().check("missing", missing)
     data = read_text_of_lists(path) if text is None else text
     if format is None:
         format = _detect(data)
@@ -298,8 +297,7 @@ class ListAssembler:
         example: str,
         missing: float | None = None,
     ) -> None:
-        if on_error not in get_args(OnError):
-            raise ValueError(f"on_error must be error or skip, not {on_error!r}")
+        one_of(*get_args(OnError)).check("on_error", on_error)
         self.words = Vocabulary() if words is None else words
         self.features = Vocabulary() if features is None else features
         self.dense_names: list[str] = []

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.archive import well_formed, whole
 from torchtune_smt.core.arrays import Int64, UInt64
 from torchtune_smt.core.errors import InputError
@@ -55,10 +56,8 @@ class ListStore:
     def __init__(
         self, *, n_dense: int = 0, unique: Unique = "derivation", folder: Path | None = None
     ) -> None:
-        if unique not in get_args(Unique):
-            raise ValueError(f"unique must be derivation or string, not {unique!r}")
-        if n_dense < 0:
-            raise ValueError(f"n_dense must be at least 0, not {n_dense}")
+        one_of(*get_args(Unique)).check("unique", unique)
+        integer(0).check("n_dense", n_dense)
         self.unique: Unique = unique
         self.n_dense = n_dense
         self.folder = folder

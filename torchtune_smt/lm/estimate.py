@@ -13,6 +13,7 @@ from os import PathLike
 
 import numpy as np
 
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import runs
@@ -70,8 +71,7 @@ def estimate(
     ValueError
         `order` or `discount_fallback` is out of range.
     """
-    if not 1 <= order <= MAX_ORDER:
-        raise ValueError(f"order must be in 1..{MAX_ORDER}, got {order}")
+    integer(1, MAX_ORDER).check("order", order)
     if discount_fallback is not None:
         for count, discount in enumerate(discount_fallback, start=1):
             if not 0 < discount <= count:

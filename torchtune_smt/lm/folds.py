@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from torchtune_smt.core.accepts import integer
 from torchtune_smt.core.archive import Archive, file_checksum
 from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.lm.arpa import write_arpa
@@ -66,8 +67,7 @@ def build_folds(
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
-    if n_folds < 2:
-        raise ValueError(f"n_folds must be at least 2, got {n_folds}")
+    integer(2).check("n_folds", n_folds)
     if len(sentences) < n_folds:
         raise InputError(
             f"{len(sentences)} sentences are too few for {n_folds} folds; take fewer folds",

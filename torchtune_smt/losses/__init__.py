@@ -6,7 +6,6 @@ from torchtune_smt.losses.base import (
     PairwiseLoss,
     Reduction,
     check_loss,
-    check_reduction,
     is_listwise,
     reduce,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "Reduction",
     "Softmax",
     "check_loss",
-    "check_reduction",
     "is_listwise",
     "reduce",
 ]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from typing import Literal, Protocol, TypeGuard
+from typing import Final, Literal, Protocol, TypeGuard, get_args
 
 from torch import Tensor
 from torch.nn import Module
 
+from torchtune_smt.core.accepts import Checked, accepting, one_of
 from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
 
 Reduction = Literal["sum", "mean", "each"]
+_REDUCTION: Final = one_of(*get_args(Reduction))
+
+
+class Reduced(Checked):
+    """A loss with an argument `reduction`."""
+
+    accepts = accepting(reduction=_REDUCTION)
 
 
 class PairwiseLoss(Protocol):
@@ -104,10 +112,7 @@ def check_loss(loss: Loss) -> None:
             f"the loss {type(loss).__name__} has no reduction, which says how the "
             f'{"lists" if listwise else "pairs"} of a mini-batch act: "sum", "mean" or "each"'
         )
-    try:
-        check_reduction(loss.reduction)
-    except ValueError as error:
-        raise ValueError(f"the loss {type(loss).__name__}: {error}") from None
+    _REDUCTION.check(f"the reduction of the loss {type(loss).__name__}", loss.reduction)
     if isinstance(loss, Module) and any(p.requires_grad for p in loss.parameters()):
         raise TypeError(
             f"the loss {type(loss).__name__} has parameters, which nobody would tune: the "
@@ -142,12 +147,6 @@ def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
 
     Raises ValueError: the reduction is not known.
     """
-    check_reduction(reduction)
+    _REDUCTION.check("reduction", reduction)
     total = losses.sum()
     return total / losses.numel() if reduction == "mean" and losses.numel() else total
-
-
-def check_reduction(reduction: str) -> None:
-    """Raise ValueError if `reduction` is none of those known."""
-    if reduction not in ("sum", "mean", "each"):
-        raise ValueError(f'reduction must be "sum", "mean" or "each", not {reduction!r}')

@@ -12,11 +12,12 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtune_smt.losses.base import Reduction, check_reduction
+from torchtune_smt.core.accepts import above, accepting, least, one_of
+from torchtune_smt.losses.base import Reduced, Reduction
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Reduced):
     """-log of the probability, in softmax(scores), of the best hypotheses.
 
     The best are those of the largest gain; where several have it, their probabilities are added
@@ -31,9 +32,6 @@ class Softmax:
 
     listwise: ClassVar[Literal[True]] = True
 
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
         best = gains == gains.amax(-1, keepdim=True)
@@ -42,7 +40,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class ExpectedGain:
+class ExpectedGain(Reduced):
     """-E[gain] - entropy · H(p), with p = softmax(scores / temperature): minimum risk.
 
     Smith and Eisner (2006): a temperature towards 0 approaches the gain of the best-scoring
@@ -57,18 +55,13 @@ class ExpectedGain:
     reduction : "sum", "mean" or "each"
     """
 
+    accepts = accepting(temperature=above(0), entropy=least(0))
+
     temperature: float = 1.0
     entropy: float = 0.0
     reduction: Reduction = "sum"
 
     listwise: ClassVar[Literal[True]] = True
-
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be finite and above 0, not {self.temperature}")
-        if not 0 <= self.entropy < float("inf"):
-            raise ValueError(f"entropy must be a finite number, 0 or more, not {self.entropy}")
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
@@ -83,7 +76,7 @@ class ExpectedGain:
 
 
 @dataclass(frozen=True)
-class Ramp:
+class Ramp(Reduced):
     """Structured ramp loss: the score of a worse hypothesis minus that of a better one.
 
     Gimpel and Smith (2012), Eqs. 6-8, with the cost of a hypothesis c = `cost` · (largest gain of
@@ -101,17 +94,13 @@ class Ramp:
     reduction : "sum", "mean" or "each"
     """
 
+    accepts = accepting(variant=one_of(1, 2, 3), cost=above(0))
+
     variant: int = 3
     cost: float = 1.0
     reduction: Reduction = "sum"
 
     listwise: ClassVar[Literal[True]] = True
-
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-        _check_cost(self.cost)
-        if self.variant not in (1, 2, 3):
-            raise ValueError(f"variant must be 1, 2 or 3, not {self.variant}")
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
@@ -122,7 +111,7 @@ class Ramp:
 
 
 @dataclass(frozen=True)
-class HopeFear:
+class HopeFear(Reduced):
     """Hinge between hope and fear: max(0, `cost` · (gain of hope - gain of fear) - their margin).
 
     The hope is the hypothesis that maximises score + `cost` · gain, the fear that of score -
@@ -137,14 +126,12 @@ class HopeFear:
     reduction : "sum", "mean" or "each"
     """
 
+    accepts = accepting(cost=above(0))
+
     cost: float = 1.0
     reduction: Reduction = "each"
 
     listwise: ClassVar[Literal[True]] = True
-
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-        _check_cost(self.cost)
 
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list."""
@@ -159,8 +146,3 @@ class HopeFear:
 def _maximum(values: Tensor) -> Tensor:
     """Return the largest of each row; its gradient goes to the first of equal ones alone."""
     return values.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
-
-
-def _check_cost(cost: float) -> None:
-    if not 0 < cost < float("inf"):
-        raise ValueError(f"cost must be finite and above 0, not {cost}")

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtune_smt.losses import slope_kernels as kernels
-from torchtune_smt.losses.base import Reduction, check_reduction
+from torchtune_smt.losses.base import Reduced, Reduction
 
 
 @dataclass(frozen=True)
-class Hinge:
+class Hinge(Reduced):
     """ℓ(z) = max(0, 1 - z), whose derivative is -1 for z < 1 and 0 from 1 on.
 
     Liu et al. (2013), Eq. 1, who take a step on one pair at a time.
@@ -27,16 +27,13 @@ class Hinge:
 
     slope_kind: ClassVar[int] = kernels.HINGE
 
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-
     def __call__(self, margins: Tensor) -> Tensor:
         """Return the loss of each pair."""
         return F.relu(1 - margins)  # relu has derivative 0 at 0, clamp has 1
 
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(Reduced):
     """ℓ(z) = log(1 + e^-z), whose derivative is -1 / (1 + e^z).
 
     Green et al. (2013), Eq. 12, who sum over the pairs of a mini-batch.
@@ -50,16 +47,13 @@ class Logistic:
 
     slope_kind: ClassVar[int] = kernels.LOGISTIC
 
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
-
     def __call__(self, margins: Tensor) -> Tensor:
         """Return the loss of each pair; no margin overflows."""
         return -F.logsigmoid(margins)
 
 
 @dataclass(frozen=True)
-class Perceptron:
+class Perceptron(Reduced):
     """ℓ(z) = max(0, -z), whose derivative is -1 for z ≤ 0, also at 0: else W = 0 would never move.
 
     Simianer et al. (2012), who take a step after each pair, in order.
@@ -72,9 +66,6 @@ class Perceptron:
     reduction: Reduction = "each"
 
     slope_kind: ClassVar[int] = kernels.PERCEPTRON
-
-    def __post_init__(self) -> None:
-        check_reduction(self.reduction)
 
     def __call__(self, margins: Tensor) -> Tensor:
         """Return the loss of each pair."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtune_smt.core.accepts import Checked, above, accepting, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.offsets import offsets
@@ -109,7 +109,7 @@ class BleuReferences:
         )
 
 
-class SentenceBleu(ABC):
+class SentenceBleu(Checked, ABC):
     """A gain that is computed from BLEU's statistics: one method makes a new variant."""
 
     from_statistics: ClassVar[bool] = True
@@ -231,12 +231,10 @@ class MosesBleu(SentenceBleu):
         `smoothing` is out of range.
     """
 
+    accepts = accepting(smoothing=above(0))
+
     smoothing: float = 1.0
     smooth_brevity: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.smoothing < math.inf:
-            raise ValueError(f"smoothing must be a number above 0, not {self.smoothing}")
 
     def score(self, statistics: Counts) -> Float64:
         """Return the gain (float64 [k], 0..1) of each row of statistics."""
@@ -281,21 +279,15 @@ class SacreBleu(SentenceBleu):
         "exp": kernels.EXP,
     }
     DEFAULTS: ClassVar[dict[str, float]] = {"floor": 0.1, "add-k": 1.0}
+    accepts = accepting(smooth_method=one_of(*METHODS), smooth_value=above(0).or_null())
 
     def __post_init__(self) -> None:
-        if self.smooth_method not in self.METHODS:
-            raise ValueError(
-                f"smooth_method must be one of {', '.join(self.METHODS)}, not {self.smooth_method}"
-            )
-        if self.smooth_value is None:
-            return
-        if self.smooth_method not in self.DEFAULTS:
+        super().__post_init__()
+        if self.smooth_value is not None and self.smooth_method not in self.DEFAULTS:
             raise ValueError(
                 f"smooth_method={self.smooth_method} takes no smooth_value: leave it out, or "
                 f"choose {' or '.join(self.DEFAULTS)}"
             )
-        if not 0 < self.smooth_value < math.inf:
-            raise ValueError(f"smooth_value must be a number above 0, not {self.smooth_value}")
 
     def score(self, statistics: Counts) -> Float64:
         """Return sacrebleu's score / 100 (float64 [k]) of each row of statistics."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from torchtune_smt.core.accepts import Checked, accepting, check_arguments, least, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError, shown
 from torchtune_smt.core.text import BLANKS, finite_number, split_words, whole_number
@@ -92,8 +92,7 @@ def minimum_risk(
         The scale is no finite number, 0 or more; the lists have no words or scores; `k` is below 1,
         or a list is empty.
     """
-    if not 0 <= scale < math.inf:
-        raise ValueError(f"scale must be a finite number, 0 or more, not {scale}")
+    least(0).check("scale", scale)
     if isinstance(metric, ExternalScores):
         raise InputError(
             "metric: ExternalScores reads gains against the references, and minimum risk takes "
@@ -126,7 +125,7 @@ def _expected_gains(kbest: KBest, metric: Metric, scale: float) -> Float64:
 _log = logging.getLogger(__name__)
 
 
-class ExternalScores:
+class ExternalScores(Checked):
     """Scores of a metric that was run elsewhere (COMET, say), one a hypothesis.
 
     They suit stored k-best lists, whose hypotheses are known beforehand. Larger is better, and
@@ -151,13 +150,13 @@ class ExternalScores:
         `missing` is neither.
     """
 
+    accepts = accepting(missing=one_of("error", "worst"))
     by_number: ClassVar[bool] = True
 
     def __init__(
         self, path: str | PathLike[str], missing: Literal["error", "worst"] = "error"
     ) -> None:
-        if missing not in ("error", "worst"):
-            raise ValueError(f"missing must be error or worst, not {missing}")
+        check_arguments(type(self), {"missing": missing})
         self.path = path
         self.missing: Literal["error", "worst"] = missing
         self.scores = _read_scores(path)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from torchtune_smt.core.accepts import Checked, above, accepting
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.minimizer import loss_kernels as kernels
 
@@ -91,7 +92,7 @@ class MarginLoss:
 
 
 @dataclass(frozen=True)
-class SmoothedHinge(MarginLoss):
+class SmoothedHinge(Checked, MarginLoss):
     """h_μ(z) = ½ (1 - z + √((1 - z)² + μ²)) - μ/2, so that h_μ ≤ h ≤ h_μ + μ/2.
 
     h(z) = max(0, 1 - z) is the hinge of Liu et al. (2013), Eq. 1. This way of making it smooth is
@@ -105,15 +106,13 @@ class SmoothedHinge(MarginLoss):
         Above 0.
     """
 
+    accepts = accepting(mu=above(0))
+
     mu: float = 5e-4
 
     kind: ClassVar[int] = kernels.SMOOTHED_HINGE
     highest: ClassVar[float] = 1.0
     has_tail: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mu < float("inf"):
-            raise ValueError(f"mu must be finite and above 0, not {self.mu}")
 
     @property
     def width(self) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from torchtune_smt.core.accepts import between
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
@@ -25,7 +27,7 @@ from torchtune_smt.minimizer.minimum import (
 )
 from torchtune_smt.minimizer.penalty import Penalty
 from torchtune_smt.minimizer.stored_pairs import StoredPairs
-from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.base import STRENGTH
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
 
 # Of the KKT residual, for the losses on the way to the last one.
@@ -87,8 +89,8 @@ class Minimizer:
         Raises ValueError: a strength is out of range. InputError: d is smaller than that number; it
         is 1, and lambda1 is 0.
         """
-        check_strength("lambda1", lambda1)
-        check_strength("lambda2", lambda2)
+        STRENGTH.check("lambda1", lambda1)
+        STRENGTH.check("lambda2", lambda2)
         least = max(self.pairs.n_sparse, 1)
         dimension = least if dimension is None else dimension
         if dimension < least:
@@ -348,6 +350,10 @@ class Minimizer:
         )
 
 
+SHARE: Final = between(0, 1)
+"""What a share of draws may be."""
+
+
 def path_scales(largest: float, lowest: float, count: int = 20) -> list[float]:
     """Return scales, log-spaced, from λ_max (as `Minimizer.largest_scale` gives it) downwards.
 
@@ -358,12 +364,6 @@ def path_scales(largest: float, lowest: float, count: int = 20) -> list[float]:
     return [float(scale) for scale in np.geomspace(largest, lowest, count)]
 
 
-def check_share(share: float) -> None:
-    """Raise ValueError unless a share of draws is above 0 and below 1."""
-    if not 0 < share < 1:
-        raise ValueError(f"noise must be above 0 and below 1, not {share}")
-
-
 def noise_draws(share: float) -> int:
     """Return of how many draws of noise the largest λ_max is taken: 19 for 0.95, 99 for 0.99.
 
@@ -372,7 +372,7 @@ def noise_draws(share: float) -> int:
 
     Raises ValueError: the share is not above 0 and below 1.
     """
-    check_share(share)
+    SHARE.check("noise", share)
     return max(math.ceil(1.0 / (1.0 - share) - 1e-9) - 1, 1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, above, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.minimizer.dense_optimum import follow_dense
 from torchtune_smt.minimizer.losses import MarginLoss
@@ -24,7 +24,7 @@ LEAST_REST = 0.1
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Checked):
     """When the minimiser is done.
 
     Parameters
@@ -41,16 +41,14 @@ class Accuracy:
         Or so many of Newton's steps were taken for one loss.
     """
 
+    accepts = accepting(
+        **dict.fromkeys(("residual", "gap", "seconds"), above(0, infinite=True)), steps=integer(1)
+    )
+
     residual: float = 1e-4
     gap: float = 1e-4
     seconds: float = float("inf")
     steps: int = 300
-
-    def __post_init__(self) -> None:
-        for name in ("residual", "gap", "seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        check_whole("steps", self.steps, 1)
 
 
 @dataclass(frozen=True)

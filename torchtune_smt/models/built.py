@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+from torchtune_smt.core.accepts import Checked, accepting, integer, one_of
 from torchtune_smt.core.archive import OtherVersionError, file_checksum
-from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.leftovers import restored
 from torchtune_smt.core.textio import atomic_folder, read_bytes
@@ -58,7 +58,7 @@ _DOING = {
 
 
 @dataclass(frozen=True)
-class BuiltModel(ModelSource):
+class BuiltModel(Checked, ModelSource):
     """A grammar and a language model of a bitext; see `ModelSource`.
 
     Parameters
@@ -88,6 +88,15 @@ class BuiltModel(ModelSource):
         A value is out of range.
     """
 
+    accepts = accepting(
+        aligner=one_of(*ALIGNERS),
+        iterations=integer(1),
+        max_phrase_length=integer(1, 100),
+        table_limit=integer(1),
+        order=integer(1, 6),
+        folds=integer(2).or_this(0),
+        leave_out=one_of(*LEAVE_OUT),
+    )
     from_bitext: ClassVar[bool] = True
 
     folder: str
@@ -102,18 +111,7 @@ class BuiltModel(ModelSource):
     leave_out: Literal["sentence", "identical"] = "sentence"
 
     def __post_init__(self) -> None:
-        if self.aligner not in ALIGNERS:
-            raise ValueError(f"aligner must be one of {', '.join(ALIGNERS)}, not {self.aligner}")
-        for name in ("iterations", "max_phrase_length", "table_limit"):
-            check_whole(name, getattr(self, name), 1)
-        if self.max_phrase_length > 100:
-            raise ValueError(f"max_phrase_length must be at most 100, not {self.max_phrase_length}")
-        if not 1 <= self.order <= 6:
-            raise ValueError(f"order must be in 1..6, not {self.order}")
-        if self.folds != 0 and self.folds < 2:
-            raise ValueError(f"folds must be 0 or at least 2, not {self.folds}")
-        if self.leave_out not in LEAVE_OUT:
-            raise ValueError(f"leave_out must be {' or '.join(LEAVE_OUT)}, not {self.leave_out!r}")
+        super().__post_init__()
         if self.discount_fallback is not None:
             # Configurations have lists.
             object.__setattr__(self, "discount_fallback", tuple(self.discount_fallback))
@@ -364,22 +362,16 @@ class BitextModel(BuiltModel):
         A value is out of range.
     """
 
+    accepts = accepting(
+        counts=one_of("shared", "occurrences"),
+        unaligned_edges=one_of(False, True, "phrases"),
+        max_symbols=integer(1, 100),
+    )
+
     max_symbols: int = 5
     unaligned_edges: bool | Literal["phrases"] = "phrases"
     counts: Literal["shared", "occurrences"] = "shared"
     rule_counts: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.counts not in ("shared", "occurrences"):
-            raise ValueError(f"counts must be shared or occurrences, not {self.counts}")
-        if not (isinstance(self.unaligned_edges, bool) or self.unaligned_edges == "phrases"):
-            raise ValueError(
-                f"unaligned_edges must be false, true or phrases, not {self.unaligned_edges}"
-            )
-        if not 1 <= self.max_symbols <= 100:
-            bound = "at least 1" if self.max_symbols < 1 else "at most 100"
-            raise ValueError(f"max_symbols must be {bound}, not {self.max_symbols}")
 
     def open(self, bitext: Callable[[], Corpus], **options: Any) -> Model:
         """Load the model, built if need be; see `ModelSource`."""

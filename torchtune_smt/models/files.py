@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 
+from torchtune_smt.core.accepts import TEXT, Checked, accepting, one_of
 from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import NamedWeights
@@ -30,7 +31,7 @@ from torchtune_smt.models.moses_ini_writing import INI, write_moses_ini
 
 
 @dataclass(frozen=True)
-class FileModel(ModelSource):
+class FileModel(Checked, ModelSource):
     """A rule table and an ARPA file; see `ModelSource`.
 
     Parameters
@@ -46,13 +47,11 @@ class FileModel(ModelSource):
         There is no language model.
     """
 
+    accepts = accepting(language_model=TEXT, format=one_of(*get_args(Format)).or_null())
+
     grammar: str
     language_model: str
     format: Format | None = None
-
-    def __post_init__(self) -> None:
-        if not self.language_model:
-            raise ValueError("language_model must be an ARPA file")
 
     def open(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.accepts import above, accepting, check_arguments, least, one_of
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.optim import row_kernels
@@ -22,7 +23,6 @@ from torchtune_smt.regularizers.base import (
     proximal,
 )
 
-EACH = ("step", "epoch")
 _CURE: Final = "lower the learning rate, and check the feature values of the k-best lists"
 
 
@@ -68,6 +68,7 @@ class AdaGrad(SparseOptimizer):
 
     # Whether steps are divided by √G, and not, as in AROW, by G.
     square_root: ClassVar[bool] = True
+    accepts = accepting(initial_accumulator=least(0), regularize_each=one_of("step", "epoch"))
     settings: ClassVar[tuple[str, ...]] = ("lr", *SparseOptimizer.settings, "regularize_each")
 
     def __init__(
@@ -89,14 +90,6 @@ class AdaGrad(SparseOptimizer):
         super().__init__(params, {"lr": lr, **given})
 
     def _check_group(self, group: Group) -> None:
-        if group["regularize_each"] not in EACH:
-            raise ValueError(
-                f"regularize_each must be {' or '.join(EACH)}, not {group['regularize_each']!r}"
-            )
-        if not 0 <= group["initial_accumulator"] < float("inf"):
-            raise ValueError(
-                f"initial_accumulator must be finite, 0 or more, not {group['initial_accumulator']}"
-            )
         regularizer = group["regularizer"]
         if regularizer is None:
             return
@@ -262,6 +255,8 @@ class AROW(AdaGrad):
     """
 
     square_root: ClassVar[bool] = False
+    # With 0 a first step would be lr / g, the larger the smaller the gradient.
+    accepts = accepting(initial_precision=above(0), initial_accumulator=above(0))
 
     def __init__(
         self,
@@ -272,6 +267,7 @@ class AROW(AdaGrad):
         unregularized: int = 0,
         initial_precision: float = 1.0,
     ) -> None:
+        check_arguments(AROW, {"initial_precision": initial_precision})
         super().__init__(
             params,
             lr,
@@ -279,14 +275,6 @@ class AROW(AdaGrad):
             unregularized=unregularized,
             initial_accumulator=initial_precision,
         )
-
-    def _check_group(self, group: Group) -> None:
-        # With 0 a first step would be lr / g, the larger the smaller the gradient.
-        if not 0 < group["initial_accumulator"] < float("inf"):
-            raise ValueError(
-                f"initial_precision must be finite and above 0, not {group['initial_accumulator']}"
-            )
-        super()._check_group(group)
 
 
 def _each_step(group: Group) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.accepts import accepting
 from torchtune_smt.core.archive import DAMAGED
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.scoring import sparse_vector
@@ -16,10 +17,9 @@ from torchtune_smt.core.state import vector
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps, StepAverage
 from torchtune_smt.optim.sparse import (
+    SCHEDULE,
     SCHEDULES,
     AveragingOptimizer,
-    check_average,
-    check_schedule,
     rate,
 )
 from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector, new_state
@@ -80,6 +80,8 @@ class FOBOS(AveragingOptimizer):
         put off and has no `elastic`.
     """
 
+    accepts = accepting(schedule=SCHEDULE)
+
     def __init__(
         self,
         params: ParamsT,
@@ -94,8 +96,6 @@ class FOBOS(AveragingOptimizer):
         super().__init__(params, {"lr": lr, **given, "schedule": schedule, "average": average})
 
     def _check_group(self, group: Group) -> None:
-        check_schedule(group["schedule"])
-        check_average(group["average"])
         regularizer = group["regularizer"]
         if (
             group["average"] == "step"
@@ -315,7 +315,7 @@ class FOBOS(AveragingOptimizer):
     def _update_rows(
         self, group: Group, weight: Float64, state: State, steps: RowSteps, first: int
     ) -> int:
-        check_schedule(group["schedule"])
+        SCHEDULE.check("schedule", group["schedule"])
         lambda1, lambda2 = elastic_strengths(group["regularizer"]) or (0.0, 0.0)
         none = weight[:0]
         average = StepAverage(none, np.empty(0, np.int64), none, np.empty((0, 4)), 0)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.accepts import accepting
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import (
+    SCHEDULE,
     SCHEDULES,
     AveragingOptimizer,
     SparseOptimizer,
-    check_average,
-    check_schedule,
     rate,
 )
 from torchtune_smt.optim.state import Count, Group, Kept, Number, State, Vector
@@ -69,7 +69,6 @@ class SGD(AveragingOptimizer):
         super().__init__(params, {"lr": lr, **given, "average": average})
 
     def _check_group(self, group: Group) -> None:
-        check_average(group["average"])
         if elastic_strengths(group["regularizer"]) != (0, 0):
             raise ValueError(
                 f"SGD takes gradient steps alone and {type(group['regularizer']).__name__} would "
@@ -165,6 +164,8 @@ class CumulativeL1(SparseOptimizer):
         An argument is out of range, or the regulariser is not L1.
     """
 
+    accepts = accepting(schedule=SCHEDULE)
+
     def __init__(
         self,
         params: ParamsT,
@@ -178,7 +179,6 @@ class CumulativeL1(SparseOptimizer):
         super().__init__(params, {"lr": lr, **given, "schedule": schedule})
 
     def _check_group(self, group: Group) -> None:
-        check_schedule(group["schedule"])
         if not behaves_as(group["regularizer"], L1, "value", "prox"):
             given = group["regularizer"]
             name = "no regularizer" if given is None else type(given).__name__

@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtune_smt.core.accepts import Checked, above, accepting, check_arguments, integer, one_of
 from torchtune_smt.core.archive import DAMAGED, well_formed
-from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
@@ -54,14 +54,8 @@ def with_updates_put_off() -> Iterator[None]:
         _KNOWN.reset(before)
 
 
-AVERAGES = ("epoch", "step", "none")
-SCHEDULES = {"constant": 0.0, "inv_sqrt": 0.5, "1/t": 1.0}
-
-
-def check_schedule(schedule: str) -> None:
-    """Raise ValueError if a schedule is not known."""
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+SCHEDULES: Final = {"constant": 0.0, "inv_sqrt": 0.5, "1/t": 1.0}
+SCHEDULE: Final = one_of(*SCHEDULES)
 
 
 def rate(lr: float, schedule: str, t: int) -> float:
@@ -69,11 +63,11 @@ def rate(lr: float, schedule: str, t: int) -> float:
 
     Raises ValueError where the schedule is another one.
     """
-    check_schedule(schedule)
+    SCHEDULE.check("schedule", schedule)
     return float(lr / t ** SCHEDULES[schedule])
 
 
-class SparseOptimizer(torch.optim.Optimizer):
+class SparseOptimizer(Checked, torch.optim.Optimizer):
     """Base of the optimizers: vectors as parameters, sparse gradients, lazy updates.
 
     What a step does to coordinates that it does not touch is put off, and taken before they are
@@ -93,6 +87,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         With lr, regularizer and unregularized, at least.
     """
 
+    accepts = accepting(lr=above(0), unregularized=integer(0))
     # Members of a group that updates depend on which are put off: what was put off is taken
     # with the old ones when they change.
     settings: ClassVar[tuple[str, ...]] = ("regularizer", "unregularized")
@@ -157,10 +152,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def _check_settings(self, group: Group, *, resumed: bool = False) -> None:
         """Raise ValueError where arguments of a group are out of range or do not go together."""
         # Schedules of torch begin at 0, and end there.
-        begun = resumed and group["lr"] == 0
-        if not begun and not 0 < group["lr"] < float("inf"):
-            raise ValueError(f"lr must be finite and above 0, not {group['lr']}")
-        check_whole("unregularized", group["unregularized"], 0)
+        begun = {"lr"} if resumed and group["lr"] == 0 else set[str]()
+        check_arguments(type(self), {name: group[name] for name in group.keys() - begun})
         if group["regularizer"] is not None:
             check_regularizer(group["regularizer"])
         self._check_group(group)
@@ -551,6 +544,7 @@ class AveragingOptimizer(SparseOptimizer):
     `average` is "epoch") how many vectors have entered it.
     """
 
+    accepts = accepting(average=one_of("epoch", "step", "none"))
     settings: ClassVar[tuple[str, ...]] = (*SparseOptimizer.settings, "average")
 
     @torch.no_grad()
@@ -591,12 +585,6 @@ class AveragingOptimizer(SparseOptimizer):
     def _total(self, group: Group, parameter: Tensor, state: State) -> Tensor:
         """Return the sum of these vectors, in float64."""
         raise NotImplementedError
-
-
-def check_average(average: str) -> None:
-    """Raise ValueError if it is not known what is to be averaged."""
-    if average not in AVERAGES:
-        raise ValueError(f"average must be one of {', '.join(AVERAGES)}, not {average!r}")
 
 
 def _check_rate(group: Group) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torchtune_smt.core.accepts import Checked
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
@@ -34,7 +35,7 @@ class Work:
     total_lines: int
 
 
-class Strategy(ABC):
+class Strategy(Checked, ABC):
     """Says what of an epoch is computed where, and how weights come together.
 
     Attributes

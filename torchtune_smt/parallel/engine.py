@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, above, accepting, integer
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
 
@@ -37,8 +37,14 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Engine(ABC):
+class Engine(Checked, ABC):
     """Workers that compute tasks. All that is sent and returned can be pickled."""
+
+    accepts = accepting(
+        workers=integer(1).or_null(),
+        deadline=above(0, infinite=True).or_null(),
+        attempts=integer(1),
+    )
 
     def __init__(self) -> None:
         self._open: Callable[[], Worker] | None = None
@@ -141,15 +147,6 @@ class Tasks:
                 f"{losses} workers were lost over one task; the last one {what}. {cure} "
                 "engine.workers"
             )
-
-
-def check_numbers(workers: int | None, deadline: float | None, attempts: int) -> None:
-    """Raise ValueError where an option that engines have in common is out of range."""
-    for name, count in (("workers", workers), ("attempts", attempts)):
-        if count is not None:
-            check_whole(name, count, 1)
-    if deadline is not None and not deadline > 0:
-        raise ValueError(f"deadline must be above 0 seconds, or null, not {deadline}")
 
 
 def error_to_send(error: Exception) -> Exception:

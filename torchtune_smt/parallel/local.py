@@ -13,7 +13,8 @@ from multiprocessing import connection, get_context, parent_process, resource_tr
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from torchtune_smt.parallel.engine import Engine, Tasks, check_numbers, error_to_send, usable_cores
+from torchtune_smt.core.accepts import check_arguments
+from torchtune_smt.parallel.engine import Engine, Tasks, error_to_send, usable_cores
 
 # In the place of a task's number: the common part, and that a worker is ready; that a process has
 # started, and asks what it is to open.
@@ -51,7 +52,8 @@ class LocalEngine(Engine):
         self, workers: int | None = None, deadline: float | None = None, attempts: int = 3
     ) -> None:
         super().__init__()
-        check_numbers(workers, deadline, attempts)
+        given = {"workers": workers, "deadline": deadline, "attempts": attempts}
+        check_arguments(type(self), given)
         self.workers = workers or usable_cores()
         self.deadline = deadline
         self.attempts = attempts

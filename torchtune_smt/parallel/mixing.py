@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchtune_smt.core.accepts import accepting, check_arguments, integer, least
 from torchtune_smt.core.archive import DAMAGED, checksum, well_formed, whole
-from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError
@@ -192,17 +191,17 @@ class Mixing(Strategy):
         There are both, or no shards.
     """
 
+    accepts = accepting(shards=integer(1).or_null())
     shards_data: ClassVar[bool] = True
     resends: ClassVar[bool] = True
 
     def __init__(self, shards: int | None = None, labels: str | None = None) -> None:
+        check_arguments(type(self), {"shards": shards})
         if shards is not None and labels is not None:
             raise ValueError(
                 f"labels={labels} says which shards there are, and so does shards={shards}; give "
                 "one of them"
             )
-        if shards is not None:
-            check_whole("shards", shards, 1)
         self.shards = shards
         self.labels = labels
 
@@ -272,6 +271,11 @@ class IterSel(Mixing):
         Not exactly one of the three is given, or it is out of range.
     """
 
+    accepts = accepting(
+        features=integer(1).or_null(),
+        **dict.fromkeys(("threshold", "strength"), least(0).or_null()),
+    )
+
     def __init__(
         self,
         features: int | None = 100_000,
@@ -282,17 +286,12 @@ class IterSel(Mixing):
     ) -> None:
         super().__init__(shards, labels)
         given = {"features": features, "threshold": threshold, "strength": strength}
+        check_arguments(type(self), given)
         if sum(value is not None for value in given.values()) != 1:
             raise ValueError(
                 "give one of features, threshold and strength, and set the others to null (there "
                 f"are {', '.join(f'{name}={value}' for name, value in given.items())})"
             )
-        if features is not None:
-            check_whole("features", features, 1)
-        for name in ("threshold", "strength"):
-            value = given[name]
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite, 0 or more, not {value}")
         self.features = features
         self.threshold = threshold
         self.strength = strength

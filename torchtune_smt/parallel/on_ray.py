@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import accepting, check_arguments, integer
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.parallel.engine import Engine, Tasks, Worker, check_numbers, error_to_send
+from torchtune_smt.parallel.engine import Engine, Tasks, Worker, error_to_send
 
 _OPENED: dict[bytes, Worker] = {}
 """The worker of this process, by what opens it."""
@@ -55,6 +55,9 @@ class RayEngine(Engine):
         A value is out of range.
     """
 
+    # In MiB; Ray refuses less.
+    accepts = accepting(object_store=integer(80))
+
     def __init__(
         self,
         address: str | None = None,
@@ -64,9 +67,8 @@ class RayEngine(Engine):
         object_store: int = 256,
     ) -> None:
         super().__init__()
-        check_numbers(workers, deadline, attempts)
-        # In MiB; Ray refuses less.
-        check_whole("object_store", object_store, 80)
+        given = {"workers": workers, "deadline": deadline, "attempts": attempts}
+        check_arguments(type(self), given | {"object_store": object_store})
         try:
             import ray
         except ImportError:

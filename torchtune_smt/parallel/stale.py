@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchtune_smt.core.accepts import accepting, check_arguments, integer
 from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
-from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Bool, Float64, Int64, Integers
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import numbered
@@ -53,16 +53,19 @@ class Stale(Strategy):
         A value is out of range, or has no effect.
     """
 
+    accepts = accepting(
+        workers=integer(1).or_null(),
+        **dict.fromkeys(("max_staleness", "simulate"), integer(0).or_null()),
+    )
+
     def __init__(
         self,
         workers: int | None = None,
         max_staleness: int | None = None,
         simulate: int | None = None,
     ) -> None:
-        least = {"workers": (workers, 1), "max_staleness": (max_staleness, 0)}
-        for name, (value, low) in (least | {"simulate": (simulate, 0)}).items():
-            if value is not None:
-                check_whole(name, value, low)
+        given = {"workers": workers, "max_staleness": max_staleness, "simulate": simulate}
+        check_arguments(type(self), given)
         if simulate is not None and (workers, max_staleness) != (None, None):
             raise ValueError(
                 "simulate has no threads, and neither workers nor max_staleness; leave these out"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from torch import Tensor
 
+from torchtune_smt.core.accepts import least
 from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.shortcuts import declared
+
+STRENGTH: Final = least(0)
+"""What the strength of a penalty may be."""
 
 
 class Regularizer(Protocol):
@@ -51,12 +55,6 @@ class Regularizer(Protocol):
             Not negative. It may be a tensor of the shape of `weights` where Ω is separable.
         """
         ...
-
-
-def check_strength(name: str, strength: float) -> None:
-    """Raise ValueError if a regularisation strength is negative, infinite or no number."""
-    if not 0 <= strength < float("inf"):
-        raise ValueError(f"{name} must be a finite number, 0 or more, not {strength}")
 
 
 def check_regularizer(regularizer: object) -> None:

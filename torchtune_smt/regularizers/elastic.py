@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.core.accepts import Checked, accepting
+from torchtune_smt.regularizers.base import STRENGTH
 from torchtune_smt.regularizers.ops import check_step, check_weights, elastic_prox
 
 
-class _Elastic:
+class _Elastic(Checked):
     """Ω(w) = λ1 Σ |w_i| + ½ λ2 Σ w_i² of a frozen dataclass whose fields are strengths."""
 
+    accepts = accepting(strength=STRENGTH, lambda1=STRENGTH, lambda2=STRENGTH)
     separable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            check_strength(field.name, getattr(self, field.name))
 
     @property
     def elastic(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtune_smt.core.errors import DivergenceError
-from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.base import STRENGTH
 from torchtune_smt.regularizers.oscar_prox import prox_parallel, prox_serial
 
 
@@ -60,8 +60,8 @@ def prox_elastic_net(weights: Tensor, step: Tensor, lambda1: float, lambda2: flo
     """
     check_weights(weights)
     check_step(step)
-    check_strength("lambda1", lambda1)
-    check_strength("lambda2", lambda2)
+    STRENGTH.check("lambda1", lambda1)
+    STRENGTH.check("lambda2", lambda2)
     moved = weights.sign() * (weights.abs() - step * lambda1).clamp_min(0)
     # Where weights have no dimension either, a step of more precision would make its own of them.
     return (moved / (1 + step * lambda2) if lambda2 else moved).to(weights.dtype)
@@ -149,9 +149,9 @@ def _(
 
 def _check_oscar(weights: Tensor, lambda1: float, lambda2: float, dimension: int) -> None:
     check_weights(weights)
-    check_strength("lambda1", lambda1)
-    check_strength("lambda2", lambda2)
-    check_strength("the largest penalty", lambda1 + lambda2 * max(dimension - 1, 0))
+    STRENGTH.check("lambda1", lambda1)
+    STRENGTH.check("lambda2", lambda2)
+    STRENGTH.check("the largest penalty", lambda1 + lambda2 * max(dimension - 1, 0))
 
 
 def _keep_oscar(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -8,15 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.scoring import sparse_vector
-from torchtune_smt.regularizers.base import check_strength
+from torchtune_smt.regularizers.base import STRENGTH
 from torchtune_smt.regularizers.ops import check_step, prox_oscar
 from torchtune_smt.regularizers.oscar_prox import dimension_error
 
 
 @dataclass(frozen=True)
-class Oscar:
+class Oscar(Checked):
     """Ω(w) = lambda1 · Σ |w_i| + lambda2 · Σ_{i<j} max(|w_i|, |w_j|).
 
     Liu et al. (2013), Eq. 2. With |w| sorted in descending order, rank i of d has the weight
@@ -31,6 +31,8 @@ class Oscar:
         d; by default the length of the vector at hand. In the paper, 500,000.
     """
 
+    accepts = accepting(lambda1=STRENGTH, lambda2=STRENGTH, dimension=integer(1).or_null())
+
     lambda1: float = 1e-10
     lambda2: float = 3e-8
     dimension: int | None = None
@@ -40,12 +42,6 @@ class Oscar:
     # Options beside these: strengths that are known later, from the data
     # (`torchtune_smt.tuners.grouping.minimum.BatchLearning`).
     later: ClassVar[tuple[str, ...]] = ("fraction", "noise")
-
-    def __post_init__(self) -> None:
-        check_strength("lambda1", self.lambda1)
-        check_strength("lambda2", self.lambda2)
-        if self.dimension is not None:
-            check_whole("dimension", self.dimension, 1)
 
     def value(self, weights: Tensor) -> Tensor:
         """Return Ω(w), a scalar tensor, of a vector, dense or sparse (COO)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchtune_smt.core.accepts import integer, one_of
 from torchtune_smt.core.archive import DAMAGED, real, well_formed, whole
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.state import vector
@@ -147,13 +148,9 @@ class Callback:
 
 def check_ending(kind: type[Tuner] | Tuner, rounds: int, patience: int | None, result: str) -> None:
     """Raise ValueError if when tuning ends, or with which weights, is out of range."""
-    if rounds < 1:
-        raise ValueError(f"{kind.unit}s must be at least 1, not {rounds}")
-    if patience is not None and patience < 1:
-        raise ValueError(f"patience must be at least 1, or null, not {patience}")
-    if result not in kind.results:
-        *names, last = kind.results
-        raise ValueError(f"result must be {', '.join(names)} or {last}, not {result!r}")
+    integer(1).check(f"{kind.unit}s", rounds)
+    integer(1).or_null().check("patience", patience)
+    one_of(*kind.results).check("result", result)
 
 
 @dataclass(eq=False, repr=False)

@@ -150,9 +150,3 @@ def ranked_pairs(kbest: KBest, partners: Int64, threshold: float) -> Int64:
         partners,
         float(threshold),
     )
-
-
-def check_threshold(threshold: float) -> None:
-    """Raise ValueError unless a least difference of gains is 0 or more."""
-    if not threshold >= 0:
-        raise ValueError(f"threshold must be 0 or more, not {threshold}")

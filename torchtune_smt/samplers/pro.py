@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, accepting, integer, least
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.checks import stream_seed
 from torchtune_smt.kbest.lists import KBest
 from torchtune_smt.samplers import kernels
-from torchtune_smt.samplers.base import check_threshold, string_numbers
+from torchtune_smt.samplers.base import string_numbers
 
 
 @dataclass(frozen=True)
-class ProSampler:
+class ProSampler(Checked):
     """PRO's sampler (Hopkins and May, 2011).
 
     Draws `candidates` index pairs uniformly, keeps those whose gains differ by `threshold` or
@@ -34,15 +34,12 @@ class ProSampler:
         published, which on short lists keeps copies of one pair.
     """
 
+    accepts = accepting(candidates=integer(1), pairs=integer(1), threshold=least(0, infinite=True))
+
     candidates: int = 5000
     threshold: float = 0.05
     pairs: int = 15
     distinct: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole("candidates", self.candidates, 1)
-        check_whole("pairs", self.pairs, 1)
-        check_threshold(self.threshold)
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return the sampled pairs; see `PairSampler.sample`."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchtune_smt.core.accepts import Checked, accepting, integer, least
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.kbest.lists import KBest
-from torchtune_smt.samplers.base import check_threshold, ranked_pairs
+from torchtune_smt.samplers.base import ranked_pairs
 
 
 @dataclass(frozen=True)
-class AllPairs:
+class AllPairs(Checked):
     """Every pair of hypotheses with different gains.
 
     Pairs are in descending order of the better hypothesis's gain, then of the worse one's;
@@ -26,10 +27,9 @@ class AllPairs:
         Gains that differ by less make no pair either; in units of the gain.
     """
 
-    threshold: float = 0.0
+    accepts = accepting(threshold=least(0, infinite=True))
 
-    def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+    threshold: float = 0.0
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return the pairs; see `PairSampler.sample`. The seed makes no difference."""
@@ -38,7 +38,7 @@ class AllPairs:
 
 
 @dataclass(frozen=True)
-class Multipartite:
+class Multipartite(Checked):
     """Pairs of hypotheses of different levels: the best, the worst, and those between.
 
     Sorted by gain (ties keep their order in the list), the best ⌈n · percent / 100⌉ of n
@@ -54,13 +54,10 @@ class Multipartite:
         Gains that differ by less make no pair, nor do equal ones; in units of the gain.
     """
 
+    accepts = accepting(percent=integer(1, 50), threshold=least(0, infinite=True))
+
     percent: int = 10
     threshold: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.percent != int(self.percent) or not 1 <= self.percent <= 50:
-            raise ValueError(f"percent must be a whole number of 1..50, not {self.percent}")
-        check_threshold(self.threshold)
 
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return the pairs; see `PairSampler.sample`. The seed makes no difference."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from torchtune_smt.core.accepts import Checked
 from torchtune_smt.core.weights import Weights
 
 Show = Callable[[str, int, int, str], None]
@@ -48,7 +49,7 @@ class Report:
     kept: bool = True
 
 
-class Tuner(ABC):
+class Tuner(Checked, ABC):
     """Changes weights, round after round; `runs.rounds.Rounds` is the loop.
 
     Attributes

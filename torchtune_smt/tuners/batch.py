@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import torch
 
+from torchtune_smt.core.accepts import above, accepting, least
 from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers, described
@@ -190,6 +191,8 @@ class BatchTuner(Tuner):
 
     advice = "fewer features, more sentences, longer lists, another tuner or tuner.patience=null"
 
+    accepts = accepting(interpolation=above(0, 1), tolerance=least(0, infinite=True))
+
     collector: Collector
     solver: Solver
     _: KW_ONLY
@@ -199,12 +202,7 @@ class BatchTuner(Tuner):
     dimension: Callable[[], int | None] = lambda: None
 
     def __post_init__(self) -> None:
-        if not 0 < self.interpolation <= 1:
-            raise ValueError(
-                f"interpolation must be above 0 and at most 1, not {self.interpolation}"
-            )
-        if not self.tolerance >= 0:
-            raise ValueError(f"tolerance must be 0 or more, not {self.tolerance}")
+        super().__post_init__()
         self.weights = self.collector.weights
         self.begin()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, above, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
@@ -23,7 +23,7 @@ FAR = 1e6  # as many times the weights, a step along a line forgets them
 
 
 @dataclass(frozen=True)
-class Mert:
+class Mert(Checked):
     """Minimum error rate training: Och (2003), for a few dense features.
 
     Maximises corpus BLEU of the best hypotheses. Along a line W + γ d it changes only where the
@@ -55,17 +55,14 @@ class Mert:
         More features are refused: each round costs a line search along each.
     """
 
+    accepts = accepting(
+        restarts=integer(0), random_directions=integer(0), spread=above(0), max_features=integer(1)
+    )
+
     restarts: int = 20
     random_directions: int = 20
     spread: float = 0.2
     max_features: int = 50
-
-    def __post_init__(self) -> None:
-        check_whole("restarts", self.restarts, 0)
-        check_whole("random_directions", self.random_directions, 0)
-        if not 0 < self.spread < math.inf:
-            raise ValueError(f"spread must be finite and above 0, not {self.spread}")
-        check_whole("max_features", self.max_features, 1)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return the weights of the best BLEU that was found; see `Solver.solve`.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, above, accepting, integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.kbest.lists import KBestLists
@@ -21,7 +20,7 @@ GainScale = Literal["reference", "none"]
 
 
 @dataclass(frozen=True)
-class KBestMira:
+class KBestMira(Checked):
     """k-best batch MIRA: Cherry and Foster (2012), Algorithm 2.
 
     For each list, in random order, the hope h maximises score + gain, the fear f score - gain,
@@ -50,21 +49,14 @@ class KBestMira:
         by so much less than its own: without the length, gains hardly count beside the scores.
     """
 
+    accepts = accepting(
+        C=above(0), passes=integer(1), decay=above(0, 1), scale=one_of(*get_args(GainScale))
+    )
+
     C: float = 0.01
     passes: int = 60
     decay: float = 0.999
     scale: GainScale = "reference"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.C < math.inf:
-            raise ValueError(f"C must be finite and above 0, not {self.C}")
-        check_whole("passes", self.passes, 1)
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
-        if self.scale not in get_args(GainScale):
-            raise ValueError(
-                f"scale must be one of {', '.join(get_args(GainScale))}, not {self.scale!r}"
-            )
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:
         """Return averaged weights; see `Solver.solve`.

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from torchtune_smt.core.accepts import SWITCH, accepting, integer
 from torchtune_smt.core.archive import well_formed, whole
-from torchtune_smt.core.arguments import check_whole
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder, lists_of
@@ -61,6 +61,7 @@ class OnlineTuner(Tuner):
     unit = "epoch"
     advice = "a smaller optimizer.lr, fewer features, a stronger regularizer or more sentences"
     results = ("best", "last", "average")
+    accepts = accepting(batch_size=integer(1), shuffle=SWITCH)
 
     decoder: Decoder
     weights: Weights
@@ -76,7 +77,7 @@ class OnlineTuner(Tuner):
     average: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("batch_size", self.batch_size, 1)
+        super().__post_init__()
         self.learner = Learner(self.weights, self.optimizer)
         self.optimizer = self.learner.optimizer
         if self.average:

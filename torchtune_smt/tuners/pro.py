@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, above, accepting, between, integer
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.checks import check_device
+from torchtune_smt.core.checks import DEVICE, check_device
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import csr_matrices
@@ -31,7 +31,7 @@ TOGETHER: Final = 32
 
 
 @dataclass(frozen=True)
-class Pro:
+class Pro(Checked):
     """L2-regularised logistic regression that tells the better hypothesis of each pair.
 
     Each pair is seen from both sides, x as good and -x as bad, as the published classifier does.
@@ -61,6 +61,13 @@ class Pro:
     Raises ValueError: a value is out of range, or the device is not there.
     """
 
+    accepts = accepting(
+        sigma=between(1e-100, 1e100),
+        tolerance=above(0, infinite=True),
+        steps=integer(1),
+        device=DEVICE,
+    )
+
     sampler: PairSampler
     sigma: float = 1.0
     tolerance: float = 1e-6
@@ -70,13 +77,7 @@ class Pro:
     takes_pairs = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma < float("inf"):
-            raise ValueError(f"sigma must be finite and above 0, not {self.sigma}")
-        if not 1e-100 < self.sigma < 1e100:
-            raise ValueError(f"sigma must be between 1e-100 and 1e100, not {self.sigma}")
-        if not self.tolerance > 0:
-            raise ValueError(f"tolerance must be above 0, not {self.tolerance}")
-        check_whole("steps", self.steps, 1)
+        super().__post_init__()
         check_device(self.device)
 
     def solve(self, lists: KBestLists, start: Float64, seed: Sequence[int]) -> Solution:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import Checked, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64
-from torchtune_smt.core.checks import check_device
+from torchtune_smt.core.checks import DEVICE, check_device
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.weights import Weights
@@ -26,7 +26,7 @@ from torchtune_smt.tuners.learner import Learner
 
 
 @dataclass(frozen=True)
-class Stochastic:
+class Stochastic(Checked):
     """Minimises a regularised loss by steps on pairs or lists in random order.
 
     Each call begins at the weights that decoded, with a new optimizer, and takes `passes` passes
@@ -52,6 +52,8 @@ class Stochastic:
     Raises ValueError: a value is out of range, or the device is not there.
     """
 
+    accepts = accepting(passes=integer(1), batch_size=integer(1), device=DEVICE)
+
     sampler: PairSampler
     loss: Loss
     optimizer: Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -61,8 +63,7 @@ class Stochastic:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("passes", "batch_size"):
-            check_whole(name, getattr(self, name), 1)
+        super().__post_init__()
         check_loss(self.loss)
         check_device(self.device)
 

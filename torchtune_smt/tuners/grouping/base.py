@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
+from torchtune_smt.core.accepts import Checked
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
@@ -274,7 +275,7 @@ class LearntGroups:
 
 
 @dataclass(frozen=True)
-class GroupLearner(ABC):
+class GroupLearner(Checked, ABC):
     """Learns groups of features from pairs.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import above, accepting, integer, least
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import LOGISTIC
@@ -24,12 +24,6 @@ CONTROLS: Final = ("none", "single", "shuffled")
 NONE_DRAWN: Final = (
     "no sparse feature fires in the pairs that were drawn, of those with margins below 1"
 )
-
-
-def check_control(control: str) -> None:
-    """Raise ValueError if what is done to groups is not known."""
-    if control not in CONTROLS:
-        raise ValueError(f"control must be one of {', '.join(CONTROLS)}, not {control!r}")
 
 
 def controlled(
@@ -137,15 +131,12 @@ class ClusteredWeights(GroupLearner):
         "regularizer": "has an l1 norm of its own (tuner.clusters.strength)",
     }
 
+    accepts = accepting(count=integer(1), lr=above(0), strength=least(0), passes=integer(1))
+
     count: int = 50
     lr: float = 0.02
     strength: float = 1e-4
     passes: int = 20
-
-    def __post_init__(self) -> None:
-        for name in ("count", "passes"):
-            check_whole(name, getattr(self, name), 1)
-        self._optimizer(torch.zeros(1, dtype=torch.float64), 0)
 
     def find(
         self, pairs: Rows, start: Float64, n_dense: int, seed: Sequence[int], show: Show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -173,12 +173,6 @@ class FeatureGroups:
         if self.factor is not None:
             result[: self.factor.size] *= self.factor
         return result
-
-
-def check_zero_group(zero_group: str) -> None:
-    """Raise ValueError if what becomes of features of weight 0 is not known."""
-    if zero_group not in get_args(ZeroGroup):
-        raise ValueError(f"zero_group must be drop or keep, not {zero_group!r}")
 
 
 def save_groups(

@@ -8,8 +8,9 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import above, accepting, integer, one_of
 from torchtune_smt.core.arrays import Float64, Int64
+from torchtune_smt.core.checks import DEVICE
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.minimizer import (
     Accuracy,
@@ -24,7 +25,7 @@ from torchtune_smt.minimizer import (
     noise_scale,
     path_scales,
 )
-from torchtune_smt.minimizer.minimizer import check_share
+from torchtune_smt.minimizer.minimizer import SHARE
 from torchtune_smt.tuners.base import Show
 from torchtune_smt.tuners.grouping.base import (
     SAMPLE,
@@ -43,7 +44,7 @@ NOISE: Final = (
 )
 WITHOUT_LAMBDA_MAX: Final = "lambda_max is 0, and no smaller lambdas leave any"
 
-MINIMIZER_LOSSES: Final = ("smoothed_hinge", "squared_hinge", "logistic")
+MINIMIZER_LOSSES: Final = one_of("smoothed_hinge", "squared_hinge", "logistic")
 
 
 def minimizer_loss(name: str, mu: float) -> MarginLoss:
@@ -52,8 +53,7 @@ def minimizer_loss(name: str, mu: float) -> MarginLoss:
     Raises ValueError: there is none of this name; mu is out of range.
     """
     smoothed = SmoothedHinge(mu)
-    if name not in MINIMIZER_LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(MINIMIZER_LOSSES)}, not {name!r}")
+    MINIMIZER_LOSSES.check("loss", name)
     return {"squared_hinge": SquaredHinge(), "logistic": Logistic()}.get(name, smoothed)
 
 
@@ -89,6 +89,9 @@ class BatchLearning(GroupLearner):
     above 0 and below 1, or given with a fraction; or the path has no value.
     """
 
+    accepts = accepting(
+        fraction=above(0, 1).or_null(), noise=SHARE.or_null(), path=integer(1), device=DEVICE
+    )
     takes_not: ClassVar[Mapping[str, str]] = {"optimizer": "takes no steps of an optimizer"}
 
     loss: MarginLoss = field(default_factory=SmoothedHinge)
@@ -100,15 +103,11 @@ class BatchLearning(GroupLearner):
     noise_scale: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.regularizer.lambda1 == self.regularizer.lambda2 == 0:
             raise ValueError("without lambda1 and lambda2 nothing is grouped: give one above 0")
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
-        if self.noise is not None:
-            check_share(self.noise)
         if self.noise is not None and self.fraction is not None:
             raise ValueError("noise and fraction both say how strong OSCAR is: give one of them")
-        check_whole("path", self.path, 1)
 
     @property
     def chance(self) -> Chance:

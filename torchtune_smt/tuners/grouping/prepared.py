@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from torchtune_smt.core.accepts import SWITCH, accepting, one_of
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.offsets import offsets
 from torchtune_smt.core.rows import Rows
@@ -136,13 +137,11 @@ class PreparedLearning(GroupLearner):
         As for `prepared_pairs`.
     """
 
+    accepts = accepting(scaling=one_of(*SCALINGS), merge_identical=SWITCH)
+
     learner: GroupLearner
     scaling: str = "none"
     merge_identical: bool = False
-
-    def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {self.scaling!r}")
 
     @property
     def chance(self) -> Chance:

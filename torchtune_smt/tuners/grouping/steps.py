@@ -11,13 +11,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from torchtune_smt.core.arguments import check_whole
+from torchtune_smt.core.accepts import above, accepting, integer
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.losses.slope_kernels import HINGE
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.lazy_oscar import FobosOscar
-from torchtune_smt.optim.sparse import SCHEDULES, check_schedule
+from torchtune_smt.optim.sparse import SCHEDULE, SCHEDULES
 from torchtune_smt.regularizers import NoRegularizer
 from torchtune_smt.regularizers.oscar import Oscar
 from torchtune_smt.regularizers.oscar_prox import given_dimension_error
@@ -49,15 +49,11 @@ class StepLearning(GroupLearner):
         "optimizer.average": "has no mean of weights: their groups would not be equal"
     }
 
+    accepts = accepting(lr=above(0), schedule=SCHEDULE, passes=integer(1))
+
     lr: float = 1.0
     schedule: str = "1/t"
     passes: int = 20
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr must be finite and above 0, not {self.lr}")
-        check_schedule(self.schedule)
-        check_whole("passes", self.passes, 1)
 
     @abstractmethod
     def learnt(
@@ -312,12 +308,10 @@ class MixedLearning(StepLearning):
         See `Compute`.
     """
 
+    accepts = accepting(shards=integer(1))
+
     shards: int = 8
     compute: Compute = compute_here
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("shards", self.shards, 1)
 
     def learnt(
         self,

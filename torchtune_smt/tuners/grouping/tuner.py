@@ -7,11 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
 import torch
 
+from torchtune_smt.core.accepts import accepting, one_of
 from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import InputError
@@ -31,8 +32,8 @@ from torchtune_smt.tuners.batch import (
 )
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner
-from torchtune_smt.tuners.grouping.controls import check_control, controlled
-from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup, check_zero_group
+from torchtune_smt.tuners.grouping.controls import CONTROLS, controlled
+from torchtune_smt.tuners.grouping.groups import FeatureGroups, ZeroGroup
 from torchtune_smt.tuners.grouping.steps import count_features
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class GroupingTuner(Tuner):
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
 
+    accepts = accepting(zero_group=one_of(*get_args(ZeroGroup)), control=one_of(*CONTROLS))
+
     train: Collector
     dev: Rounds
     sampler: PairSampler
@@ -178,8 +181,7 @@ class GroupingTuner(Tuner):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_zero_group(self.zero_group)
-        check_control(self.control)
+        super().__post_init__()
         self.weights = self.train.weights
         self._batch = cast(BatchTuner, self.dev.tuner)
         self._solver = self._batch.solver
