@@ -308,9 +308,10 @@ def _next_command(cfg: DictConfig, parts: Parts, folder: Path) -> str:
         filled = "" if missing is None else f" missing={missing}"
         return f"{program} rerank {weights} {typed('input', str(first))}{filled}"
     # As people write it, not in tokens.
-    lines = filter(None, map(str.strip, read_lines(parts.dataset.source_file("dev"))))
-    text = shlex.quote(min(lines, key=len, default="..."))
-    return f"echo {text} | {program} translate {weights} input=-"
+    lines = map(str.strip, read_lines(parts.dataset.source_file("dev")))
+    typed_ones = (line for line in lines if line and line.isprintable())
+    few = min(typed_ones, key=lambda line: (len(line.split()) < 3, len(line)), default="...")
+    return f"echo {shlex.quote(few)} | {program} translate {weights} input=-"
 
 
 def _tidy(cfg: DictConfig, folder: Path) -> None:
