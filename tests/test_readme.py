@@ -171,6 +171,18 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
+def test_files_that_are_named_are_there() -> None:
+    """By a path from the top, or from the package, or by a name within it."""
+    folders = [REPOSITORY / name for name in (".", "torchtune_smt", "tests", "docs/examples")]
+    names = {path.name for path in (REPOSITORY / "torchtune_smt").rglob("*.py")}
+    # What a reader is to write, and a command.
+    names |= {"my_callback.py", "my_tuner.py", "squared_hinge.py", "evaluate.py"}
+    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
+        for name in re.findall(r"`([\w./*-]+\.py)`", page.read_text(encoding="utf-8")):
+            there = name in names or any(any(folder.glob(name)) for folder in folders)
+            assert there, f"{page.name} names {name}"
+
+
 def test_links_lead_somewhere() -> None:
     for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
