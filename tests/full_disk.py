@@ -37,12 +37,13 @@ def run(script: str) -> None:
 
     save, saved = checkpoint.save_checkpoint, 0
 
-    def save_and_fill(path: Path, *values: Any) -> None:
+    def save_and_fill(path: Path, *values: Any) -> str:
         nonlocal saved
-        save(path, *values)
+        checksum = save(path, *values)
         saved += 1
         if saved == 1:
             fill(Path(path).parent.parent)
+        return checksum
 
     checkpoint.save_checkpoint = save_and_fill  # type: ignore[assignment]
     sys.argv.pop(0)

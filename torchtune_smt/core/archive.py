@@ -222,15 +222,17 @@ class Archive:
         InputError
             It cannot be written, as on a full disk; nothing lies behind the mark then.
         """
-        with writing(path), open(open_own(path, os.O_RDWR), "r+b") as file:
+        with writing(path):
+            handle = open_own(path, os.O_RDWR)
             try:
-                file.seek(mark.size)
-                file.write(bytes(-mark.size % ALIGNMENT))
-                digest = self._write(file, content, arrays, mark.checksum)
-                size = file.tell()
-                file.truncate()
-                if durable:
-                    os.fsync(file.fileno())
+                with open(handle, "r+b") as file:
+                    file.seek(mark.size)
+                    file.write(bytes(-mark.size % ALIGNMENT))
+                    digest = self._write(file, content, arrays, mark.checksum)
+                    size = file.tell()
+                    file.truncate()
+                    if durable:
+                        os.fsync(file.fileno())
             except OSError:
                 # Where there is no room, what is of no use gives back its own.
                 with suppress(OSError):
