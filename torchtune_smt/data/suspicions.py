@@ -31,8 +31,11 @@ _RUNS: Final = (
     (re.compile("[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]+"), 10.0),
 )
 _FEWEST_RUNS: Final = 20
-# What Moses writes for some characters; also where it was taken apart afterwards.
-_ENTITY: Final = re.compile("& ?(?:amp|apos|quot|lt|gt|bar|bra|ket|# ?(?:124|91|93)) ?;")
+# What Moses writes for some characters, and HTML by number; also where it was taken apart
+# afterwards. Of other names only what is in one piece.
+_ENTITY: Final = re.compile(
+    "& ?(?:amp|apos|quot|lt|gt|bar|bra|ket|# ?x?[0-9a-fA-F]{1,6}) ?;|&[a-z]{2,8};"
+)
 _ESCAPED: Final = re.compile("[&'\"<>|\\[\\]]")
 _FEWEST_ENTITIES: Final = 5
 # Share of training pairs that one expects to be left out for their lengths, at most.
