@@ -1,5 +1,6 @@
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,10 +43,54 @@ def test_reads_tokens_and_references(tmp_path: Path) -> None:
     assert corpus.summary() == "2 sentences"
 
 
-def test_source_alone(tmp_path: Path) -> None:
-    corpus = read_corpus(write(tmp_path / "input.de", "ein haus"))
-    assert corpus.source == [["ein", "haus"]]
-    assert corpus.references == [[]]
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    alone = read_corpus(write(tmp_path / "input.de", "ein haus"))
+    assert (alone.source, alone.references) == ([["ein", "haus"]], [[]])
+    source = write(tmp_path / "dev.de", "a", "b", "", "d")
+    first = write(tmp_path / "dev.en.0", "a", "b", "c", "d")
+    second = write(tmp_path / "dev.en.1", "a", "", "", "d")
+    corpus = read_corpus(source, [first, second], empty="skip")
+    assert corpus.source == [["a"], ["d"]]
+    assert corpus.lines == [1, 4]
+    assert corpus.summary() == "2 sentences, 2 lines dropped (2 empty)"
+    source = write(tmp_path / "train.de", "a a a", "b b b b", "c")
+    target = write(tmp_path / "train.en", "a a", "b", "c c c")
+    corpus = read_corpus(source, [target], lengths=LengthFilter(max_length=3, max_ratio=2))
+    assert corpus.targets == [["a", "a"]]
+    assert corpus.summary() == (
+        "1 sentences, 2 lines dropped (1 too long, 1 of too different lengths)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "message"),
+    [
+        (["a", "b", "c"], ["a", "   ", "c"], {}, r"en:2: has no words.*with data\.empty=skip"),
+        (["a", "b ||| b"], ["a", "b"], {}, "de:2: the word .* is reserved"),
+        (["a", "b <s> b"], ["a", "b"], {}, "de:2: the word .* is reserved"),
+        (["a", "b </s> b"], ["a", "b"], {}, "de:2: the word .* is reserved"),
+        # No language model is estimated of unknown words.
+        (["a", "<unk>"], ["a", "<unk>"], {"training": True}, "en:2: the word '<unk>' is reserved"),
+        (["a", "<UNK>"], ["a", "<UNK>"], {"training": True}, "en:2: the word '<UNK>' is reserved"),
+        ([], [], {}, "de: is empty"),
+        (
+            ["a a a a", ""],
+            ["a", "b"],
+            {"empty": "skip", "lengths": LengthFilter(max_length=3)},
+            "no sentence is left of 2 .*1 too long, 1 empty",
+        ),
+        (["a"], ["a"], {"empty": "ignore"}, "'error' or 'skip'"),
+    ],
+)
+def test_bad_texts(
+    tmp_path: Path, source: list[str], target: list[str], options: dict[str, Any], message: str
+) -> None:
+    paths = write(tmp_path / "x.de", *source), [write(tmp_path / "x.en", *target)]
+    with pytest.raises(ValueError, match=message):
+        read_corpus(*paths, **options)
+    if "<unk>" in target:
+        read_corpus(*paths)
+        read_corpus(paths[0], [write(tmp_path / "good.en", "a", "b")], training=True)
 
 
 def test_line_counts_that_differ(tmp_path: Path) -> None:
@@ -57,33 +102,6 @@ def test_line_counts_that_differ(tmp_path: Path) -> None:
     assert error.value.path == bad
 
 
-def test_empty_line_is_an_error_with_its_line(tmp_path: Path) -> None:
-    source = write(tmp_path / "dev.de", "a", "b", "c")
-    target = write(tmp_path / "dev.en", "a", "   ", "c")
-    with pytest.raises(InputError, match=r"dev\.en:2: has no words.*with data\.empty=skip"):
-        read_corpus(source, [target])
-
-
-def test_empty_lines_are_left_out_of_all_sides_and_counted(tmp_path: Path) -> None:
-    source = write(tmp_path / "dev.de", "a", "b", "", "d")
-    first = write(tmp_path / "dev.en.0", "a", "b", "c", "d")
-    second = write(tmp_path / "dev.en.1", "a", "", "", "d")
-    corpus = read_corpus(source, [first, second], empty="skip")
-    assert corpus.source == [["a"], ["d"]]
-    assert corpus.lines == [1, 4]
-    assert corpus.summary() == "2 sentences, 2 lines dropped (2 empty)"
-
-
-def test_filter_by_length_counts_by_reason(tmp_path: Path) -> None:
-    source = write(tmp_path / "train.de", "a a a", "b b b b", "c")
-    target = write(tmp_path / "train.en", "a a", "b", "c c c")
-    corpus = read_corpus(source, [target], lengths=LengthFilter(max_length=3, max_ratio=2))
-    assert corpus.targets == [["a", "a"]]
-    assert corpus.summary() == (
-        "1 sentences, 2 lines dropped (1 too long, 1 of too different lengths)"
-    )
-
-
 def test_raw_text(tmp_path: Path) -> None:
     source = write(tmp_path / "train.de", "Ein Haus.")
     target = write(tmp_path / "train.en", "A house, isn't it?")
@@ -92,24 +110,6 @@ def test_raw_text(tmp_path: Path) -> None:
     )
     assert corpus.source == [["ein", "haus", "."]]
     assert corpus.targets == [["a", "house", ",", "isn", "'t", "it", "?"]]
-
-
-@pytest.mark.parametrize("word", ["|||", "<s>", "</s>"])
-def test_reserved_words(tmp_path: Path, word: str) -> None:
-    source = write(tmp_path / "train.de", "a", f"b {word} b")
-    target = write(tmp_path / "train.en", "a", "b")
-    with pytest.raises(InputError, match=r"train\.de:2: the word .* is reserved"):
-        read_corpus(source, [target])
-
-
-@pytest.mark.parametrize("word", ["<unk>", "<UNK>"])
-def test_no_language_model_is_estimated_of_unknown_words(tmp_path: Path, word: str) -> None:
-    good = write(tmp_path / "train.de", "a", f"b {word} b")
-    bad = write(tmp_path / "train.en", "a", f"b {word}")
-    read_corpus(good, [bad])
-    read_corpus(good, [write(tmp_path / "good.en", "a", "b")], training=True)
-    with pytest.raises(InputError, match=rf"train\.en:2: the word '{word}' is reserved"):
-        read_corpus(good, [bad], training=True)
 
 
 def test_training_pairs_have_one_target(tmp_path: Path) -> None:
@@ -129,39 +129,12 @@ def test_training_pairs_have_one_target(tmp_path: Path) -> None:
             dataset.require("train", training=True)
 
 
-def test_file_errors(tmp_path: Path) -> None:
-    source = write(tmp_path / "dev.de", "a", "b")
-    with pytest.raises(InputError, match=r"dev\.en: no such file"):
-        read_corpus(source, [tmp_path / "dev.en"])
-    (tmp_path / "bad.en").write_bytes(b"good\nb\xffd\n")
-    with pytest.raises(InputError, match=r"bad\.en:2: is not valid UTF-8"):
-        read_corpus(source, [tmp_path / "bad.en"])
-    with pytest.raises(InputError, match=r"none\.de: is empty"):
-        read_corpus(write(tmp_path / "none.de"), [write(tmp_path / "none.en")])
-
-
-def test_nothing_left(tmp_path: Path) -> None:
-    source = write(tmp_path / "dev.de", "a a a a", "")
-    target = write(tmp_path / "dev.en", "a", "b")
-    with pytest.raises(InputError, match=r"no sentence is left of 2 .*1 too long, 1 empty"):
-        read_corpus(source, [target], empty="skip", lengths=LengthFilter(max_length=3))
-
-
-def test_unknown_choice_for_empty_lines(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'error' or 'skip'"):
-        read_corpus(write(tmp_path / "dev.de", "a"), empty="ignore")  # type: ignore[arg-type]
-
-
-def test_find_one_reference(tmp_path: Path) -> None:
+def test_files_are_found(tmp_path: Path) -> None:
     write(tmp_path / "train.de.gz", "a")
     write(tmp_path / "train.en", "a")
-    assert find_files(tmp_path, "train", "de", "en") == (
-        tmp_path / "train.de.gz",
-        [tmp_path / "train.en"],
-    )
-
-
-def test_find_many_references_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    found = find_files(tmp_path, "train", "de", "en")
+    assert found == (tmp_path / "train.de.gz", [tmp_path / "train.en"])
+    # Many references in the order of their numbers.
     write(tmp_path / "dev.es", "a")
     names = [f"dev.en.{i}{'.gz' if i % 2 else ''}" for i in range(12)]
     for name in names:

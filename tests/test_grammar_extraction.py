@@ -416,14 +416,6 @@ def test_the_cost_of_one_span_limit_is_not_that_of_the_sentence():
     assert longest == 9
 
 
-def test_words_that_nobody_has_seen_match_gaps_only():
-    grammar = extracted((["a b".split()], ["u v".split()], [[(0, 0), (1, 1)]]))
-    rules = sentence_rules(grammar, "a zzz".split())
-    assert set(rules) == {(("a",), ("u",)), (("a", "[1]"), ("u", "[1]"))}
-    assert sentence_rules(grammar, []) == {}
-    assert sentence_rules(grammar, ["zzz"] * 3) == {}
-
-
 def test_an_empty_bitext_and_empty_sentences():
     assert len(extract_grammar([], [], [])) == 0
     grammar = extract_grammar([[], ["a"]], [["u"], []], [[], []])
@@ -500,9 +492,3 @@ def test_threads_change_nothing(monkeypatch):
         assert list(other) == list(results[0])
         for name, array in other.items():
             assert array.tobytes() == results[0][name].tobytes(), name
-
-
-def test_progress_counts_every_sentence():
-    done = []
-    extract_grammar([["a"]] * 1203, [["u"]] * 1203, [[(0, 0)]] * 1203, progress=done.append)
-    assert sum(done) == 1203

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 
 import numpy as np
 import pytest
@@ -88,8 +87,6 @@ def test_damaged_grammars(grammar, tmp_path):
     path.write_bytes(whole[:-5])
     with pytest.raises(InputError, match=f"is damaged.*; {CURE}"):
         load_grammar(path)
-    with pytest.raises(InputError, match="nowhere: no such file"):
-        load_grammar(tmp_path / "nowhere")
 
 
 # What has a checksum that is right, and leads out of an array, or nowhere.
@@ -167,13 +164,6 @@ def test_what_is_no_grammar_is_not_overwritten(grammar, tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         save_grammar(tmp_path / "thesis.txt" / "grammar", grammar)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_is_read_only(grammar, tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="cannot be written"):
-        save_grammar(tmp_path / "grammar", grammar)
 
 
 @pytest.mark.parametrize("name", ["alignment", "alignment.gz"])

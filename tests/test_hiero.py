@@ -29,7 +29,6 @@ from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.grammar_decoder import deadline
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.features import RuleId, RuleShape, SourceNgram
-from torchtune_smt.grammar import extract_grammar
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate
 from torchtune_smt.models import Model
@@ -52,19 +51,8 @@ def words_of(kbest, decoder, h=0):
 
 def as_lists(kbests):
     """Everything in k-best lists, for comparison."""
-    return [
-        [
-            array.tolist()
-            for array in (
-                *kbest.strings(),
-                kbest.rows.begin,
-                kbest.rows.feature,
-                kbest.rows.value,
-                kbest.score,
-            )
-        ]
-        for kbest in kbests
-    ]
+    parts = [(*k.strings(), k.rows.begin, k.rows.feature, k.rows.value, k.score) for k in kbests]
+    return [[array.tolist() for array in arrays] for arrays in parts]
 
 
 weight_values = st.integers(-20, 20).map(lambda i: i / 10)
@@ -202,6 +190,8 @@ def test_features_of_charts(given_rules, max_span, others):
         expected |= {name for rule in [*copies, *matching] for name in sparse_names(rule)}
     assert (np.diff(found) > 0).all()
     assert set(decoder.features.names(found)) == expected
+    plain = HieroDecoder(Model(to_grammar(rules), LM), max_span=max_span)
+    assert plain.feature_ids(sources).size == 0
     # Lists have no others, and decoding adds none.
     size = len(decoder.features)
     kbests = decoder.decode(sources, weights)
@@ -212,20 +202,15 @@ def test_features_of_charts(given_rules, max_span, others):
         )
 
 
-def test_charts_without_templates():
-    decoder = HieroDecoder(Model(to_grammar([Rule(("u",), ("a",), (0.0, 0.0))]), LM))
-    assert decoder.feature_ids([Source(0, ["u", "v"])]).size == 0
-
-
 # What follows stands on a random grammar of a few hundred rules.
 
 WORDS = [f"w{i}" for i in range(12)]
 
 
 @pytest.fixture(scope="module")
-def toy_rules() -> list[Rule]:
+def toy_model() -> tuple[list[Rule], NgramModel]:
     rng = np.random.default_rng(5)
-    result = [Rule((w,), (w.upper(),), (0.0, 0.0)) for w in WORDS]
+    rules = [Rule((w,), (w.upper(),), (0.0, 0.0)) for w in WORDS]
     for _ in range(300):
         source = rng.choice(WORDS, rng.integers(1, 4)).tolist()
         target = [w.upper() for w in rng.choice(WORDS, rng.integers(1, 4))]
@@ -235,15 +220,11 @@ def toy_rules() -> list[Rule]:
             if rng.random() < 0.5 and len(source) > 2 and source[-1] != "[1]":
                 source.append("[2]")
                 target.insert(rng.integers(len(target) + 1), "[2]")
-        result.append(Rule(tuple(source), tuple(target), tuple(rng.normal(size=2))))
-    return result
-
-
-@pytest.fixture(scope="module")
-def toy_model() -> NgramModel:
+        rules.append(Rule(tuple(source), tuple(target), tuple(rng.normal(size=2))))
     rng = np.random.default_rng(6)
     text = [[w.upper() for w in rng.choice(WORDS, rng.integers(3, 12))] for _ in range(400)]
-    return NgramModel.from_ngrams(estimate(text, 3, DISCOUNT_FALLBACK))
+    model = NgramModel.from_ngrams(estimate(text, 3, DISCOUNT_FALLBACK))
+    return rules, model
 
 
 @pytest.fixture(scope="module")
@@ -253,58 +234,51 @@ def toy_sources() -> list[Source]:
 
 
 @pytest.fixture
-def toy(toy_rules, toy_model):
+def toy(toy_model):
     """Return a function that makes decoders of the toy grammar."""
+    rules, model = toy_model
 
     def make(**options) -> HieroDecoder:
         options = {"templates": TEMPLATES, "k": 20, "pop_limit": 30} | options
-        return HieroDecoder(Model(to_grammar(toy_rules), toy_model), **options)
+        return HieroDecoder(Model(to_grammar(rules), model), **options)
 
     return make
 
 
-def toy_weights(decoder):
-    weights = Weights(decoder.dense_names)
-    weights.set(decoder.dense_names, [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1])
+def toy_weights(decoder, names=DENSE):
+    weights = Weights(names)
+    weights.set(DENSE, [0.3, 0.2, 0.5, -1.0, -0.1, -0.5, 0.1])
+    assert decoder.dense_names == DENSE
     return weights
 
 
+def names_in(decoder):
+    return decoder.features.names(range(len(decoder.features)))
+
+
+def assert_alike(found, expected, tolerance=0.0):
+    """Compare lists of two decoders, whose ids may differ."""
+    for a, b in zip(found, expected, strict=True):
+        assert a.index == b.index
+        assert a.score.tolist() == pytest.approx(b.score.tolist(), abs=tolerance)
+        assert [a.text(h) for h in range(len(a))] == [b.text(h) for h in range(len(b))]
+        for h in range(len(a)):
+            one, other = (features_of(kbest, h, kbest.features) for kbest in (a, b))
+            assert one == pytest.approx(other, abs=tolerance)
+
+
 def test_threads_and_batches_change_nothing(toy, toy_sources):
-    alone, together = toy(), toy(threads=4)
-    weights, weights_together = toy_weights(alone), toy_weights(together)
+    alone, together = toy(), toy(threads=4, seconds=1000.0)
+    weights = toy_weights(alone)
     one_by_one = [kbest for s in toy_sources for kbest in alone.decode([s], weights)]
-    at_once = together.decode(toy_sources, weights_together)
+    at_once = together.decode(toy_sources, weights)
+    at_once.check()
+    assert at_once.features is together.features and at_once.words is together.words
     assert as_lists(one_by_one) == as_lists(at_once)
     assert [kbest.index for kbest in at_once] == list(range(len(toy_sources)))
-    size = len(alone.features)
-    assert len(together.features) == size
-    assert alone.features.names(range(size)) == together.features.names(range(size))
-    assert as_lists(together.decode(toy_sources, weights_together)) == as_lists(at_once)
+    assert names_in(alone) == names_in(together)
+    assert as_lists(together.decode(toy_sources, weights)) == as_lists(at_once)
     assert len(alone.decode([], weights)) == 0
-
-
-def test_sparse_weights_change_the_ranking(toy, toy_sources):
-    """A rule that is rewarded is used; the weight takes effect from the next call on."""
-    decoder = toy()
-    weights = toy_weights(decoder)
-    source = toy_sources[3]
-    (before,) = decoder.decode([source], weights)
-    used = features_of(before, 0, decoder.features)
-    other = next(
-        name
-        for h in range(1, len(before))
-        for name in features_of(before, h, decoder.features)
-        if name.startswith("rule_id:") and name not in used
-    )
-    weights.set([other], [10.0])
-    (after,) = decoder.decode([source], weights)
-    assert features_of(after, 0, decoder.features)[other] >= 1
-    assert after.score[0] > before.score[0]
-    weights.set([other], [-10.0])
-    (without,) = decoder.decode([source], weights)
-    assert other not in features_of(without, 0, decoder.features)
-    weights.set([other], [0.0])
-    assert as_lists(decoder.decode([source], weights)) == as_lists([before])
 
 
 @pytest.mark.parametrize("unknown", ["keep", "drop"])
@@ -324,8 +298,7 @@ def test_what_is_kept_changes_nothing(toy, toy_sources, unknown):
             found = as_lists(decoder.decode(some, weights))
             expected = found if expected is None else expected
             assert found == expected
-            size = len(without.features)
-            assert decoder.features.names(range(size)) == without.features.names(range(size))
+            assert names_in(decoder) == names_in(without)
             assert [decoder.uncovered(s) for s in some] == [without.uncovered(s) for s in some]
     few, all_of_them = (decoder._kept for decoder in decoders)
     assert len(without._kept) == 0
@@ -350,78 +323,23 @@ def test_sentences_are_kept_from_the_second_time_on(toy, toy_sources):
     assert prepared[4:] == [0]
 
 
-def test_a_fork_keeps_sentences_of_its_own(toy, toy_sources):
-    """Ids of features that it meets first are not those of the decoder that it was forked from."""
-    decoder = toy(keep_mb=100)
+def test_what_a_fork_meets_and_keeps_stays_with_it(toy, toy_sources):
+    decoder, other = toy(keep_mb=100), toy()
     weights = toy_weights(decoder)
+    decoder.decode(toy_sources[:3], weights)
+    names = names_in(decoder)
     fork = decoder.fork()
+    found = fork.decode(toy_sources[3:], weights)
+    assert_alike(found, other.decode(toy_sources[3:], weights), 1e-12)
+    assert len(fork.features) > len(names) == len(decoder.features)
+    assert names_in(fork)[: len(names)] == names == names_in(decoder)
+    # Ids of features that it meets first are not those of the decoder that it was forked from.
     for source in reversed(toy_sources):
         fork.decode([source], weights)
     for one in (decoder, fork, decoder, fork):
-        (found,) = one.decode([toy_sources[0]], weights)
-        (expected,) = toy().decode([toy_sources[0]], weights)
-        for h in range(len(found)):
-            assert features_of(found, h, one.features) == features_of(
-                expected, h, expected.features
-            )
-
-
-def test_weights_of_rules_not_seen_yet(toy, toy_sources):
-    """Weights that are set by name before a rule is first seen count from the first call on."""
-    decoder = toy()
-    weights = toy_weights(decoder)
-    decoder.decode(toy_sources, weights)
-    names = decoder.features.names(range(weights.n_dense, len(decoder.features)))
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=len(names))
-    weights.set(names, values)
-    expected = decoder.decode(toy_sources, weights)
-
-    fresh = toy()
-    weights_first = toy_weights(fresh)
-    shuffled = rng.permutation(len(names))
-    weights_first.set([names[i] for i in shuffled], values[shuffled])
-    got = fresh.decode(toy_sources, weights_first)
-    for a, b in zip(expected, got, strict=True):
-        assert b.score == pytest.approx(a.score, abs=1e-9)
-        assert a.tokens.tolist() == b.tokens.tolist()
-        for h in range(len(a)):
-            assert key([], features_of(a, h, decoder.features)) == key(
-                [], features_of(b, h, fresh.features)
-            )
-
-
-def test_decoding_changes_no_weights(toy, toy_sources):
-    """The decoder's own vocabulary grows, in which the lists are."""
-    decoder = toy()
-    weights = toy_weights(decoder)
-    before = weights.parameter.tolist()
-    sizes = [len(decoder.features)]
-    for source in toy_sources[:5]:
-        lists = decoder.decode([source], weights)
-        lists.check()
-        assert lists.features is decoder.features and lists.words is decoder.words
-        sizes.append(len(decoder.features))
-    assert sizes == sorted(sizes) and sizes[-1] > sizes[1] > sizes[0] == weights.n_dense
-    assert weights.parameter.tolist() == before and len(weights.features) == sizes[0]
-
-
-def test_what_a_fork_meets_stays_with_it(toy, toy_sources):
-    decoder, other = toy(), toy()
-    weights = toy_weights(decoder)
-    decoder.decode(toy_sources[:3], weights)
-    names = decoder.features.names(range(len(decoder.features)))
-    fork = decoder.fork()
-    found = fork.decode(toy_sources[3:], weights)
-    for a, b in zip(found, other.decode(toy_sources[3:], weights), strict=True):
-        assert a.score.tolist() == b.score.tolist()
-        for h in range(len(a)):
-            assert a.text(h) == b.text(h)
-            assert features_of(a, h, fork.features) == features_of(b, h, other.features)
-    assert len(fork.features) > len(names)
-    assert fork.features.names(range(len(names))) == names
-    assert decoder.features.names(range(len(decoder.features))) == names
-    assert as_lists(decoder.decode(toy_sources[3:], weights)) == as_lists(found)
+        for source in (toy_sources[0], toy_sources[-1]):
+            expected = toy().decode([source], weights)
+            assert_alike(one.decode([source], weights), expected, 1e-12)
 
 
 def test_siblings_decode_in_threads(toy, toy_sources):
@@ -435,15 +353,33 @@ def test_siblings_decode_in_threads(toy, toy_sources):
         parts = [(n, batches[n::3]) for n in range(len(siblings))]
         found = list(pool.map(lambda p: [siblings[p[0]].decode(b, weights) for b in p[1]], parts))
     for (_, part), lists in zip(parts, found, strict=True):
-        for sources, (a,) in zip(part, lists, strict=True):
-            (b,) = other.decode(sources, weights)
-            assert a.features is decoder.features
-            assert a.score.tolist() == pytest.approx(b.score.tolist(), abs=1e-12)
-            assert [a.text(h) for h in range(len(a))] == [b.text(h) for h in range(len(b))]
-            for h in range(len(a)):
-                assert features_of(a, h, a.features) == features_of(b, h, b.features)
-    names, expected = (d.features.names(range(len(d.features))) for d in (decoder, other))
-    assert sorted(names) == sorted(expected)
+        for sources, kbests in zip(part, lists, strict=True):
+            assert kbests.features is decoder.features
+            assert_alike(kbests, other.decode(sources, weights), 1e-12)
+    assert sorted(names_in(decoder)) == sorted(names_in(other))
+
+
+def test_weights_are_read_by_name(toy, toy_sources):
+    """In whatever order they are, of however many features, and before a rule is first seen."""
+    decoder, fresh = toy(), toy()
+    weights = toy_weights(decoder)
+    sources = toy_sources[:6]
+    decoder.decode(sources, weights)
+    names = names_in(decoder)[weights.n_dense :]
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=len(names))
+    weights.set(names, values)
+    before, dimension = weights.parameter.tolist(), len(weights.features)
+    expected = decoder.decode(sources, weights)
+    # Decoding changes none.
+    assert weights.parameter.tolist() == before and len(weights.features) == dimension
+    for dense in ([], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]):
+        other = toy_weights(decoder, dense)
+        other.features.intern(["another:feature"])
+        shuffled = rng.permutation(len(names))
+        other.set([names[i] for i in shuffled], values[shuffled])
+        for one, tolerance in ((decoder, 0.0), (fresh, 1e-9)):
+            assert_alike(one.decode(sources, other), expected, tolerance)
 
 
 def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
@@ -466,35 +402,6 @@ def test_lazy_weights_are_brought_up_to_date(toy, toy_sources):
     assert len(set(asked)) < 0.7 * len(decoder.features)
 
 
-def test_two_sets_of_weights_take_turns(toy, toy_sources):
-    decoder = toy()
-    first, second = toy_weights(decoder), toy_weights(decoder)
-    second.features.intern(["another:feature"])
-    a = decoder.decode(toy_sources[:4], first)
-    b = decoder.decode(toy_sources[:4], second)
-    assert as_lists(decoder.decode(toy_sources[:4], first)) == as_lists(a)
-    for x, y in zip(a, b, strict=True):
-        assert x.score.tolist() == y.score.tolist()
-        for h in range(len(x)):
-            assert features_of(x, h, decoder.features) == features_of(y, h, decoder.features)
-
-
-def test_length_of_the_lists(toy, toy_sources):
-    decoder = toy()
-    weights = toy_weights(decoder)
-    source = toy_sources[3]
-    (twenty,) = decoder.decode([source], weights)
-    (one,) = decoder.decode([source], weights, k=1)
-    assert len(twenty) == 20 and len(one) == 1
-    assert one.score[0] == twenty.score[0]
-    assert one.tokens.tolist() == twenty.hypothesis(0).tolist()
-    (few,) = decoder.decode([Source(0, ["?"])], weights, k=1000)
-    assert len(few) == 1
-    assert words_of(few, decoder) == ["?"]
-    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
-        decoder.decode([source], weights, k=0)
-
-
 def test_sentences_without_a_parse(toy):
     """The empty sentence, a long one of unknown words, known words beyond the span limit."""
     decoder = toy(max_span=4)
@@ -513,6 +420,10 @@ def test_sentences_without_a_parse(toy):
     assert features["LanguageModel_OOV"] == 150  # </s> is a word of the model
     assert features["LanguageModel"] == pytest.approx(decoder.models[0].score(sentences[1])[0])
     assert len(long) == 20
+    (one,) = decoder.decode(sources[2:], weights, k=1)
+    assert len(one) == 1 and (one.score[0], one.text(0)) == (long.score[0], long.text(0))
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        decoder.decode(sources, weights, k=0)
     assert all(features_of(long, h, decoder.features)["Glue"] >= 8 for h in range(len(long)))
 
 
@@ -552,51 +463,23 @@ def test_derivations_are_those_of_the_best_translations(toy, toy_sources):
     assert nested
 
 
-def test_one_combination_a_cell(toy, toy_sources):
-    narrow, wide = toy(pop_limit=1), toy(pop_limit=500)
-    lists = narrow.decode(toy_sources, toy_weights(narrow))
-    better = wide.decode(toy_sources, toy_weights(wide))
-    assert all(len(kbest) >= 1 for kbest in lists)
-    assert all(a.score[0] <= b.score[0] + 1e-9 for a, b in zip(lists, better, strict=True))
-
-
-def test_rows_give_the_scores(toy, toy_sources):
-    decoder = toy()
-    weights = toy_weights(decoder)
-    lists = decoder.decode(toy_sources[:3], weights)
-    lists.check()
-    values = weights.read(decoder.features, np.arange(len(decoder.features)))
-    assert lists.rows.dense(values.size) @ values == pytest.approx(lists.score, abs=1e-9)
-
-
 def test_sentences_that_are_too_long(toy):
     decoder = toy(max_words=3)
     weights = toy_weights(decoder)
     (kbest,) = decoder.decode([Source(0, ["w1"] * 3)], weights)
     assert len(kbest) > 0
-    with pytest.raises(ValueError, match="sentence 7 has 60,?000 words, and at most 3 are decoded"):
+    with pytest.raises(ValueError, match="sentence 7 has 60,?000 words, and at most 3"):
         decoder.decode([Source(0, ["w1"]), Source(7, ["w1"] * 60_000)], weights)
 
 
-def test_a_search_that_takes_too_long(toy):
-    """In a thread or not; the search would take seconds."""
-    for threads in (1, 2):
-        decoder = toy(pop_limit=500, seconds=0.01, threads=threads)
-        with pytest.raises(
-            InputError,
-            match=r"^sentence 3 \(counted from 0\), of 900 words, 'w1 w1 w1 w1 w1 w1 ...': its "
-            r"search took more than 0.01 s \(decoder.seconds\); give more",
-        ):
-            decoder.decode([Source(3, ["w1"] * 900)], toy_weights(decoder))
-
-
-def test_a_search_with_time_enough(toy, toy_sources):
-    one, two = (
-        decoder.decode(toy_sources, toy_weights(decoder))
-        for decoder in (toy(), toy(seconds=1000.0))
-    )
-    for a, b in zip([*one.strings(), one.score], [*two.strings(), two.score], strict=True):
-        np.testing.assert_array_equal(a, b)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_search_that_takes_too_long(toy, threads):
+    """The search would take seconds."""
+    decoder = toy(pop_limit=500, seconds=0.01, threads=threads)
+    with pytest.raises(
+        InputError, match=r"^sentence 3 .*900 words, 'w1 w1 w1 w1 w1 w1 ...'.*seconds"
+    ):
+        decoder.decode([Source(3, ["w1"] * 900)], toy_weights(decoder))
 
 
 @pytest.mark.parametrize("seconds", [1e10, math.inf])
@@ -606,43 +489,3 @@ def test_more_time_than_a_timer_can_wait(seconds):
         (timer,) = set(threading.enumerate()) - before
         assert timer.interval == threading.TIMEOUT_MAX
         assert not stop.any()
-
-
-@pytest.mark.parametrize("dense", [[], DENSE[:-1], DENSE[::-1], [*DENSE, "More"]])
-def test_weights_with_other_ids(toy, toy_sources, dense):
-    """Weights are read by name, in whatever order they are."""
-    decoder = toy()
-    weights, other = toy_weights(decoder), Weights(dense)
-    other.set(DENSE, weights.parameter.tolist())
-    expected = as_lists(decoder.decode(toy_sources[:4], weights))
-    assert as_lists(decoder.decode(toy_sources[:4], other)) == expected
-
-
-def test_training_sentences_are_left_out():
-    """A training sentence is decoded with neither its own rules nor its fold's language model."""
-    source = [["das", "haus"], ["ein", "haus"], ["das", "buch"], ["ein", "hund"]]
-    target = [["the", "house"], ["a", "house"], ["the", "book"], ["a", "dog"]]
-    links = [np.array([[0, 0], [1, 1]], np.int32)] * 4
-    grammar = extract_grammar(source, target, links)
-
-    def model_of(sentences):
-        return NgramModel.from_ngrams(estimate(sentences, 2, DISCOUNT_FALLBACK))
-
-    folds = [model_of([t for i, t in enumerate(target) if i % 2 != f]) for f in range(2)]
-    full = model_of(target)
-    decoder = HieroDecoder(Model(grammar, full, folds), templates=[RuleId()], k=10)
-    weights = Weights(decoder.dense_names)
-    weights.set(["LanguageModel", "PassThrough"], [1.0, -1.0])
-    for i, words in enumerate(source):
-        for train_index, model in ((-1, full), (i, folds[i % 2])):
-            (kbest,) = decoder.decode([Source(i, words, train_index)], weights)
-            for h in range(len(kbest)):
-                words_h = words_of(kbest, decoder, h)
-                features = features_of(kbest, h, decoder.features)
-                logp, unknown = model.score(words_h)
-                assert features["LanguageModel"] == pytest.approx(logp)
-                assert features.get("LanguageModel_OOV", 0) == unknown
-    (seen,) = decoder.decode([Source(0, source[3])], weights)
-    (left_out,) = decoder.decode([Source(0, source[3], 3)], weights)
-    assert "hund" not in words_of(seen, decoder) and "dog" in words_of(seen, decoder)
-    assert all("dog" not in words_of(left_out, decoder, h) for h in range(len(left_out)))

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,9 @@ from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.formats import OnError
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.kbest.sentences import Sentences
-from torchtune_smt.losses import Logistic
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
-from torchtune_smt.optim import AdaGrad
-from torchtune_smt.regularizers import L1
-from torchtune_smt.samplers import ProSampler
-from torchtune_smt.tuners.online import OnlineTuner
+from torchtune_smt.models.moses_ini import read_any_weights
 
 DEV = """\
 0 ||| a b ||| LM=-1 id:x=1 ||| 0
@@ -197,47 +194,6 @@ def test_gains_of_statistics(tmp_path: Path) -> None:
         bind_metric(external, sentences.references, decoder.words)
 
 
-def tuned(decoder: KBestFiles, sentences: Sentences, metric: object, epochs: int) -> list[float]:
-    """The mean gain of the best hypotheses, epoch by epoch."""
-    weights = Weights(decoder.dense_names)
-    decoder.decode(sentences.sources[:1], weights)
-    optimizer = AdaGrad([weights.parameter], lr=0.1, regularizer=L1(0.01), unregularized=1)
-    tuner = OnlineTuner(
-        decoder,
-        weights,
-        sentences,
-        metric,  # type: ignore[arg-type]
-        ProSampler(),
-        Logistic(),
-        optimizer,
-        seed=1,
-    )
-    result = []
-    for epoch in range(1, epochs + 1):
-        gains = [r.numbers["train/gain"] * r.sentences for r in tuner.round(epoch)]
-        result.append(sum(gains) / len(sentences))
-    return result
-
-
-def test_tuning_learns_the_best_hypotheses(tmp_path: Path) -> None:
-    generator = np.random.default_rng(3)
-    lines, references = [], []
-    for s in range(40):
-        good = int(generator.integers(5))
-        for h in range(5):
-            word = "right" if h == good else f"wrong{h}"
-            feature = "id:good" if h == good else f"id:bad{h}"
-            lines.append(f"{s} ||| the {word} word here ||| LM=-{h} {feature}=1 ||| 0\n")
-        references.append([["the", "right", "word", "here"]])
-    decoder = KBestFiles()
-    decoder.read("dev", [write(tmp_path / "dev", "".join(lines))], for_tuning=True)
-    sentences = Sentences(list(decoder.sources("dev")), references)
-    metric = BleuPlusOne().bind(references, decoder.words)
-    gains = tuned(decoder, sentences, metric, 3)
-    assert gains[0] < 0.9
-    assert gains[-1] == 1.0
-
-
 def moses_weights(text: str) -> dict[str, float]:
     """Dense weights of moses.ini or run*.dense, sparse ones of a weights file."""
     weights: dict[str, float] = {}
@@ -253,17 +209,24 @@ def moses_weights(text: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("name", "files", "mean"),
     [
-        ("default", ["moses.before.ini"], -64.5128),
         ("mira", ["mira/run9.dense"], -50.0506),
         ("sparse", ["moses.sparse.tuned.best-dev.ini", "sparse-weights.txt"], -49.3122),
     ],
 )
-def test_moses_totals(name: str, files: list[str], mean: float, shared: Path) -> None:
+def test_moses_totals(
+    name: str, files: list[str], mean: float, shared: Path, tmp_path: Path
+) -> None:
     folder = shared / "oracles" / "moses"
     weights_of = moses_weights((folder / files[0]).read_text())
     for file in files[1:]:
         for line in (folder / file).read_text().splitlines():
             weights_of[line.split()[0]] = float(line.split()[1])
+    if name == "sparse":
+        # As they are read from both files.
+        shutil.copy(folder / files[0], tmp_path / "moses.ini")
+        shutil.copy(folder / files[1], tmp_path / "run4.sparse-weights")
+        names, values = read_any_weights(tmp_path / "moses.ini")
+        assert dict(zip(names, values.tolist(), strict=True)) == weights_of
     decoder = KBestFiles(unique=False)
     stored = decoder.read("dev", [folder / f"dev.100best.{name}.gz"], for_tuning=True)
     assert len(stored.lists) == 1014

@@ -77,17 +77,13 @@ def test_cdec(tmp_path: Path) -> None:
     assert read_lists(path, dense=["Glue"]).dense_names == ["Glue"]
 
 
-def test_last_line_may_lack_its_newline(tmp_path: Path) -> None:
-    assert len(read_lists(write(tmp_path / "list", CDEC.rstrip("\n"))).lists) == 2
-
-
 NAMES = st.sampled_from(["LM", "a=b", "id:x", "größe", "A_b", "w~="])
 VALUES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False), st.integers(-99, 99).map(float)
 )
 LINES = st.lists(
     st.tuples(
-        st.lists(st.sampled_from(["a", "für", "=", "||", "c"]), min_size=1, max_size=4),
+        st.lists(st.sampled_from(["a", "für", "=", "||", "c"]), max_size=4),
         st.dictionaries(NAMES, VALUES, max_size=5),
         VALUES,
     ),
@@ -163,12 +159,8 @@ FAULTS = {
     "no name": (2, "0 ||| a ||| = 1 LM0= 1 ||| 0", "no feature name before the ="),
     "no value": (2, "0 ||| a ||| D0= LM0= 1 TM0= 1 1 ||| 0", "feature 'D0=' has no value"),
     "no last value": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= ||| 0", "feature 'TM0=' has no value"),
-    "nan": (2, "0 ||| a ||| D0= 1 LM0= nan TM0= 1 1 ||| 0", "value 'nan' is no finite number"),
-    "inf": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 -inf ||| 0", "'-inf' is no finite number"),
-    "overflow": (2, "0 ||| a ||| D0= 1 LM0= 1e999 TM0= 1 1 ||| 0", "'1e999' is no finite"),
     "score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| good", "'good' is not the score"),
     "two scores": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 0 1", "'1' is not the score"),
-    "infinite score": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 ||| 1e999", "is not the score"),
     "new": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 X= 1 ||| 0", "'X=' is a dense feature that"),
     "lacking": (2, "0 ||| a ||| D0= 1 TM0= 1 1 ||| 0", "dense feature 'LM0' is missing"),
     "width": (2, "0 ||| a ||| D0= 1 LM0= 1 TM0= 1 1 1 ||| 0", "'TM0=' has another number of"),
@@ -249,12 +241,6 @@ def test_labels_of_moses_that_lines_lack_are_filled(tmp_path: Path) -> None:
     ]
 
 
-def test_dense_feature_missing_from_the_first_line_only(tmp_path: Path) -> None:
-    path = write(tmp_path / "list", MOSES.replace("D0= 0 LM0= -4.5", "LM0= -4.5"))
-    with pytest.raises(InputError, match="list:2: 'D0=' is a dense feature that the first line"):
-        read_lists(path)
-
-
 def test_cdec_faults(tmp_path: Path) -> None:
     for features, message in {
         "LM": "'LM' stands where `name=0.5` is expected",
@@ -269,13 +255,6 @@ def test_cdec_faults(tmp_path: Path) -> None:
         path = write(tmp_path / "list", f"0 ||| a ||| F=1 ||| 1\n0 ||| a ||| {features} ||| 1\n")
         with pytest.raises(InputError, match="list:2: .*" + message):
             read_lists(path, "cdec")
-
-
-def test_a_hypothesis_may_be_empty(tmp_path: Path) -> None:
-    text = "0 |||  ||| LM0= -1 ||| 0\n0 ||| a ||| LM0= -2 ||| 0\n1 |||\t||| LM0= 0 ||| 0\n"
-    lists = read_lists(write(tmp_path / "list", text)).lists
-    assert [[kbest.text(h) for h in range(len(kbest))] for kbest in lists] == [["", "a"], [""]]
-    assert lists.rows.value.tolist() == [-1, -2]
 
 
 def test_sentences_of_which_all_is_left_out_count(tmp_path: Path) -> None:
@@ -397,8 +376,6 @@ def test_not_utf8(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_lists(tmp_path / "none")
     with pytest.raises(InputError, match="is empty"):
         read_lists(write(tmp_path / "list", "\n"))
     with pytest.raises(InputError, match="no hypothesis is left .2 lines with a field missing"):
@@ -479,10 +456,7 @@ def test_tuning_files(tmp_path: Path) -> None:
     [
         ("f", "-2 3", "-2", "f:3: has fewer values than the block's head names"),
         ("f", "-2 3", "-2 3 4", "f:3: '4' stands where"),
-        ("f", "-2 3", "-2 x", "f:3: the feature value 'x' is no finite number"),
-        ("f", "-2 3", "-2 inf", "f:3: the feature value 'inf' is no finite number"),
         ("f", "A_b=2", "A_b=", "f:2: the feature 'A_b=' has no value"),
-        ("f", "A_b=2", "A_b=nan", "f:2: the feature value 'nan' is no finite number"),
         ("f", "A_b=2", "LM0_0=2", "f:2: the feature 'LM0_0' is given twice"),
         ("f", "-2 3\n", "", "f:1: announces 2 lines, and 1 follow"),
         ("f", "-2 3\n", "-2 3\n\n", "f:1: announces 2 lines, and 3 follow"),
@@ -493,9 +467,6 @@ def test_tuning_files(tmp_path: Path) -> None:
         ("f", "FEATURES_TXT_END_0\nF", "F", "f:4: FEATURES_TXT_BEGIN_0 where"),
         ("f", "FEATURES_TXT_BEGIN_0 1", "FEATURES_BIN_BEGIN_0 1", "f:5: is not the text form"),
         ("f", FEATURES, "0 ||| a ||| b ||| c\n", "f:1: is no line of a block"),
-        ("s", "8 9 5", "8 9 x", "s:3: the feature value 'x' is no finite number"),
-        ("s", "8 9 5", "8 9 5.5", "s:3: BLEU's statistics must be whole numbers"),
-        ("s", "8 9 5", "8 9 -5", "s:3: BLEU's statistics must be whole numbers"),
         ("s", "8 9 5", "9 8 5", "s:3: BLEU's statistics must be"),
         ("s", "0 0 0 0 3", "0 0 1 0 3", "s:6: BLEU's statistics must be"),
         ("s", "8 9 5", "8 9", "s:3: has fewer values"),

@@ -190,10 +190,10 @@ def test_random_models_score_as_in_kenlm(
                 assert model.score(words, bos, eos)[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_multi30k_scores_as_in_kenlm(shared: Path, tmp_path: Path) -> None:
+def test_multi30k_scores_as_in_kenlm(shared: Path, multi30k_model: NgramModel) -> None:
     kenlm = pytest.importorskip("kenlm", reason="kenlm is not installed")
     arpa = shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"
-    model, oracle = NgramModel.load(arpa, cache=False), kenlm.Model(str(arpa))
+    model, oracle = multi30k_model, kenlm.Model(str(arpa))
     for part in ("dev", "test"):
         for line in read_lines(shared / "data" / "multi30k-de-en" / f"{part}.en"):
             total, unknown = model.score(line.split())
@@ -202,9 +202,8 @@ def test_multi30k_scores_as_in_kenlm(shared: Path, tmp_path: Path) -> None:
             assert unknown == sum(out for _, _, out in list(words)[:-1])
 
 
-def test_multi30k_perplexity_is_the_recorded_one(shared: Path) -> None:
-    arpa = shared / "oracles" / "lm" / "multi30k.en.5gram.arpa.gz"
-    model = NgramModel.load(arpa, cache=False)
+def test_multi30k_perplexity_is_the_recorded_one(shared: Path, multi30k_model: NgramModel) -> None:
+    model = multi30k_model
     data = shared / "data" / "multi30k-de-en"
     assert model.perplexity(read_lines(data / "dev.en")) == pytest.approx(36.12, abs=5e-3)
     assert model.perplexity(read_lines(data / "test.en")) == pytest.approx(35.80, abs=5e-3)

@@ -235,14 +235,6 @@ def test_a_phrase_longer_than_the_widest_limit():
     assert len(words_of(kbest)) == 11
 
 
-def test_table_limit_keeps_the_best_phrases():
-    phrases = [Phrase(("u",), (f"w{i}",), (-float(i % 7), 0.0), ()) for i in range(30)]
-    decoder = decoder_of(phrases, table_limit=3, k=100)
-    (kbest,) = decoder.decode([Source(0, ["u"])], weights(TranslationModel0=1.0))
-    # Of equal ones the first in the table.
-    assert sorted(words_of(kbest, h)[0] for h in range(len(kbest))) == ["w0", "w14", "w7"]
-
-
 @pytest.mark.parametrize(
     ("limit", "n"), [(20, 500), (64, 500), (65, 500), (100, 90), (1 << 30, 500)]
 )
@@ -333,13 +325,6 @@ def test_a_search_that_takes_too_long(monkeypatch):
         decoder.decode([Source(7, ["ja", "a"])], Weights(decoder.dense_names))
 
 
-def test_a_grammar_with_gaps_is_refused():
-    grammar = to_table(PHRASES, None)
-    grammar.gaps = True
-    with pytest.raises(ValueError, match="this grammar has gaps; take model=phrase"):
-        PhraseDecoder(Model(grammar, LM))
-
-
 def test_features_of_links_and_counts():
     """Of pairs that occurred often enough; copied words occurred never."""
     text = [["ja", "ein"]] * 2, [["so", "a"]] * 2, [[(1, 1)], [(1, 1)]]
@@ -367,10 +352,29 @@ def test_features_of_links_and_counts():
     }
 
 
-def test_templates_that_need_what_is_not_there():
-    with pytest.raises(ValueError, match="alignment features need the word alignment"):
-        decoder_of(PHRASES, templates=[WordAlignment()])
-    with pytest.raises(ValueError, match="does not say how often its rules occurred"):
-        decoder_of(PHRASES, templates=[RuleId(min_count=1)])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        *(
+            (name, 0, f"{name} must be at least 1")
+            for name in ("k", "pop_limit", "stack_size", "table_limit", "threads")
+        ),
+        ("keep_mb", -1, "keep_mb"),
+        ("keep_mb", float("nan"), "keep_mb"),
+        ("distortion_limit", -2, "distortion_limit"),
+        ("templates", [WordAlignment()], "alignment features need the word alignment"),
+        ("templates", [RuleId(min_count=1)], "does not say how often its rules occurred"),
+    ],
+)
+def test_bad_options(option, value, message):
+    with pytest.raises(ValueError, match=message):
+        decoder_of(PHRASES, **{option: value})
+
+
+def test_models_of_the_other_decoder():
+    table = to_table(PHRASES, None)
     with pytest.raises(ValueError, match="which this decoder does not tell; take decoder=phrase"):
-        HieroDecoder(Model(to_table(PHRASES, None), LM), templates=[LexReordering()])
+        HieroDecoder(Model(table, LM), templates=[LexReordering()])
+    table.gaps = True
+    with pytest.raises(ValueError, match="this grammar has gaps; take model=phrase"):
+        PhraseDecoder(Model(table, LM))

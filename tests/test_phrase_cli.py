@@ -7,15 +7,16 @@ import io
 from pathlib import Path
 
 import pytest
-from commands import Run, example_source, run_command
+from commands import Run, example_source, run_command, train_until_saved
 from hydra import compose, initialize_config_dir
 
+from torchtune_smt.core.archive import file_checksum
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.textio import read_lines
-from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.core.weights_io import Part, read_origin, read_weights, short
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features.templates import template_of
-from torchtune_smt.models import load_model
+from torchtune_smt.models import MosesModel, load_model
 from torchtune_smt.models.moses_ini import read_moses_ini
 
 # The published strength leaves hardly any of the features of so short a run.
@@ -194,52 +195,52 @@ def moses(tmp_path: Path) -> Path:
 
 DATA = ["data=files", "data.name=x", "data.source_language=de", "data.target_language=en"]
 MOSES = [*DATA, "decoder=phrase", "model=moses", "model.ini=moses.ini"]
-
-
-def test_translating_with_a_moses_ini(moses: Path) -> None:
-    options = [*MOSES, "weights=moses.ini", "input=dev.de"]
-    outcome = run_command("translate", *options, folder=moses)
-    assert outcome.check().out == "a house\nhome a house\n"
+TRAIN = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]", "data.test=null"]
+TRAIN += ["tuner.epochs=1", "features=dense", "hydra.run.dir=run"]
 
 
 def test_features_that_moses_does_not_know(moses: Path) -> None:
     """Their weights cannot be in a moses.ini, and none is written without them."""
-    options = [*MOSES, "init=file", "init.file=start", "data.dev=[dev.de,dev.en]"]
-    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=sparse", "features=rule_id"]
+    options = [*TRAIN, "init.file=start", "features=rule_id"]
     (moses / "start").write_text("LM0_0 0.5\nrule_id:haus~home 0.1\n")
     outcome = run_command("train", *options, folder=moses).check()
     assert "1 features with a weight, such as rule_id:haus~home, are none of Moses's" in outcome.out
-    assert not (moses / "sparse" / "moses.ini").exists()
+    assert not (moses / "run" / "moses.ini").exists()
+
+
+WITHOUT = "".join(
+    line for line in INI.splitlines(True) if not line.startswith(("PhrasePenalty", "Distortion"))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "start"), [(INI, ["init=file", "init.file=moses.ini"]), (WITHOUT, ["init=moses"])]
+)
+def test_tuning_from_a_moses_ini(moses: Path, text: str, start: list[str]) -> None:
+    """The run has a moses.ini with its weights, also those that the model does not name."""
+    (moses / "moses.ini").write_text(text)
+    options = [option for option in TRAIN if not option.startswith("init")] + start
+    outcome = run_command("train", *options, folder=moses).check()
+    assert "no moses.ini is written" not in outcome.out
+    found = weights_of(moses / "run" / "weights.txt.gz")
+    assert {"PhrasePenalty0_0", "Distortion0_0"} <= found.keys()
+    tuned = read_moses_ini(moses / "run" / "moses.ini")
+    assert {name: value for name, value in tuned.weights.items() if value != 0} == found
+    assert tuned.limits == {"distortion_limit": 4}
+    given = [*MOSES, "model.ini=run/moses.ini", "weights=run/moses.ini", "input=dev.de"]
+    outcome = run_command("translate", *given, folder=moses).check()
+    assert outcome.out.splitlines() == read_lines(moses / "run" / "dev.translations.txt")
+    (moses / "moses.ini").write_text(text.replace("LM0= 0.5", ""))
+    outcome = run_command("train", *options, "overwrite=true", folder=moses)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert "the feature LM0 has no weights" in outcome.err
 
 
 def test_a_run_beside_its_moses_ini_leaves_that_alone(moses: Path) -> None:
-    options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
-    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=.", "features=dense"]
     for more in ([], ["overwrite=true"]):
-        outcome = run_command("train", *options, *more, folder=moses).check()
+        outcome = run_command("train", *TRAIN, *more, "hydra.run.dir=.", folder=moses).check()
         assert "no moses.ini is written: the model's own is in this folder" in outcome.out
         assert (moses / "moses.ini").read_text() == INI
-
-
-def test_tuning_from_a_moses_ini(moses: Path) -> None:
-    options = [*MOSES, "init=file", "init.file=moses.ini", "data.dev=[dev.de,dev.en]"]
-    options += ["data.test=null", "tuner.epochs=1", "hydra.run.dir=run", "features=dense"]
-    run_command("train", *options, folder=moses).check()
-    assert weights_of(moses / "run" / "weights.txt.gz")["Distortion0_0"] == 0.3
-    # The run has a moses.ini with its weights, and the model's tables.
-    tuned, options_of_it = read_moses_ini(moses / "run" / "moses.ini"), ["input=dev.de"]
-    found = weights_of(moses / "run" / "weights.txt.gz")
-    assert {name: value for name, value in tuned.weights.items() if value != 0} == found
-    assert tuned.limits == {"distortion_limit": 4}
-    options_of_it += [*MOSES, "model.ini=run/moses.ini", "weights=run/moses.ini"]
-    outcome = run_command("translate", *options_of_it, folder=moses).check()
-    assert outcome.out.splitlines() == read_lines(moses / "run" / "dev.translations.txt")
-    (moses / "moses.ini").write_text(INI.replace("LM0= 0.5", ""))
-    outcome = run_command("train", *options, "overwrite=true", folder=moses)
-    assert outcome.code == 1
-    assert outcome.err == (
-        "error: moses.ini:9: the feature LM0 has no weights; add `LM0= ...` to [weight]\n"
-    )
 
 
 # The names of the features are those that Moses gives where there is no name=.
@@ -263,17 +264,6 @@ def test_weights_that_have_no_effect_on_translations(moses: Path) -> None:
     assert "left out" not in outcome.err
 
 
-def test_weights_of_a_moses_ini_with_other_names(moses: Path) -> None:
-    (moses / "nameless.ini").write_text(NAMELESS)
-    options = [*DATA, "decoder=phrase", "model=moses", "model.ini=nameless.ini", "input=dev.de"]
-    outcome = run_command("translate", *options, "weights=moses.ini", folder=moses).check()
-    assert "moses.ini: 1 of 6 weights are left out, as their features, such as Translat" in (
-        outcome.err
-    )
-    outcome = run_command("translate", *options, "weights=nameless.ini", folder=moses).check()
-    assert "left out" not in outcome.err
-
-
 def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
     (moses / "moses.ini").write_text(NAMELESS)
     options = [*MOSES, "data.dev=[dev.de,dev.en]", "data.test=null", "tuner.epochs=1"]
@@ -288,19 +278,104 @@ def test_start_values_for_a_part_of_the_dense_features(moses: Path) -> None:
         assert "init.values has no weight" not in outcome.out
 
 
-def test_penalties_that_the_model_does_not_name(moses: Path) -> None:
-    """The decoder has them all the same, and the moses.ini of the run has their weights."""
-    lines = INI.splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith(("PhrasePenalty", "Distortion")))
-    (moses / "moses.ini").write_text(text)
-    options = [*MOSES, "init=moses", "data.dev=[dev.de,dev.en]", "data.test=null"]
-    options += ["tuner.epochs=1", "hydra.run.dir=added", "features=dense"]
-    outcome = run_command("train", *options, folder=moses).check()
-    assert "no moses.ini is written" not in outcome.out
-    found = weights_of(moses / "added" / "weights.txt.gz")
-    assert {"PhrasePenalty0_0", "Distortion0_0"} <= found.keys()
-    tuned = read_moses_ini(moses / "added" / "moses.ini")
-    assert {name: value for name, value in tuned.weights.items() if value} == found
-    given = [*MOSES, "model.ini=added/moses.ini", "weights=added/moses.ini", "input=dev.de"]
-    translated = run_command("translate", *given, folder=moses).check()
-    assert translated.out.splitlines() == read_lines(moses / "added" / "dev.translations.txt")
+# What weights belong to: tables, their type, and on resuming limits
+
+TYPE = "hier-monotonicity-backward-fe-allff"
+REORDERING = f"LexicalReordering name=LexicalReordering0 num-features=2 type={TYPE} path=reordering"
+ORDERED = INI.replace("Distortion\n", f"{REORDERING}\nDistortion\n").replace(
+    "Distortion0=", "LexicalReordering0= 1 1\nDistortion0="
+)
+
+
+@pytest.fixture
+def ordered(moses: Path) -> Path:
+    for name, score in (("reordering", "0.9 0.1"), ("other", "0.5 0.1")):
+        lines = [f"ein haus ||| a house ||| {score}\n", f"haus ||| home ||| {score}\n"]
+        (moses / name).write_text("".join(lines))
+    (moses / "moses.ini").write_text(ORDERED)
+    return moses
+
+
+TWICE = "tuner.epochs=2"
+
+
+def part_of(folder: Path, ini: str = ORDERED, reordering: str | None = None) -> Part:
+    (folder / "moses.ini").write_text(ini)
+    given = None if reordering is None else str(folder / reordering)
+    source = MosesModel(str(folder / "moses.ini"), reordering_table=given)
+    return source.open(pytest.fail).grammar_part
+
+
+def test_the_reordering_model_belongs_to_it(ordered: Path) -> None:
+    own = part_of(ordered)
+    assert own.name == f"{ordered / 'table'} with {ordered / 'reordering'} as {TYPE}"
+    assert part_of(ordered) == own
+    assert part_of(ordered, reordering="other").digest != own.digest
+    for kind in ("wbe-monotonicity-backward-fe", "hier-monotonicity-forward-fe"):
+        assert part_of(ordered, ORDERED.replace(TYPE, kind)).digest != own.digest
+    # Two names of one type.
+    words, phrases, short_name = (
+        part_of(ordered, ORDERED.replace(TYPE, kind)).digest
+        for kind in (
+            "wbe-monotonicity-backward-fe-allff",
+            "phrase-monotonicity-backward-fe",
+            "monotonicity-backward-fe",
+        )
+    )
+    assert words == phrases == short_name
+    (ordered / "table").write_text("ein haus ||| a house ||| 0.25\nhaus ||| home ||| 0.5\n")
+    assert part_of(ordered).digest != own.digest
+
+
+def test_without_a_reordering_model_it_is_the_table(ordered: Path) -> None:
+    lines = [line for line in ORDERED.splitlines() if not line.startswith("LexicalReordering")]
+    part = part_of(ordered, "\n".join(lines) + "\n")
+    assert part == Part(str(ordered / "table"), short(file_checksum(ordered / "table")))
+
+
+def test_weights_of_another_reordering_model(ordered: Path) -> None:
+    run_command("train", *TRAIN, folder=ordered).check()
+    weights = ordered / "run" / "weights.txt.gz"
+    origin = read_origin(weights)
+    assert origin is not None
+    assert origin.parts["grammar"].name == f"table with reordering as {TYPE} (de-en)"
+    translate = ["translate", *MOSES, "features=dense", f"weights={weights}", "input=dev.de"]
+    run_command(*translate, folder=ordered).check()
+    outcome = run_command(*translate, "model.reordering_table=other", folder=ordered)
+    assert outcome.code == 1
+    assert f"belongs to the grammar table with reordering as {TYPE} (de-en) [" in outcome.err
+    assert f"and not to the grammar table with other as {TYPE} (de-en) [" in outcome.err
+    (ordered / "moses.ini").write_text(ORDERED.replace("hier-", "wbe-"))
+    outcome = run_command(*translate, folder=ordered)
+    assert outcome.code == 1
+    assert "and not to the grammar table with reordering as wbe-monotonicity-" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("hier-", "wbe-", "is of a run with grammar = "),
+        (
+            "[feature]",
+            "[stack]\n9\n[feature]",
+            "is of a run with stack_size of the model = None, and now it is 9",
+        ),
+    ],
+)
+def test_a_model_that_has_changed_is_not_resumed(
+    ordered: Path, old: str, new: str, message: str
+) -> None:
+    train_until_saved(ordered, *TRAIN, TWICE)
+    assert old in ORDERED
+    (ordered / "moses.ini").write_text(ORDERED.replace(old, new, 1))
+    outcome = run_command("train", "resume=run", folder=ordered)
+    assert outcome.code == 1 and message in outcome.err
+    (ordered / "moses.ini").write_text(ORDERED)
+    run_command("train", "resume=run", folder=ordered).check()
+
+
+def test_a_limit_that_an_option_gives(ordered: Path) -> None:
+    """What moses.ini says of it has no effect."""
+    train_until_saved(ordered, *TRAIN, TWICE, "decoder.distortion_limit=3")
+    (ordered / "moses.ini").write_text(ORDERED.replace("-limit]\n4", "-limit]\n5"))
+    run_command("train", "resume=run", folder=ordered).check()

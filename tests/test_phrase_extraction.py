@@ -161,6 +161,17 @@ def test_links_are_those_of_most_sentences():
     assert table.rule_counts(np.array([names.index("ein a")])) == [3.0]
 
 
+def test_bad_types_of_reordering():
+    for name, message in (
+        ("wbe-msd-bidirectional-f", "has scores of source sides alone"),
+        ("msd", "the reordering type msd has no direction"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            extract_phrases(*TEXT, reordering=name)
+    with pytest.raises(ValueError, match="max_phrase_length"):
+        extract_phrases(*TEXT, max_phrase_length=0)
+
+
 @pytest.mark.parametrize(("direction", "first"), [("backward", 6), ("forward", 9)])
 def test_one_direction(direction, first):
     both = extract_phrases(*TEXT, reordering="wbe-msd-bidirectional-fe")
@@ -185,19 +196,6 @@ def test_a_table_on_disk(tmp_path):
     save_grammar(tmp_path / "table", table)
     with pytest.raises(InputError, match="is damaged"):
         load_grammar(tmp_path / "table")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_phrase_length": 0}, "max_phrase_length must be"),
-        ({"reordering": "wbe-msd-bidirectional-f"}, "has scores of source sides alone"),
-        ({"reordering": "msd"}, "the reordering type msd has no direction"),
-    ],
-)
-def test_bad_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        extract_phrases(*TEXT, **options)
 
 
 def test_moses_counts_and_reordering_scores(shared: Path) -> None:

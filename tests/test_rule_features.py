@@ -51,13 +51,19 @@ def test_names():
     assert SourceNgram().features(["ne"], []) == []
     assert RuleShape().features(["ne"], []) == ["rule_shape:T~"]
     assert [t.name for t in TEMPLATES] == ["rule_id", "source_ngram", "rule_shape"]
+    source, target, links = ["ja", "[1]", "haus"], ["the", "house", "[1]"], [(2, 1)]
+    found = WordAlignment(insertions=True).aligned_features(source, target, links)
+    assert found == ["alignment:haus~house", "alignment:ja~", "alignment:~the"]
 
 
-def test_template_of():
-    assert template_of("rule_id:a:b~c") == "rule_id"
-    assert template_of("WT_das~the") == "WT"
-    assert template_of("plain") == "other"
-    assert template_of("_x") == "other"
+def test_templates_of_names() -> None:
+    """Words of Moses's features have colons."""
+    names = ["rule_id:a:b~c", "WT_das~the", "plain", "_x"]
+    assert [template_of(name) for name in names] == ["rule_id", "WT", "other", "other"]
+    names = ["WT_:~that", "PP_steht~:~&quot;~~says", "WT_10:30~at", "WT_a~b", "rule_id:a~b", "X:y"]
+    assert templates_of(names) == ["WT", "PP", "WT", "WT", "rule_id", "X"]
+    assert templates_of(["rule_id:a~b", "rule_shape:T~T"]) == ["rule_id", "rule_shape"]
+    assert templates_of(["plain", "other_x"]) == ["other", "other"]
 
 
 @given(st.lists(st.text("aB:_-", min_size=1, max_size=6), unique=True, max_size=12))
@@ -67,13 +73,6 @@ def test_numbered_templates(names: list[str]) -> None:
     others = features.names(range(1, len(features)))
     assert [templates[t] for t in number] == templates_of(others)
     assert len(set(templates)) == len(templates)
-
-
-def test_templates_of_moses_features_whose_words_have_colons() -> None:
-    names = ["WT_:~that", "PP_steht~:~&quot;~~says", "WT_10:30~at", "WT_a~b", "rule_id:a~b", "X:y"]
-    assert templates_of(names) == ["WT", "PP", "WT", "WT", "rule_id", "X"]
-    assert templates_of(["rule_id:a~b", "rule_shape:T~T"]) == ["rule_id", "rule_shape"]
-    assert templates_of(["plain", "other_x"]) == ["other", "other"]
 
 
 words = st.text(min_size=1, max_size=6)
@@ -91,6 +90,11 @@ def text(side):
 def test_escaping_is_injective(a, b):
     assert (escape(a) == escape(b)) == (a == b)
     assert not is_gap(escape(a))
+
+
+@pytest.mark.parametrize("character", " \t\n\x0b\x0c\r\x1c\x85\u00a0\u2003\u2028\u3000")
+def test_no_space_stands_in_a_name(character):
+    assert escape(f"a{character}b").split() == [escape(f"a{character}b")]
 
 
 @given(side, side, side, side)
@@ -411,27 +415,14 @@ def test_decoders_do_not_count_a_training_sentence_for_itself():
         assert [name for name in fired if name.startswith("rule_id:")] == expected
 
 
-def test_store_makes_room():
-    count = 3000
-    many = [Rule((f"s{i}", f"s{i + 1}"), (f"t{i}",), (0.0, 0.0)) for i in range(count)]
-    grammar = to_grammar(many)
-    features = Vocabulary()
-    store = RuleFeatures(grammar, TEMPLATES, features)
-    for part in np.split(np.arange(count), 10):
-        store.of_sentence(part)
-    begin, feature, _, ids = store.of_sentence(np.arange(count))
-    assert begin.tolist() == list(range(0, 3 * count + 1, 3))
-    names = features.names(ids[feature])
-    for i in range(0, count, 97):
-        source, target = grammar.rule_text(i)
-        assert names[3 * i] == f"rule_id:{'_'.join(source)}~{target[0]}"
-    assert names[2::3] == ["rule_shape:T~T"] * count
-
-
-def test_no_templates():
-    store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), [], Vocabulary())
-    found = store.of_sentence(np.array([0, 0]), ["x"])
-    assert found.begin.tolist() == [0] * 4 and found.feature.size == found.id.size == 0
+@pytest.mark.parametrize("templates", [[], TEMPLATES])
+def test_nothing_is_asked_of_no_rules(templates):
+    store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), templates, Vocabulary())
+    found = store.of_sentence(np.empty(0, np.int64))
+    assert found.begin.tolist() == [0] and found.feature.size == found.id.size == 0
+    if not templates:
+        found = store.of_sentence(np.array([0, 0]), ["x"])
+        assert found.begin.tolist() == [0] * 4 and found.feature.size == found.id.size == 0
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False)), max_size=60), st.integers(0, 3))
@@ -453,20 +444,3 @@ def test_heap(actions, first):
     assert [pushed[value] for value in rest] == sorted((-x for x in reference), reverse=True)
     assert len(set(rest)) == len(rest)
     assert (keys[:first] == 7).all() and (values[:first] == -7).all()
-
-
-def test_nothing_is_asked_of_no_rules():
-    store = RuleFeatures(to_grammar([Rule(("x",), ("y",), (0.0, 0.0))]), TEMPLATES, Vocabulary())
-    found = store.of_sentence(np.empty(0, np.int64))
-    assert found.begin.tolist() == [0] and found.feature.size == found.id.size == 0
-
-
-@pytest.mark.parametrize("character", " \t\n\x0b\x0c\r\x1c\x85\u00a0\u2003\u2028\u3000")
-def test_no_space_stands_in_a_name(character):
-    assert escape(f"a{character}b").split() == [escape(f"a{character}b")]
-
-
-def test_insertions():
-    source, target, links = ["ja", "[1]", "haus"], ["the", "house", "[1]"], [(2, 1)]
-    found = WordAlignment(insertions=True).aligned_features(source, target, links)
-    assert found == ["alignment:haus~house", "alignment:ja~", "alignment:~the"]

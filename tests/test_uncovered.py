@@ -13,7 +13,7 @@ from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
 from torchtune_smt.features import RuleId, RuleShape, WordAlignment
 from torchtune_smt.grammar import read_grammar
-from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import DISCOUNT_FALLBACK, NgramModel, estimate, write_arpa
 from torchtune_smt.models import Model

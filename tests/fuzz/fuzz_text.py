@@ -19,7 +19,7 @@ from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.data.bitext import read_corpus
 from torchtune_smt.grammar import formats, read_alignments, read_grammar
-from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest.formats import Format, read_lists
 from torchtune_smt.kbest.moses_tuning_files import read_tuning_files
 from torchtune_smt.kbest.stored_lists import StoredLists

@@ -21,7 +21,8 @@ from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.decoders.rule_features import RuleFeatures, SentenceFeatures
+from torchtune_smt.decoders.rule_features import RuleFeatures
+from torchtune_smt.features.rule_kernels import SentenceFeatures
 from torchtune_smt.features.templates import RuleTemplate, template_of
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.grammar.file_grammar import NO_LIMIT
@@ -174,13 +175,13 @@ class SentenceRules:
     sparse: SentenceFeatures
 
 
-class _Met(NamedTuple):
-    """A sentence whose features and words have ids; see `SentenceRules`."""
+class Weighed(NamedTuple, Generic[Prepared]):
+    """A sentence to be decoded under some weights; `sparse_weight` are those of its features."""
 
-    source: Source
-    copies: Int32
-    grammar: SentenceGrammar
-    sparse: SentenceFeatures
+    rules: SentenceRules
+    prepared: Prepared
+    sparse_weight: Float64
+    dense_weight: Float64
 
 
 class GrammarDecoder(Decoder, Generic[Prepared]):
@@ -188,20 +189,30 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     Parameters
     ----------
-    model, templates, max_words, unique, threads
-        As `HieroDecoder` takes them.
+    model : Model
+        If it has cross-fitted language models, a source of the training bitext is decoded with that
+        of its fold (`torchtune_smt.lm.folds.fold_of`).
     own_names : sequence of str
         The decoder's dense features, behind those of the grammar, which has none of these names.
     longest : int
         Words that a rule may cover.
+    templates : sequence of RuleTemplate
+        Sparse features.
     orientations : sequence of str
         How phrases can be ordered, if the decoder tells that.
+    max_words : int
+        Longer sentences are refused: memory grows with the square of their length.
+    unique : bool
+        Whether a list holds each string once, with its best derivation.
     unknown : {"keep", "drop"}
         Whether words that no rule covers (see `uncovered`) are copied, or translated as nothing.
+    threads : int
+        Sentences decoded at a time. The result does not depend on it.
     seconds : float, optional
-        That the search for the translations of a sentence may take.
+        A sentence whose search takes longer is an error; by default none is.
     keep_mb : float
-        Memory, in MB, for what decoding a sentence again need not prepare again.
+        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
+        again and again, as in tuning, then takes less time. The result does not depend on it.
     limits : int
         More limits, such as k, the length of the lists; all are attributes.
 
@@ -273,28 +284,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return what else of a sentence does not depend on weights; runs in threads."""
 
     @abstractmethod
-    def _translate(
-        self,
-        rules: SentenceRules,
-        prepared: Prepared,
-        sparse_weight: Float64,
-        dense_weight: Float64,
-        k: int,
-        stop: UInt8,
-    ) -> FoundList:
+    def _translate(self, sentence: Weighed[Prepared], k: int, stop: UInt8) -> FoundList:
         """Decode one sentence; runs in threads, and changes nothing that they share.
-
-        Parameters
-        ----------
-        sparse_weight : float64
-            Weights of ``rules.sparse.id``.
-        stop : uint8 [1]
-            See `deadline`.
 
         Raises
         ------
         OutOfTimeError
-            It was set in the middle of the search.
+            `stop` (see `deadline`) was set in the middle of the search.
         """
 
     @classmethod
@@ -333,19 +329,13 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         sentences = self._sentences(sources)
         symbols = [rules.grammar.child_symbol for rules in sentences]
         self._last = list(zip(sources, symbols, strict=True))
-        n_dense = len(self.dense_names)
-        ids = np.concatenate([np.arange(n_dense), *[s.sparse.id for s in sentences]])
-        read = snapshot.read(self.features, ids)
-        bounds = np.cumsum([n_dense, *[s.sparse.id.size for s in sentences]])[:-1]
-        dense_weight, *sparse_weights = np.split(read, bounds)
+        dense, sparse = self._weights_of(sentences, snapshot)
 
         def translate(s: int) -> FoundList:
             with deadline(self.seconds) as stop:
                 try:
-                    rules, prepared = self._prepared(sources[s], sentences[s])
-                    return self._translate(
-                        rules, prepared, sparse_weights[s], dense_weight, size, stop
-                    )
+                    one = Weighed(*self._prepared(sources[s], sentences[s]), sparse[s], dense)
+                    return self._translate(one, size, stop)
                 except OutOfTimeError:
                     raise self._failed(
                         sources[s],
@@ -410,16 +400,21 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         uncovered = _uncovered(self.grammar.source_words.lookup(source.words), symbols)
         return [source.words[i] for i in np.flatnonzero(uncovered).tolist()]
 
-    def _weighed(
-        self, source: Source, snapshot: Snapshot
-    ) -> tuple[SentenceRules, Prepared, Float64, Float64]:
-        """Return what `_translate` takes of one sentence, but for k."""
-        (rules,) = self._sentences([source])
-        rules, prepared = self._prepared(source, rules)
+    def _weights_of(
+        self, sentences: Sequence[SentenceRules], snapshot: Snapshot
+    ) -> tuple[Float64, list[Float64]]:
+        """Return the weights of dense features, and of each sentence's sparse ones."""
         n_dense = len(self.dense_names)
-        ids = np.concatenate([np.arange(n_dense), rules.sparse.id])
-        dense_weight, sparse_weight = np.split(snapshot.read(self.features, ids), [n_dense])
-        return rules, prepared, sparse_weight, dense_weight
+        ids = np.concatenate([np.arange(n_dense), *[s.sparse.id for s in sentences]])
+        bounds = np.cumsum([n_dense, *[s.sparse.id.size for s in sentences]])[:-1]
+        dense, *sparse = np.split(snapshot.read(self.features, ids), bounds)
+        return dense, sparse
+
+    def _weighed(self, source: Source, snapshot: Snapshot) -> Weighed[Prepared]:
+        """Return what `_translate` takes of one sentence."""
+        sentences = self._sentences([source])
+        dense, sparse = self._weights_of(sentences, snapshot)
+        return Weighed(*self._prepared(source, sentences[0]), sparse[0], dense)
 
     def fork(self) -> Self:
         """Return a decoder like this one, whose vocabulary of features grows on its own."""
@@ -448,22 +443,27 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
     def meet(self, sources: Sequence[Source]) -> None:
         """Give ids to those features and words that have none, as decoding these sentences does."""
-        self._met(sources)
+        self._found(sources)
 
-    def _met(self, sources: Sequence[Source]) -> list[_Met]:
-        """Return what has ids of each sentence."""
+    def _found(self, sources: Sequence[Source]) -> list[SentenceRules]:
+        """Return the rules of sentences of which nothing is kept."""
         # New words and names get their ids here, one sentence after the other, so that these do
         # not depend on threads; what runs in threads touches nothing that they share.
         copies = [self.words.intern(source.words) for source in sources]
         grammars = list(self._in_threads(self._grammar_of, sources))
-        met = []
-        for source, copied, grammar in zip(sources, copies, grammars, strict=True):
+        models = [self._model_of(source) for source in sources]
+        lm_words = {m: self._extended_lm_words(m) for m in set(models)}
+        found = []
+        for source, copied, grammar, model in zip(sources, copies, grammars, models, strict=True):
             dropped = self._dropped(source, grammar)
             sparse = self._sparse_of(source, grammar, dropped)
             if dropped is not None:
                 copied = np.where(dropped, np.int32(-1), copied)
-            met.append(_Met(source, copied, grammar, sparse))
-        return met
+            words = self.grammar.source_words.lookup(source.words)
+            found.append(
+                SentenceRules(source.index, words, copied, grammar, model, lm_words[model], sparse)
+            )
+        return found
 
     def _dropped(self, source: Source, grammar: SentenceGrammar) -> Bool | None:
         """Return which words of a sentence are translated as nothing; None if none ever is."""
@@ -483,9 +483,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
         """Return the rules of each sentence."""
         kept = [self._kept.get(source) for source in sources]
         missing = [source for source, one in zip(sources, kept, strict=True) if one is None]
-        met = self._met(missing)
-        lm_words = {m: self._extended_lm_words(m) for m in {self._model_of(s) for s in missing}}
-        new = (self._rules_of(one, lm_words) for one in met)
+        new = iter(self._found(missing))
         return [next(new) if one is None else one[0] for one in kept]
 
     def _prepared(self, source: Source, rules: SentenceRules) -> tuple[SentenceRules, Prepared]:
@@ -508,18 +506,6 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
             return 0
         first = self.grammar.left_out_first(source.train_index)
         return 1 + fold_of(first, len(self.models) - 1)
-
-    def _rules_of(self, met: _Met, lm_words: Mapping[int, Int32]) -> SentenceRules:
-        model = self._model_of(met.source)
-        return SentenceRules(
-            met.source.index,
-            self.grammar.source_words.lookup(met.source.words),
-            met.copies,
-            met.grammar,
-            model,
-            lm_words[model],
-            met.sparse,
-        )
 
     def _extended_lm_words(self, m: int) -> Int32:
         """Return model m's word id of every target word, looking up those that are new."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from torchtune_smt.core.accepts import accepting
-from torchtune_smt.core.arrays import Float64, UInt8
+from torchtune_smt.core.arrays import UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
@@ -17,6 +17,7 @@ from torchtune_smt.decoders.grammar_decoder import (
     GrammarDecoder,
     OutOfTimeError,
     SentenceRules,
+    Weighed,
     deadline,
 )
 from torchtune_smt.decoders.hiero_kernels import (
@@ -50,30 +51,14 @@ class HieroDecoder(GrammarDecoder[Targets]):
 
     Parameters
     ----------
-    model : Model
-        Its grammar and language model. If it has cross-fitted ones, a source of the training
-        bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
-    templates : sequence of RuleTemplate
-        Sparse features.
     k : int
         Length of the k-best lists.
     pop_limit : int
         Combinations tried in a cell of the chart.
     max_span : int
         Source words that an X may cover; longer spans are glued.
-    max_words : int
-        Longer sentences are refused: memory grows with the square of their length.
-    unique : bool
-        Whether a list holds each string once, with its best derivation.
-    unknown : {"keep", "drop"}
-        Whether words that no rule covers are copied, or translated as nothing.
-    threads : int
-        Sentences decoded at a time. The result does not depend on it.
-    seconds : float, optional
-        A sentence whose search takes longer is an error; by default none is.
-    keep_mb : float
-        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
-        again and again, as in tuning, then takes less time. The result does not depend on it.
+    model, templates, max_words, unique, unknown, threads, seconds, keep_mb
+        See `GrammarDecoder`.
 
     Raises
     ------
@@ -136,34 +121,25 @@ class HieroDecoder(GrammarDecoder[Targets]):
             WORD_VALUE,
         )
 
-    def _translate(
-        self,
-        rules: SentenceRules,
-        prepared: Targets,
-        sparse_weight: Float64,
-        dense_weight: Float64,
-        k: int,
-        stop: UInt8,
-    ) -> FoundList:
-        columns = len(self.dense_names)
-        chart, derivations = self._search(rules, prepared, sparse_weight, dense_weight, k, stop)
+    def _translate(self, sentence: Weighed[Targets], k: int, stop: UInt8) -> FoundList:
+        columns, sparse = len(self.dense_names), sentence.rules.sparse
+        chart, derivations = self._search(sentence, k, stop)
         return read_off(
             chart,
             derivations,
-            rules.words.size,
-            prepared,
-            rules.sparse.begin,
-            rules.sparse.feature,
-            rules.sparse.id,
+            sentence.rules.words.size,
+            sentence.prepared,
+            sparse,
             columns - 5,
             columns - 1,
         )
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the rules of the best translation."""
-        rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
+        sentence = self._weighed(source, snapshot)
+        rules = sentence.rules
         with deadline(None) as never:
-            chart, found = self._search(rules, prepared, sparse_weight, dense_weight, 1, never)
+            chart, found = self._search(sentence, 1, never)
 
         def child(d: int, number: int) -> int:
             """Return the derivation that another one has for its first (0) or second child."""
@@ -202,16 +178,9 @@ class HieroDecoder(GrammarDecoder[Targets]):
             parts.append(tree(one, parts[-1].end if parts else 0))
         return Derivation("", "", 0, len(source.words), tuple(parts))
 
-    def _search(
-        self,
-        rules: SentenceRules,
-        prepared: Targets,
-        sparse_weight: Float64,
-        dense_weight: Float64,
-        k: int,
-        stop: UInt8,
-    ) -> tuple[Chart, Derivations]:
+    def _search(self, sentence: Weighed[Targets], k: int, stop: UInt8) -> tuple[Chart, Derivations]:
         """Return the chart of a sentence, and its best derivations; see `_translate`."""
+        rules, prepared, sparse_weight, dense_weight = sentence
         # Every sentence gets a translation: words that no rule covers are passed through, and
         # whatever does not parse is glued.
         columns = len(self.dense_names)
@@ -222,8 +191,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
             rules.grammar.rule_begin,
             prepared,
             dense_weight,
-            rules.sparse.begin,
-            rules.sparse.feature,
+            rules.sparse,
             sparse_weight,
             lm_weight,
         )
@@ -235,8 +203,7 @@ class HieroDecoder(GrammarDecoder[Targets]):
             rules.words,
             rules.grammar,
             scored,
-            prepared.begin,
-            prepared.target_lm,
+            prepared,
             self.max_span,
             self.pop_limit,
             lm_weight,

@@ -37,6 +37,7 @@ from torchtune_smt.decoders.search_kernels import (
     new_slots,
     push,
 )
+from torchtune_smt.features.rule_kernels import SentenceFeatures
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 
 
@@ -155,19 +156,19 @@ def score_rules(
     rule_begin: Int32,
     targets: Targets,
     dense_weight: Float64,
-    sparse_begin: Int64,
-    sparse_feature: Int32,
+    sparse: SentenceFeatures,
     sparse_weight: Float64,
     lm_weight: float,
 ) -> Rules:
     """Score the rules of one sentence under the current weights.
 
-    ``sparse_feature`` holds positions in `sparse_weight`, which has the weights of this
-    sentence's features alone: the cost does not depend on the number of features there are.
+    `sparse_weight` has the weights of this sentence's features alone: the cost does not depend on
+    the number of features there are.
     Rules are ordered by their score plus that of their words in the language model, each run
     of words taken by itself.
     """
     dense, alone = targets.dense, targets.alone
+    sparse_begin, sparse_feature = sparse.begin, sparse.feature
     n, columns = dense.shape
     score = np.empty((n, 2), np.float64)
     estimate = np.empty(n, np.float64)
@@ -192,11 +193,8 @@ def _extend_dots(
     i: int,
     j: int,
     word: int,
-    child_begin: Int32,
-    child_symbol: Int32,
-    child_node: Int32,
+    grammar: SentenceGrammar,
     gap_child: Int32,
-    rule_begin: Int32,
     x_cell: Int32,
     dot: Int32,
     dots: int,
@@ -208,6 +206,8 @@ def _extend_dots(
     before j, or with a gap that ends at j. Those with rules make a cube for cell (i, j): rules
     (begin, end), items of gap 1 (begin, end), of gap 2 (begin, end). There is room for all.
     """
+    child_begin, child_symbol = grammar.child_begin, grammar.child_symbol
+    child_node, rule_begin = grammar.child_node, grammar.rule_begin
     cubes = 0
     width = x_cell.shape[1]
     for d in range(dots):
@@ -265,8 +265,7 @@ def _prune_cell(
     nodes: Records,
     begin_state: int,
     rules: Rules,
-    target_begin: Int32,
-    target: Int32,
+    targets: Targets,
     lm_weight: float,
     glue_weight: float,
     pop_limit: int,
@@ -287,6 +286,7 @@ def _prune_cell(
     (r, a, 0) by a + 1, and every one by b + 1.
     """
     order, rule_state, rule_score = rules.order, rules.state, rules.score
+    target_begin, target = targets.begin, targets.target_lm
     item, best, cand, cand_score = chart.item, chart.best, queue.cand, queue.score
     cands, heap, pops, parent = 0, 0, -1, -1
     mask = np.uint64(slots.shape[0] - 1)
@@ -386,8 +386,7 @@ def fill_chart(
     source: Int32,
     grammar: SentenceGrammar,
     rules: Rules,
-    target_begin: Int32,
-    target: Int32,
+    targets: Targets,
     max_span: int,
     pop_limit: int,
     lm_weight: float,
@@ -405,13 +404,11 @@ def fill_chart(
     grammar : SentenceGrammar
     rules : Rules
         Scored; the last n are the pass-through rules of the source's words.
-    target_begin, target
-        Their target sides, in words of the language model.
     stop : uint8 [1]
         Where another thread sets it, the chart is left as it is, without a goal.
     """
     child_begin, child_symbol = grammar.child_begin, grammar.child_symbol
-    child_node, rule_begin = grammar.child_node, grammar.rule_begin
+    child_node = grammar.child_node
     n = source.size
     span = min(max_span, n)
     cells = n
@@ -450,11 +447,8 @@ def fill_chart(
                     i,
                     j,
                     source[j - 1],
-                    child_begin,
-                    child_symbol,
-                    child_node,
+                    grammar,
                     gap_child,
-                    rule_begin,
                     x_cell,
                     dot,
                     dots,
@@ -473,8 +467,7 @@ def fill_chart(
                 nodes,
                 begin_state,
                 rules,
-                target_begin,
-                target,
+                targets,
                 lm_weight,
                 glue_weight,
                 pop_limit,
@@ -518,9 +511,7 @@ def read_off(
     derivations: Derivations,
     source_length: int,
     targets: Targets,
-    sparse_begin: Int64,
-    sparse_feature: Int32,
-    sparse_id: Int32,
+    sparse: SentenceFeatures,
     lm_column: int,
     glue_column: int,
 ) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
@@ -530,14 +521,10 @@ def read_off(
     ----------
     targets : Targets
         Column f of ``dense`` is feature f; `lm_column` and `glue_column` are added up here.
-    sparse_begin, sparse_feature
-        Sparse features of the rules (CSR): positions in `sparse_id`, one for each time that a
-        feature fires.
-    sparse_id : int32
-        Ids of the features, ascending, all of them behind the dense ones.
     """
     edge, edge_score, derivation = chart.edge, chart.edge_score, derivations.derivation
     pool, item = derivations.pool, derivations.item
+    sparse_begin, sparse_feature, _, sparse_id = sparse
     target_begin, target, dense = targets.begin, targets.target, targets.dense
     first, k = item[chart.goal, FIRST], item[chart.goal, COUNT]
     columns = dense.shape[1]

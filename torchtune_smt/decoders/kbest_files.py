@@ -221,7 +221,10 @@ class KBestFiles(Decoder):
         for name, (lists, scores) in given.items():
             _check_given(name, lists, scores, needed=tune_on and name in ("dev", tune_on))
         for name, (lists, scores) in given.items():
-            self._read_set(name, lists, scores, tune_on, report)
+            self._files[name] = lists or []
+            if lists is not None:
+                stored = self.read(name, lists, scores, for_tuning=name == tune_on)
+                report(f"k-best lists of {name}: {stored.summary()}")
 
     def read(
         self,
@@ -424,21 +427,6 @@ class KBestFiles(Decoder):
         if not read:
             unused["decoder.format"] = "features.dat with scores.dat has one format"
         return unused
-
-    def _read_set(
-        self,
-        name: str,
-        lists: list[str] | None,
-        scores: list[str] | None,
-        tune_on: str | None,
-        report: Callable[[str], None],
-    ) -> None:
-        """Read a set that was named when the decoder was made."""
-        self._files[name] = lists or []
-        if lists is None:
-            return
-        stored = self.read(name, lists, scores, for_tuning=name == tune_on)
-        report(f"k-best lists of {name}: {stored.summary()}")
 
     def _with_names_from_before(self, part: StoredLists) -> StoredLists:
         """Return lists whose dense features are called as in the files read before."""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from torchtune_smt.core.accepts import accepting, check_arguments, integer
-from torchtune_smt.core.arrays import Float64, Int32, UInt8
+from torchtune_smt.core.arrays import Int32, UInt8
 from torchtune_smt.core.snapshot import Snapshot
 from torchtune_smt.decoders.base import Derivation
 from torchtune_smt.decoders.derivation_kernels import RANK1, Derivations, best_derivations
@@ -19,6 +19,7 @@ from torchtune_smt.decoders.grammar_decoder import (
     GrammarDecoder,
     OutOfTimeError,
     SentenceRules,
+    Weighed,
     deadline,
 )
 from torchtune_smt.decoders.phrase_option_kernels import (
@@ -60,11 +61,6 @@ class PhraseDecoder(GrammarDecoder[Options]):
 
     Parameters
     ----------
-    model : Model
-        Its grammar has no gaps. If it has cross-fitted language models, a source of the
-        training bitext is decoded with that of its fold (`torchtune_smt.lm.folds.fold_of`).
-    templates : sequence of RuleTemplate
-        Sparse features.
     k : int
         Length of the k-best lists.
     pop_limit : int, optional
@@ -78,19 +74,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
     table_limit : int, optional
         Phrases of a source side, at most: those with the best scores, the language model's of the
         phrase by itself among them.
-    max_words : int
-        Longer sentences are refused.
-    unique : bool
-        Whether a list holds each string once, with its best derivation.
-    unknown : {"keep", "drop"}
-        Whether words that no rule covers are copied, or translated as nothing.
-    threads : int
-        Sentences decoded at a time. The result does not depend on it.
-    seconds : float, optional
-        A sentence whose search takes longer is an error; by default none is.
-    keep_mb : float
-        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
-        again and again, as in tuning, then takes less time. The result does not depend on it.
+    model, templates, max_words, unique, unknown, threads, seconds, keep_mb
+        See `GrammarDecoder`; the grammar of the model has no gaps.
 
     Raises
     ------
@@ -184,9 +169,7 @@ class PhraseDecoder(GrammarDecoder[Options]):
             len(self.dense_names),
             self._columns,
             len(self._orientations),
-            rules.sparse.begin,
-            rules.sparse.feature,
-            rules.sparse.rows,
+            rules.sparse,
             self.table_limit,
         )
         # Who finds a phrase that somebody has begun to write down would take it for whole.
@@ -200,39 +183,21 @@ class PhraseDecoder(GrammarDecoder[Options]):
             )
         return options
 
-    def _translate(
-        self,
-        rules: SentenceRules,
-        prepared: Options,
-        sparse_weight: Float64,
-        dense_weight: Float64,
-        k: int,
-        stop: UInt8,
-    ) -> FoundList:
-        columns, options, orientations = self._columns, prepared, len(self._orientations)
-        chart, span, derivations = self._search(
-            rules, prepared, sparse_weight, dense_weight, k, stop
-        )
+    def _translate(self, sentence: Weighed[Options], k: int, stop: UInt8) -> FoundList:
         return read_off(
-            chart,
-            span,
-            derivations,
-            options,
-            columns,
-            orientations,
-            rules.sparse.begin,
-            rules.sparse.feature,
-            rules.sparse.id,
-            rules.sparse.rows,
+            *self._search(sentence, k, stop),
+            sentence.prepared,
+            self._columns,
+            len(self._orientations),
+            sentence.rules.sparse,
         )
 
     def derivation(self, source: Source, snapshot: Snapshot) -> Derivation:
         """Return the phrases of the best translation, in the order of the target side."""
-        rules, prepared, sparse_weight, dense_weight = self._weighed(source, snapshot)
+        sentence = self._weighed(source, snapshot)
+        rules = sentence.rules
         with deadline(None) as never:
-            chart, span, found = self._search(
-                rules, prepared, sparse_weight, dense_weight, 1, never
-            )
+            chart, span, found = self._search(sentence, 1, never)
         phrases = []
         d = int(found.pool[found.item[chart.goal, 0]])
         while chart.edge[found.derivation[d, 0], CHILD1] >= 0:
@@ -252,19 +217,14 @@ class PhraseDecoder(GrammarDecoder[Options]):
         return Derivation("", "", 0, len(source.words), tuple(reversed(phrases)))
 
     def _search(
-        self,
-        rules: SentenceRules,
-        prepared: Options,
-        sparse_weight: Float64,
-        dense_weight: Float64,
-        k: int,
-        stop: UInt8,
+        self, sentence: Weighed[Options], k: int, stop: UInt8
     ) -> tuple[Chart, Int32, Derivations]:
         """Return the graph of a sentence, where its phrases stand, and its best derivations."""
+        rules, options, sparse_weight, dense_weight = sentence
         # Every sentence gets a translation: words that are no phrase by themselves are copied, and
         # whatever the distortion limit, the next phrase may begin at the first word that is not
         # translated.
-        columns, options, orientations = self._columns, prepared, len(self._orientations)
+        columns, orientations, sparse = self._columns, len(self._orientations), rules.sparse
         lm_weight = float(dense_weight[columns.language_model]) * LOG_10
         model = self.models[rules.model]
         table, nodes = model.tables
@@ -280,10 +240,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
             *self._alone[rules.model],
             options,
             own_weight,
-            rules.sparse.begin,
-            rules.sparse.feature,
+            sparse,
             sparse_weight,
-            rules.sparse.rows,
             lm_weight,
             self.table_limit,
         )
@@ -293,10 +251,8 @@ class PhraseDecoder(GrammarDecoder[Options]):
                 dense_weight,
                 first,
                 orientations,
-                rules.sparse.begin,
-                rules.sparse.feature,
+                sparse,
                 sparse_weight,
-                rules.sparse.rows,
                 offset,
             )
             for first, offset in ((columns.backward, 1), (columns.forward, 1 + orientations))

@@ -16,6 +16,7 @@ from torchtune_smt.core.compiled import inner, kernel
 from torchtune_smt.core.sequences_kernels import longer, number_equal
 from torchtune_smt.decoders.derivation_kernels import COUNT, FIRST, RANK1, Derivations, write_row
 from torchtune_smt.decoders.search_kernels import CHILD1, RULE, Chart, Rules, add_word
+from torchtune_smt.features.rule_kernels import SentenceFeatures
 from torchtune_smt.grammar.matching_kernels import SentenceGrammar, place
 
 LOG_10 = np.log(10.0)
@@ -83,9 +84,7 @@ def lay_out(
     columns: int,
     where: Columns,
     orientations: int,
-    row_begin: Int64,
-    feature: Int32,
-    rows: int,
+    sparse: SentenceFeatures,
     table_limit: int,
 ) -> Options:
     """Return the options of a sentence.
@@ -104,9 +103,10 @@ def lay_out(
         The language model's word of each target word.
     columns : int
         Number of dense features.
-    row_begin, feature, rows
-        Sparse features of options; see the module.
+    sparse : SentenceFeatures
+        Of options; see the module.
     """
+    row_begin, feature, rows, _ = sparse
     child_begin, rule_begin, rule = grammar.child_begin, grammar.rule_begin, grammar.rule
     n, r = source.size, rule.size
     # Phrases of the table that match a span.
@@ -226,10 +226,8 @@ def score_options(
     known_score: Float64,
     options: Options,
     dense_weight: Float64,
-    row_begin: Int64,
-    feature: Int32,
+    sparse: SentenceFeatures,
     weight: Float64,
-    rows: int,
     lm_weight: float,
     table_limit: int,
 ) -> Rules:
@@ -241,9 +239,8 @@ def score_options(
         As `score_alone` leaves them.
     dense_weight : float64 [dense features]
         0 for those of reordering.
-    row_begin, feature, weight
-        Sparse features of options, `rows` rows each; ``feature`` holds positions in `weight`, which
-        has the weights of this sentence's features alone.
+    sparse, weight
+        Sparse features of options, and the weights of those of this sentence alone.
 
     Returns
     -------
@@ -251,6 +248,7 @@ def score_options(
         The first `table_limit` in the order of a node are the best, best first, by their score with
         that of their words in the language model; others are not sorted.
     """
+    row_begin, feature, rows, _ = sparse
     rule_begin, rule = grammar.rule_begin, grammar.rule
     n, columns = options.dense.shape
     state = np.empty((n, 4), np.int32)
@@ -301,10 +299,8 @@ def weigh_orientations(
     dense_weight: Float64,
     first: int,
     orientations: int,
-    row_begin: Int64,
-    feature: Int32,
+    sparse: SentenceFeatures,
     weight: Float64,
-    rows: int,
     offset: int,
 ) -> Float64:
     """Return what the orientations of each rule in one direction score, float64 [rules, c].
@@ -313,12 +309,13 @@ def weigh_orientations(
     ----------
     first : int
         The direction's first dense column, -1 if it has none.
-    row_begin, feature, weight
+    sparse, weight
         Sparse features of options; see the module.
-    rows, offset : int
-        Rows of an option, and which of them is the direction's first one. No sparse features of
-        orientations if `rows` is 1.
+    offset : int
+        Which row of an option is the direction's first one. No sparse features look at orientations
+        if an option has one row.
     """
+    row_begin, feature, rows, _ = sparse
     n = dense.shape[0]
     score = np.zeros((n, orientations if first >= 0 or rows > 1 else 0))
     for r in range(n):
@@ -362,22 +359,13 @@ def read_off(
     options: Options,
     where: Columns,
     orientations: int,
-    row_begin: Int64,
-    feature: Int32,
-    feature_id: Int32,
-    rows: int,
+    sparse: SentenceFeatures,
 ) -> tuple[Int64, Int32, Int64, Int32, Float64, Float64]:
     """Return words, features and scores of the goal's derivations, in the form of `KBest`.
 
     The language model's feature is a natural logarithm.
-
-    Parameters
-    ----------
-    row_begin, feature
-        Sparse features of options, `rows` rows each; positions in `feature_id`.
-    feature_id : int32
-        Ids of the features, ascending, all of them behind the dense ones.
     """
+    row_begin, feature, rows, feature_id = sparse
     edge, derivation = chart.edge, derivations.derivation
     pool, item, begin, dense = derivations.pool, derivations.item, options.begin, options.dense
     first, k = item[chart.goal, FIRST], item[chart.goal, COUNT]

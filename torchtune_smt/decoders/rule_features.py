@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,13 @@ from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
 from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
-from torchtune_smt.features.rule_kernels import PREFIXES, gather_rows, number_rows, spell
+from torchtune_smt.features.rule_kernels import (
+    PREFIXES,
+    SentenceFeatures,
+    gather_rows,
+    number_rows,
+    spell,
+)
 from torchtune_smt.features.templates import (
     AlignedTemplate,
     OrientedTemplate,
@@ -102,26 +108,6 @@ class _Texts:
 
 Links = Sequence[tuple[int, int]]
 Template = TypeVar("Template", bound=RuleTemplate)
-
-
-class SentenceFeatures(NamedTuple):
-    """Sparse features of the rules of a sentence.
-
-    Attributes
-    ----------
-    begin : int64 [rules * rows + 1]
-    feature : int32
-        In CSR form, one entry for each time that a feature fires: places in `id`.
-    rows : int
-        Rows of a rule; see `RuleFeatures.per_rule`.
-    id : int32
-        Ids of the features that occur, ascending.
-    """
-
-    begin: Int64
-    feature: Int32
-    rows: int
-    id: Int32
 
 
 class RuleFeatures:

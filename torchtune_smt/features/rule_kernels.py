@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,26 @@ PREFIXES: Final = ("rule_id:", "source_ngram:", "rule_shape:")
 _GAP = 3
 _OPEN, _CLOSE, _X, _ONE, _WORDS = ord("["), ord("]"), ord("X"), ord("1"), ord("T")
 _JOIN, _SIDES = ord("_"), ord("~")
+
+
+class SentenceFeatures(NamedTuple):
+    """Sparse features of the rules of a sentence.
+
+    Attributes
+    ----------
+    begin : int64 [rules * rows + 1]
+    feature : int32
+        In CSR form, one entry for each time that a feature fires: places in `id`.
+    rows : int
+        Rows of a rule; see `torchtune_smt.decoders.rule_features.RuleFeatures`.
+    id : int32
+        Ids of the features that occur, ascending.
+    """
+
+    begin: Int64
+    feature: Int32
+    rows: int
+    id: Int32
 
 
 @inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,16 +45,10 @@ class NumberedBitext(NamedTuple):
     aligned: Aligned
 
 
-class Attached(Protocol):
-    """What else is to be known of each occurrence of a rule; see `count_rules`."""
-
-    def __call__(self, first: int, last: int) -> tuple[Int32, Int32]:
-        """Return what is added up (int32 [rules, c]), and what the first one decides (int32).
-
-        Of the rules that `extraction_kernels.extract` finds in sentences first..last-1, in its
-        order.
-        """
-        ...
+Attached = Callable[[int, int], tuple[Int32, Int32]]
+"""What else is to be known of each rule that `extract` finds in sentences first..last-1, in its
+order: what is added up (int32 [rules, c]), and what the first one decides (int32).
+"""
 
 
 EXTRACTED: Final = accepting(
@@ -78,7 +72,6 @@ def extract_grammar(
     unaligned_edges: bool | Literal["phrases"] = False,
     counts: Literal["shared", "occurrences"] = "shared",
     table_limit: int = 30,
-    progress: Callable[[int], None] | None = None,
 ) -> ExtractedGrammar:
     """Extract a grammar, with all that is needed to leave out any one sentence again.
 
@@ -102,8 +95,6 @@ def extract_grammar(
         rule counts 1 whenever it occurs.
     table_limit : int
         Of the result: see `ExtractedGrammar`.
-    progress : callable, optional
-        Is told how many more sentences are done.
 
     Raises
     ------
@@ -113,7 +104,7 @@ def extract_grammar(
         An argument is out of its range.
     """
     check_arguments(EXTRACTED, locals())
-    bitext = number_bitext(sources, targets, alignments)
+    bitext = _number_bitext(sources, targets, alignments)
     tight_gaps = unaligned_edges == "phrases"
     shape = Shape(max_phrase_length, max_symbols, max_gaps, bool(unaligned_edges), tight_gaps)
     kept = SequenceTable(np.int32, 1024)
@@ -124,21 +115,17 @@ def extract_grammar(
         own = kept.intern_spans(point, begin[:-1], begin[1:])
         return np.zeros((own.size, 0), np.int32), own
 
-    arrays = count_rules(
-        bitext, shape, share=counts == "shared", progress=progress, attached=attached
-    )
-    del arrays["own_sum"]
-    usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), arrays["rule_source"].size)
+    arrays, _, usual = _count_rules(bitext, shape, counts == "shared", attached)
     arrays["rule_alignment"] = usual.astype(np.int32)
     arrays["point_begin"], arrays["point"] = kept.begin.copy(), kept.symbols.copy()
     arrays["rule_sentences"] = count_sentences(arrays)
-    arrays["identical"] = identical_pairs(bitext)
+    arrays["identical"] = _identical_pairs(bitext)
     return ExtractedGrammar(
         bitext.source_words, bitext.target_words, arrays, table_limit=table_limit
     )
 
 
-def number_bitext(
+def _number_bitext(
     sources: Sequence[Sequence[str]],
     targets: Sequence[Sequence[str]],
     alignments: Sequence[Alignment],
@@ -162,24 +149,23 @@ def number_bitext(
     return NumberedBitext(source_words, target_words, aligned)
 
 
-def count_rules(
-    bitext: NumberedBitext,
-    shape: Shape,
-    *,
-    share: bool,
-    progress: Callable[[int], None] | None = None,
-    attached: Attached | None = None,
-) -> dict[str, np.ndarray]:
-    """Return the arrays of `ExtractedGrammar`.
+def _count_rules(
+    bitext: NumberedBitext, shape: Shape, share: bool, attached: Attached
+) -> tuple[dict[str, np.ndarray], Int32, Int64]:
+    """Return the arrays of `ExtractedGrammar`, and what is attached.
 
     Parameters
     ----------
     share : bool
         Whether the rules of a phrase share a count of 1, or have 1 each.
-    attached : callable, optional
-        With it there are two more arrays, of each sentence's own rules: ``own_sum`` int32
-        [own rules, c], sums over the occurrences in the sentence, and ``own_first`` int32, that of
-        the first one.
+
+    Returns
+    -------
+    arrays : dict of arrays
+    added : int32 [own rules, c]
+        Sums over the occurrences of a rule in a sentence.
+    usual : int64 [rules]
+        What most sentences of a rule have; the first occurrence counts for a sentence.
 
     Raises
     ------
@@ -187,7 +173,8 @@ def count_rules(
         A sentence has a rule too often, or there are too many rules.
     """
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
-    sentence_parts, key_parts, low_parts, sum_parts, first_parts = [], [], [], [], []
+    sentence_parts, key_parts, low_parts = [], [], []
+    sum_parts, first_parts = ([part] for part in attached(0, 0))
     sentences = bitext.aligned.source_begin.size - 1
     # Sides and what is attached go into tables of their own, and kernels let other threads run.
     with ThreadPoolExecutor(2) as pool:
@@ -202,13 +189,11 @@ def count_rules(
                 target_side_begin[:-1],
                 target_side_begin[1:],
             )
-            attachment = None
-            if attached is not None and sentence.size:
-                attachment = pool.submit(attached, first, last)
+            attachment = pool.submit(attached, first, last)
             key = sides.intern_spans(side, side_begin[:-1], side_begin[1:]).astype(np.int64) << 32
             key |= target_number.result()
-            if attachment is not None:
-                added, one = attachment.result()
+            added, one = attachment.result()
+            if sentence.size:
                 order = sorting_kernels.ascending(key)
                 order = order[sorting_kernels.ascending(sentence[order].astype(np.int64))]
                 begins = np.flatnonzero(
@@ -226,29 +211,18 @@ def count_rules(
             sentence_parts.append(sentence[:kept].copy())
             key_parts.append(key[:kept].copy())
             low_parts.append(low[:kept].copy())
-            if progress is not None:
-                progress(last - first)
 
-    arrays = _count_rules(
-        sides,
-        target_sides,
-        _joined(sentence_parts),
-        _joined(key_parts),
-        _joined(low_parts),
-        with_order=attached is not None,
+    sentence = _joined(sentence_parts)
+    arrays, order = _sum_rules(
+        sides, target_sides, sentence, _joined(key_parts), _joined(low_parts)
     )
-    order = arrays.pop("own_order")
-    if attached is not None:
-        added, one = attached(0, 0)
-        arrays["own_sum"] = np.concatenate([added, *sum_parts])[order]
-        arrays["own_first"] = np.concatenate([one, *first_parts])[order]
-    own_rules = np.bincount(arrays.pop("sentence"), minlength=sentences)
-    arrays["own_begin"] = offsets(own_rules)
-    arrays |= _count_links(bitext)
-    return arrays
+    added, own_first = np.concatenate(sum_parts)[order], np.concatenate(first_parts)[order]
+    usual = _most_frequent(arrays["own_rule"], own_first, arrays["rule_source"].size)
+    arrays["own_begin"] = offsets(np.bincount(sentence, minlength=sentences))
+    return arrays | _count_links(bitext), added, usual
 
 
-def identical_pairs(bitext: NumberedBitext) -> Int32:
+def _identical_pairs(bitext: NumberedBitext) -> Int32:
     """Return for each sentence pair the first one of the same words (int32 [sentences])."""
     source_begin, source_ids, target_begin, target_ids, _, _ = bitext.aligned
     sides = (source_begin, source_ids), (target_begin, target_ids)
@@ -260,7 +234,7 @@ def identical_pairs(bitext: NumberedBitext) -> Int32:
     return result
 
 
-def most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
+def _most_frequent(owner: Int32, item: Int32, n: int) -> Int64:
     """Return the most frequent item of each owner, of equally frequent ones the smallest."""
     pair, inverse = sorting_kernels.number(owner.astype(np.int64) << 32 | item)
     count = np.bincount(inverse)
@@ -310,23 +284,19 @@ def _join_links(
     return begin, pairs.astype(np.int32)
 
 
-def _count_rules(
+def _sum_rules(
     sides: SequenceTable[np.int32],
     target_sides: SequenceTable[np.int32],
     sentence: Int32,
     key: Int64,
     low: Int64,
-    with_order: bool,
-) -> dict[str, np.ndarray]:
-    """Return the arrays of `ExtractedGrammar` about rules, and two more [own rules].
-
-    ``sentence`` is the sentence that a rule is of, ``own_order`` where it stood among those given
-    (empty without `with_order`).
+) -> tuple[dict[str, np.ndarray], Int64]:
+    """Return the arrays of `ExtractedGrammar` about rules, and where each stood that is given.
 
     Parameters
     ----------
-    sides, target_sides : SequenceTable
     sentence : int32 [occurrences]
+        That each is of. Rules of one are put in order, here as in the result.
     key : int64 [occurrences]
         (number of the source side << 32) | number of the target side.
     low : int64 [occurrences]
@@ -350,9 +320,7 @@ def _count_rules(
     new_number[order] = np.arange(order.size)
     own = new_number[rule_of_occurrence]
     del rule_of_occurrence, key, new_number
-    own_order = np.empty(0, np.int64)
-    if with_order:
-        own_order = sorting_kernels.ascending(sentence.astype(np.int64) << 32 | own)
+    own_order = sorting_kernels.ascending(sentence.astype(np.int64) << 32 | own)
     extraction_kernels.merge_equal(sentence, own, low)  # sorts each sentence's rules
 
     rule_low, rule_count = rule_low[order], rule_count[order]
@@ -374,7 +342,7 @@ def _count_rules(
         np.empty((order.size, 2)),
     )
     extracted_kernels.log_probabilities(rule_source, counts)
-    return {
+    arrays = {
         "trie_symbol": trie.symbol,
         "trie_child_begin": trie.child_begin,
         "node_source": node_source,
@@ -386,9 +354,8 @@ def _count_rules(
         **{f"counts_{name}": array for name, array in counts._asdict().items()},
         "own_rule": own.astype(np.int32),
         "own_low": low,
-        "sentence": sentence,
-        "own_order": own_order,
     }
+    return arrays, own_order
 
 
 def _sums(group: Int32, low: Int64, count: np.ndarray | None, n: int) -> tuple[Int64, np.ndarray]:
@@ -474,7 +441,7 @@ def extract_phrases(
     check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)
     kind.check_target()
-    bitext = number_bitext(sources, targets, alignments)
+    bitext = _number_bitext(sources, targets, alignments)
     kept = SequenceTable(np.int32, 1024)
 
     def attached(first: int, last: int) -> tuple[Int32, Int32]:
@@ -488,17 +455,14 @@ def extract_phrases(
         return counted, kept.intern_spans(point, begin[:-1], begin[1:])
 
     shape = Shape(max_phrase_length, max_phrase_length, 0, True, False)
-    arrays = count_rules(bitext, shape, share=False, attached=attached)
-    own = arrays.pop("own_sum")
-    rules = arrays["rule_source"].size
-    orientation = np.zeros((rules, 8), np.int32)
+    arrays, own, usual = _count_rules(bitext, shape, False, attached)
+    orientation = np.zeros((arrays["rule_source"].size, 8), np.int32)
     np.add.at(orientation, arrays["own_rule"], own)
     arrays["orientation"] = orientation
     # A sentence has no rule 32,768 times.
     arrays["own_orientation"] = own.astype(np.int16)
-    usual = most_frequent(arrays["own_rule"], arrays.pop("own_first"), rules)
     arrays["point_begin"], arrays["point"] = gather(kept.begin, kept.symbols, usual)
-    arrays["identical"] = identical_pairs(bitext)
+    arrays["identical"] = _identical_pairs(bitext)
     return ExtractedPhrases(
         bitext.source_words,
         bitext.target_words,

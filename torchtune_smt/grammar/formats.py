@@ -1,4 +1,4 @@
-"""Reading and writing of rule tables: cdec's (which is also our own), Joshua's and Moses's."""
+"""Reading and writing of tables: rules of cdec (our own format, too), Joshua and Moses; phrases."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from torchtune_smt.core.accepts import one_of
-from torchtune_smt.core.arrays import Float64, Int64, UInt8
+from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.numerals_kernels import POWERS
 from torchtune_smt.core.text import finite_number, split_fields, split_words
 from torchtune_smt.core.text_kernels import count_lines
 from torchtune_smt.core.textio import atomic_writer, check_utf8, read_text
-from torchtune_smt.core.vocabulary import Vocabulary
+from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.grammar import formats_kernels as kernels
-from torchtune_smt.grammar.base import Grammar
-from torchtune_smt.grammar.file_grammar import FileGrammar, Side
+from torchtune_smt.grammar.base import RULE_COUNT, UNIQUE_RULE, Grammar
+from torchtune_smt.grammar.file_grammar import FileGrammar, PhraseTable, Side, no_count
+from torchtune_smt.grammar.formats_kernels import Table
+from torchtune_smt.grammar.reordering import ReorderingType, reordering_names
 
 Format = Literal["cdec", "joshua", "moses"]
 
@@ -42,41 +44,66 @@ _PROBLEMS = {
     kernels.REPEATED_GAP: "{token} occurs twice on one side",
     kernels.UNBALANCED_GAPS: "source and target side have different numbers of non-terminals",
     kernels.UNPAIRED_GAPS: "the alignment does not say which non-terminals belong together",
-    kernels.EMPTY_SOURCE: "the source side is empty; remove the rule",
+    kernels.EMPTY_SOURCE: "the source side is empty; remove the line",
     kernels.UNARY_RULE: "a source side of one non-terminal alone lets X derive itself for ever; "
     "remove the rule",
     kernels.BAD_ALIGNMENT: "{token} is no alignment point; write source-target, as in 0-1",
-    kernels.LINK_OUTSIDE: "the alignment point {token} lies outside of the rule",
-    kernels.UNEQUAL_SCORES: "has {scores} scores, and not {expected}, as the first line has",
+    kernels.LINK_OUTSIDE: "the alignment point {token} lies outside of the rule; count from 0",
     kernels.NAMELESS_VALUE: "{token} has no feature name before the =",
     kernels.TOO_MANY_NAMES: f"more than {kernels.MAX_NAMES} different feature names",
 }
 
 
 class _Layout(NamedTuple):
-    """How a format writes a rule."""
+    """How a format writes a line: its fields, and what they hold.
+
+    `separator` is a byte that separates values, as blanks do (-1: none); `nameless` gives the name
+    of nameless value i of n.
+    """
 
     fields: str
     roles: list[int]
-    moses: bool
-    separator: int
-    """A byte that separates values, as blanks do; -1: none."""
-    nameless: Callable[[int, int], str]
-    """The name of nameless value i of n."""
+    form: int
+    separator: int = -1
+    nameless: Callable[[int, int], str] = lambda i, n: f"PhraseModel_{i}"
 
 
 _CDEC_FIELDS = "[X] ||| source ||| target ||| features"
 _CDEC_ROLES = [kernels.LABEL, kernels.SOURCE, kernels.TARGET, kernels.VALUES]
+_MOSES_ROLES = [kernels.SOURCE, kernels.TARGET, kernels.VALUES, kernels.ALIGNMENT]
 _LAYOUTS: dict[str, _Layout] = {
-    "cdec": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, ord(";"), lambda i, n: f"PhraseModel_{i}"),
-    "joshua": _Layout(_CDEC_FIELDS, _CDEC_ROLES, False, -1, lambda i, n: f"tm_pt_{i}"),
+    "cdec": _Layout(_CDEC_FIELDS, _CDEC_ROLES, kernels.CDEC, ord(";")),
+    "joshua": _Layout(_CDEC_FIELDS, _CDEC_ROLES, kernels.CDEC, nameless=lambda i, n: f"tm_pt_{i}"),
     "moses": _Layout(
         "source [X] ||| target [X] ||| probabilities ||| alignment",
-        [kernels.SOURCE, kernels.TARGET, kernels.VALUES, kernels.ALIGNMENT],
-        True,
-        -1,
-        lambda i, n: _MOSES_NAMES[i] if n == len(_MOSES_NAMES) else f"PhraseModel_{i}",
+        _MOSES_ROLES,
+        kernels.MOSES,
+        nameless=lambda i, n: _MOSES_NAMES[i] if n == len(_MOSES_NAMES) else f"PhraseModel_{i}",
     ),
+}
+_PHRASES = _Layout(
+    "source ||| target ||| probabilities", [*_MOSES_ROLES, kernels.COUNTS], kernels.PHRASES
+)
+_REORDERING = _Layout("source ||| target ||| probabilities", _MOSES_ROLES[:3], kernels.PHRASES)
+_OF_SOURCES = _Layout("source ||| probabilities", [kernels.SOURCE, kernels.VALUES], kernels.PHRASES)
+
+_PHRASES_AGAIN = (
+    "`train-model.perl --first-step 6 --last-step 6` writes it as phrase-table.gz; name it with "
+    "model.phrase_table"
+)
+_REORDERING_AGAIN = (
+    "`train-model.perl --first-step 7 --last-step 7` writes it; name it with model.reordering_table"
+)
+# What binary tables are called, and how to get text.
+_BINARY = {
+    ".minphr": "a compact phrase table (processPhraseTableMin)",
+    ".binphr.idx": "a binary phrase table (processPhraseTable)",
+    ".minlexr": "a compact reordering table (processLexicalTableMin)",
+    ".binlexr.idx": "a binary reordering table (processLexicalTable)",
+}
+_BINARY_FOLDERS = {
+    "Misc.dat": "a binary phrase table (CreateOnDiskPt)",
+    "probing_hash.dat": "a binary phrase table (CreateProbingPT)",
 }
 
 
@@ -121,107 +148,83 @@ def read_grammar(
         raise InputError("the grammar is empty", path=path)
     one_of(*get_args(Format)).or_null().check("format", format)
     format = _detect(data, path) if format is None else format
-    grammar = _build(np.frombuffer(data, np.uint8), format, path, table_limit, rank_by)
-    if grammar.n_duplicates:
-        logger.warning(
-            "%s: %d rules occur again and were dropped; the first of each counts",
-            path,
-            grammar.n_duplicates,
-        )
+    grammar = _build(data, format, path, table_limit, rank_by)
+    _warn(path, grammar, "rules")
     return grammar
 
 
-def _build(
-    text: UInt8, format: Format, path: Path, table_limit: int | None, rank_by: str | None
-) -> FileGrammar:
-    layout = _LAYOUTS[format]
-    lines, tokens = count_lines(text)
-    # Memory that is not written to is not taken.
-    side_begin, value_begin = np.empty((2, lines + 1), np.int64), np.empty(lines + 1, np.int64)
-    symbol, value_name = np.empty((2, tokens), np.int32), np.empty(tokens, np.int32)
-    word, n_words = np.empty((2, 2, tokens), np.int64), np.empty(2, np.int64)
-    value, slow = np.empty(tokens), np.empty((tokens, 3), np.int64)
-    names = np.empty((kernels.MAX_NAMES, 2), np.int64)
-    code, line, at, n_names, n_slow, n_values = kernels.parse(
-        text,
-        np.array(layout.roles, np.int32),
-        layout.moses,
-        layout.separator,
-        POWERS,
-        side_begin,
-        symbol,
-        word,
-        n_words,
-        value_begin,
-        value_name,
-        value,
-        slow,
+def read_phrase_table(
+    path: str | os.PathLike[str],
+    *,
+    name: str = "TranslationModel0",
+    scores: int | None = None,
+    reordering: str | os.PathLike[str] | None = None,
+    reordering_type: str | None = None,
+    reordering_name: str = "LexicalReordering0",
+    rule_counts: bool = False,
+) -> PhraseTable:
+    """Read a phrase table of Moses, and its reordering table, plain or ``.gz``.
+
+    Lines are ``source ||| target ||| probabilities ||| alignment ||| counts``, the last two
+    optional; further fields are not used. Natural logarithms are taken of probabilities, at least
+    -100, as in Moses. Pairs that occur again are dropped, counted and reported as a warning, as
+    are lines of the reordering table without a phrase.
+
+    Parameters
+    ----------
+    path : path
+    name : str
+        Scores are called ``NAME_0``, ``NAME_1``, ...
+    scores : int, optional
+        Number of probabilities; by default that of the first line.
+    reordering : path, optional
+        A reordering table.
+    reordering_type : str, optional
+        Its type, as `ReorderingType.parse` takes it; needed with `reordering`.
+    reordering_name : str
+        What its scores are called.
+    rule_counts : bool
+        Add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
+        ``UniqueRule`` (1 where that is once), from the third of the counts. Source: [G13].
+
+    Raises
+    ------
+    InputError
+        A line is not as described, a phrase has no reordering scores, or two kinds where its source
+        alone tells them, or a file is a binary table; file, line and cure are named.
+    """
+    path = Path(path)
+    table = _read(path, _PHRASES, Vocabulary(), Vocabulary(), scores)
+    names = [f"{name}_{i}" for i in range(table.values.shape[1])]
+    columns = [_logarithms(table, path)]
+    lacking = np.flatnonzero(table.counts <= 0.0)
+    uncounted = (path, int(lacking[0]) + 1) if lacking.size else None
+    if rule_counts:
+        if uncounted is not None:
+            raise no_count(*uncounted, "rule_counts")
+        unique = (table.counts == 1.0).astype(np.float64)
+        columns.append(np.stack([np.log(table.counts), unique], axis=1))
+        names += [RULE_COUNT, UNIQUE_RULE]
+    kind = None
+    if reordering is not None:
+        if reordering_type is None:
+            raise ValueError("reordering_type is needed with a reordering table")
+        kind = ReorderingType.parse(reordering_type)
+        columns.append(_reordering_of(table, path, kind, Path(reordering)))
+        names += reordering_names(kind, reordering_name)
+    result = PhraseTable(
+        table.source,
+        table.target,
         names,
+        np.hstack(columns),
+        reordering=kind,
+        point_begin=table.point_begin if table.points.size else None,
+        points=table.points,
+        counts=table.counts if uncounted is None else None,
+        uncounted=uncounted,
     )
-    value, value_name = value[:n_values], value_name[:n_values]
-    # The first error of the file is reported, be it one of form or of a number.
-    read_slow_values(text, slow[:n_slow], value, path, value_begin[: line + 1], line + 1)
-    if code != kernels.FINE:
-        message = _PROBLEMS[code].format(
-            fields=layout.fields,
-            token=token_at(text, at),
-            scores=n_values - value_begin[line],
-            expected=value_begin[1],
-        )
-        raise InputError(message, path=path, line=line + 1)
-
-    if layout.moses:
-        value = np.log10(checked_probabilities(value, value_begin, path))
-    elif format == "joshua":
-        value[value_name < 0] *= -1.0
-    n_nameless = -int(min(value_name.min(initial=0), 0))
-    dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)]
-    places = _places(text, names[:n_names], path)
-    dense_names += list(places)
-    column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
-    dense = np.zeros((lines, len(dense_names)))
-    twice, which = kernels.fill_dense(value_begin, column, value, dense)
-    if twice >= 0:
-        raise InputError(f"gives the feature {dense_names[which]} twice", path=path, line=twice + 1)
-    if len(set(dense_names)) < len(dense_names):
-        raise InputError("nameless values would get a name that also occurs in the file", path=path)
-
-    source, target = (
-        Side(Vocabulary(), begin, symbols[: begin[-1]])
-        for begin, symbols in zip(side_begin, symbol, strict=True)
-    )
-    for side, spans, n in zip((source, target), word, n_words, strict=True):
-        side.symbols[side.symbols == 0] = side.words.intern_spans(text, *spans[:, :n])
-    try:
-        return FileGrammar(
-            source,
-            target,
-            dense_names,
-            dense,
-            table_limit=table_limit,
-            rank_by=rank_by,
-            feature_places=places,
-        )
-    except ValueError as error:
-        raise InputError(str(error), path=path) from None
-
-
-def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]]:
-    """Return the line of each name, given the spans where each first stands, in their order."""
-    places, line, read = {}, 1, 0
-    for begin, end in names.tolist():
-        name = bytes(text[begin:end]).decode()
-        line += int(np.count_nonzero(text[read:begin] == ord("\n")))
-        read = begin
-        if name.startswith("#"):
-            raise InputError(
-                f"the feature name {name} cannot be written to a weights file, where # begins a "
-                "comment; give it another name",
-                path=path,
-                line=line,
-            )
-        places[name] = (path, line)
-    return places
+    _warn(path, result, "phrase pairs")
+    return result
 
 
 def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
@@ -265,6 +268,18 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
                 file.write(" ||| ".join(fields) + "\n")
 
 
+def refusal(what: str) -> str:
+    """Return what to say of a binary table, and how to get its text."""
+    again = _REORDERING_AGAIN if "reordering" in what else _PHRASES_AGAIN
+    return f"is {what}, and the text that it was made from is read; {again}"
+
+
+def _warn(path: Path, grammar: FileGrammar, what: str) -> None:
+    if grammar.n_duplicates:
+        message = "%s: %d %s occur again and were dropped; the first of each counts"
+        logger.warning(message, path, grammar.n_duplicates, what)
+
+
 def _detect(data: bytearray, path: Path) -> Format:
     """Return the format that the first line is in."""
     line = data[: data.index(b"\n")].decode("utf-8")
@@ -281,30 +296,53 @@ def _detect(data: bytearray, path: Path) -> Format:
     )
 
 
-def token_at(text: UInt8, at: int) -> str:
-    """Return the token of the text that begins at `at`; nothing at the end of a line."""
-    line = bytes(text[at : at + 1000]).split(b"\n", 1)[0]
-    return "".join(split_words(line.decode(errors="replace"))[:1])
+def _parse(
+    text: UInt8, layout: _Layout, path: Path, scores: int | None = None
+) -> tuple[Table, int, int]:
+    """Parse a table, whose lines have as many `scores`, by default those of the first one.
 
-
-def read_slow_values(
-    text: UInt8, slow: Int64, value: Float64, path: Path, value_begin: Int64, lines: int
-) -> None:
-    """Read the values of the first lines that a kernel left alone: many digits, or no numbers."""
-    for index, begin, end in slow.tolist():
-        line = int(np.searchsorted(value_begin, index, side="right"))
-        if line > lines:
-            return
+    Returns
+    -------
+    table : Table
+    n_names, n_ignored : int
+        Names of features, and lines with fields that are not used.
+    """
+    lines, tokens = count_lines(text)
+    table = Table.empty(lines, tokens)
+    roles = np.array(layout.roles, np.int32)
+    code, line, at, n_names, n_slow, n_ignored = kernels.parse(
+        text, roles, layout.form, layout.separator, POWERS, table
+    )
+    # The first error of the file is reported, be it one of form, of a number, or of how many.
+    sound = lines if code == kernels.FINE else line
+    counted = table.count_begin[:sound] - table.value_begin[:sound]
+    wanted = scores if scores is not None or not sound else int(counted[0])
+    wrong = np.flatnonzero(counted != wanted) if layout.form != kernels.CDEC else counted[:0]
+    if wrong.size:
+        sound = int(wrong[0])
+    for index, begin, end in table.slow[:n_slow].tolist():
+        of = int(np.searchsorted(table.value_begin[: sound + 1], index, side="right"))
+        if of > sound:
+            break
         token = bytes(text[begin:end]).decode()
         number = finite_number(token)
         if number is None:
-            raise InputError(
-                f"the feature value {token!r} is no finite number", path=path, line=line
-            )
-        value[index] = number
+            message = f"the feature value {token!r} is no finite number"
+            raise InputError(message, path=path, line=of)
+        table.value[index] = number
+    if wrong.size:
+        expected = "as the first line has" if scores is None else "as its settings say"
+        message = f"has {counted[sound]} scores, and not {wanted}, {expected}"
+        raise InputError(message, path=path, line=sound + 1)
+    if code != kernels.FINE:
+        rest = bytes(text[at : at + 1000]).split(b"\n", 1)[0].decode(errors="replace")
+        token = "".join(split_words(rest)[:1])
+        message = _PROBLEMS[code].format(fields=layout.fields, token=token)
+        raise InputError(message, path=path, line=line + 1)
+    return table, n_names, n_ignored
 
 
-def checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Float64:
+def _checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Float64:
     """Return probabilities of a table of Moses's, at least e^-100, as there."""
     bad = np.flatnonzero(value < 0.0)
     if bad.size:
@@ -314,3 +352,196 @@ def checked_probabilities(value: Float64, value_begin: Int64, path: Path) -> Flo
             line=int(np.searchsorted(value_begin, bad[0], side="right")),
         )
     return np.maximum(value, math.exp(-100.0))
+
+
+# Rules
+
+
+def _build(
+    data: bytearray, format: Format, path: Path, table_limit: int | None, rank_by: str | None
+) -> FileGrammar:
+    text, layout = np.frombuffer(data, np.uint8), _LAYOUTS[format]
+    table, n_names, _ = _parse(text, layout, path)
+    begin = table.value_begin
+    value, value_name = table.value[: begin[-1]], table.value_name[: begin[-1]]
+    if format == "moses":
+        value = np.log10(_checked_probabilities(value, begin, path))
+    elif format == "joshua":
+        value[value_name < 0] *= -1.0
+    n_nameless = -int(min(value_name.min(initial=0), 0))
+    dense_names = [layout.nameless(i, n_nameless) for i in range(n_nameless)]
+    places = _places(text, table.names[:n_names], path)
+    dense_names += list(places)
+    column = np.where(value_name < 0, -1 - value_name, n_nameless + value_name).astype(np.int32)
+    dense = np.zeros((begin.size - 1, len(dense_names)))
+    twice, which = kernels.fill_dense(begin, column, value, dense)
+    if twice >= 0:
+        raise InputError(f"gives the feature {dense_names[which]} twice", path=path, line=twice + 1)
+    if len(set(dense_names)) < len(dense_names):
+        raise InputError("nameless values would get a name that also occurs in the file", path=path)
+    source, target = (
+        Side(Vocabulary(), own, symbols[: own[-1]])
+        for own, symbols in zip(table.side_begin, table.symbol, strict=True)
+    )
+    for side, spans, n in zip((source, target), table.word, table.n_words, strict=True):
+        side.symbols[side.symbols == 0] = side.words.intern_spans(text, *spans[:, :n])
+    try:
+        return FileGrammar(
+            source,
+            target,
+            dense_names,
+            dense,
+            table_limit=table_limit,
+            rank_by=rank_by,
+            feature_places=places,
+        )
+    except ValueError as error:
+        raise InputError(str(error), path=path) from None
+
+
+def _places(text: UInt8, names: Int64, path: Path) -> dict[str, tuple[Path, int]]:
+    """Return the line of each name, given the spans where each first stands, in their order."""
+    places, line, read = {}, 1, 0
+    for begin, end in names.tolist():
+        name = bytes(text[begin:end]).decode()
+        line += int(np.count_nonzero(text[read:begin] == ord("\n")))
+        read = begin
+        if name.startswith("#"):
+            raise InputError(
+                f"the feature name {name} cannot be written to a weights file, where # begins a "
+                "comment; give it another name",
+                path=path,
+                line=line,
+            )
+        places[name] = (path, line)
+    return places
+
+
+# Phrases
+
+
+class _Phrases(NamedTuple):
+    """What a table's lines hold; joint counts are 0 where there are none."""
+
+    source: Side
+    target: Side
+    values: Float64
+    counts: Float64
+    point_begin: Int64
+    points: Int32
+
+
+def _read(
+    path: Path,
+    layout: _Layout,
+    source_words: Vocabulary,
+    target_words: Vocabulary,
+    scores: int | None,
+) -> _Phrases:
+    """Read a table whose lines have so many `scores`, by default those of the first."""
+    data = _text_of(path)
+    if not data:
+        raise InputError("the table is empty", path=path)
+    text = np.frombuffer(data, np.uint8)
+    table, _, n_ignored = _parse(text, layout, path, scores)
+    begin = table.value_begin
+    width = int(table.count_begin[0])
+    if width == 0:
+        raise InputError("has no scores between the second and the third |||", path=path, line=1)
+    if n_ignored and layout is _PHRASES:
+        logger.warning(
+            "%s: %d lines have more than source, target, probabilities, alignment and counts; "
+            "what stands there is not used",
+            path,
+            n_ignored,
+        )
+    counts = np.zeros(begin.size - 1)
+    with_counts = begin[1:] - table.count_begin >= 3
+    counts[with_counts] = table.value[table.count_begin[with_counts] + 2]
+    source, target = (
+        Side(words, own, words.intern_spans(text, *spans[:, :n]))
+        for words, own, spans, n in zip(
+            (source_words, target_words), table.side_begin, table.word, table.n_words, strict=True
+        )
+    )
+    return _Phrases(
+        source,
+        target,
+        table.value[begin[:-1, None] + np.arange(width)],
+        counts,
+        table.point_begin,
+        table.point[: table.point_begin[-1]],
+    )
+
+
+def _text_of(path: Path) -> bytearray:
+    """Return the text of a table; refuse binary ones by what they are called."""
+    for suffix, what in _BINARY.items():
+        beside = path.with_name(path.name + suffix)
+        if path.name.endswith(suffix) or (not path.exists() and beside.exists()):
+            raise InputError(refusal(what), path=path)
+    for name, what in _BINARY_FOLDERS.items():
+        if (path / name).exists():
+            raise InputError(refusal(what), path=path)
+    data = read_text(path)
+    check_utf8(data, path)
+    return data
+
+
+def _logarithms(table: _Phrases, path: Path) -> Float64:
+    """Return natural logarithms of probabilities, at least -100."""
+    lines, columns = table.values.shape
+    begin = np.arange(lines) * columns
+    values = _checked_probabilities(table.values.ravel(), begin, path)
+    return np.log(values).reshape(lines, columns)
+
+
+def _reordering_of(table: _Phrases, path: Path, kind: ReorderingType, reordering: Path) -> Float64:
+    """Return the reordering scores of a table's phrases."""
+    layout = _REORDERING if kind.target else _OF_SOURCES
+    other = _read(reordering, layout, table.source.words, table.target.words, kind.scores)
+    phrases = table.source.begin.size
+    sides = SequenceTable(np.int32, phrases // 4 + 16)
+    targets = SequenceTable(np.int32, phrases)
+
+    def keys(part: _Phrases) -> Int64:
+        _, begin, symbols = part.source
+        key = sides.intern_spans(symbols, begin[:-1], begin[1:]).astype(np.int64) << 32
+        if kind.target:
+            _, begin, symbols = part.target
+            key |= targets.intern_spans(symbols, begin[:-1], begin[1:])
+        return key
+
+    wanted, given = keys(table), keys(other)
+    if kind.target and np.array_equal(wanted, given):
+        row = np.arange(wanted.size)
+        unused = 0
+    else:
+        distinct, first, number = np.unique(given, return_index=True, return_inverse=True)
+        others = (other.values != other.values[first[number]]).any(axis=1)
+        if others.any() and not kind.target:
+            line = int(others.argmax())
+            raise InputError(
+                f"gives this phrase other scores than line {first[number[line]] + 1} does; keep "
+                "one of them",
+                path=reordering,
+                line=line + 1,
+            )
+        place = np.minimum(np.searchsorted(distinct, wanted), distinct.size - 1)
+        missing = np.flatnonzero(distinct[place] != wanted)
+        if missing.size:
+            raise InputError(
+                f"this phrase has no scores in {reordering}; take both tables from one extraction",
+                path=path,
+                line=int(missing[0]) + 1,
+            )
+        row = first[place]
+        unused = given.size - np.unique(place).size
+    if unused:
+        logger.warning(
+            "%s: %d lines are not used, for they are repeated or belong to no phrase of %s",
+            reordering,
+            unused,
+            path,
+        )
+    return _logarithms(other, reordering)[row]

@@ -1,12 +1,17 @@
-"""Parsers of rule tables and phrase tables: from bytes to symbols, spans of words and values."""
+"""The parser of tables of rules and phrases: from bytes to symbols, spans of words and values."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from torchtune_smt.core import numerals_kernels as numerals
 from torchtune_smt.core.arrays import Float64, Int32, Int64, UInt8
-from torchtune_smt.core.compiled import inner, kernel
+from torchtune_smt.core.compiled import inlined, inner, kernel
+
+# How lines are written: rules as cdec has them, or Moses; phrase pairs, which have no gaps.
+CDEC, MOSES, PHRASES = range(3)
 
 # What a field of a line holds.
 LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, COUNTS, IGNORED = range(7)
@@ -29,10 +34,8 @@ LABEL, SOURCE, TARGET, VALUES, ALIGNMENT, COUNTS, IGNORED = range(7)
     BAD_ALIGNMENT,
     NAMELESS_VALUE,
     TOO_MANY_NAMES,
-    NAME_TWICE,
-    UNEQUAL_SCORES,
     LINK_OUTSIDE,
-) = range(19)
+) = range(17)
 
 MAX_NAMES = 1000
 # Results of `_gap`: no non-terminal; the next one of a source side, which has no number.
@@ -42,11 +45,80 @@ _SPACE, _TAB, _NEWLINE = 32, 9, 10
 _OPEN, _CLOSE, _COMMA, _BAR, _EQUALS, _X = 91, 93, 44, 124, 61, 88
 _ZERO, _NINE, _MINUS = 48, 57, 45
 
+# Rows of `Table.room`: numbers (cdec) or places (Moses) of the source's gaps; where the target's
+# are in `symbol[1]`, and their places; Moses: which of these belongs to each gap of the source; the
+# name at each place of the line before.
+_GAPS, _TARGET_GAPS, _TARGET_PLACES, _PAIRS, _NAMES = range(5)
+
+
+class Table(NamedTuple):
+    """What the lines of a table hold.
+
+    Attributes
+    ----------
+    side_begin : int64 [2, lines + 1]
+    symbol : int32 [2, symbols]
+        Of source and target sides; 0 in place of each word. Not used for phrases, which have words
+        alone.
+    word : int64 [2, 2, words]
+        Begins and ends in the text of these words.
+    n_words : int64 [2]
+        Their number.
+    value_begin : int64 [lines + 1]
+    count_begin : int64 [lines]
+        Where a line's values end, and its counts begin.
+    value_name : int32
+        Row of `names`, or -1 - i for the i-th nameless value of a line. Not used for phrases.
+    value : float64
+    slow : int64 [values, 3]
+        (value, begin, end) of those that `numerals.number` does not read.
+    names : int64 [MAX_NAMES, 2]
+        Spans in the text of the names of features.
+    point_begin : int64 [lines + 1]
+    point : int32 [points, 2]
+        Alignment of phrases: places of a source and of a target word.
+    room : int64 [5, 64]
+        What the parser remembers of a line.
+    """
+
+    side_begin: Int64
+    symbol: Int32
+    word: Int64
+    n_words: Int64
+    value_begin: Int64
+    count_begin: Int64
+    value_name: Int32
+    value: Float64
+    slow: Int64
+    names: Int64
+    point_begin: Int64
+    point: Int32
+    room: Int64
+
+    @classmethod
+    def empty(cls, lines: int, tokens: int) -> Table:
+        """Return room for so many lines and tokens; what is not written to takes no memory."""
+        return cls(
+            np.empty((2, lines + 1), np.int64),
+            np.empty((2, tokens), np.int32),
+            np.empty((2, 2, tokens), np.int64),
+            np.zeros(2, np.int64),
+            np.empty(lines + 1, np.int64),
+            np.empty(lines, np.int64),
+            np.empty(tokens, np.int32),
+            np.empty(tokens),
+            np.empty((tokens, 3), np.int64),
+            np.empty((MAX_NAMES, 2), np.int64),
+            np.empty(lines + 1, np.int64),
+            np.empty((tokens, 2), np.int32),
+            np.zeros((5, 64), np.int64),
+        )
+
 
 @inner
-def digits(text: UInt8, begin: int, end: int) -> int:
+def _digits(text: UInt8, begin: int, end: int) -> int:
     """Return the number ``text[begin:end]``, or -1 where that is none (or has over nine digits)."""
-    if begin == end or end - begin > 9:
+    if begin >= end or end - begin > 9:
         return -1
     value = 0
     for i in range(begin, end):
@@ -56,7 +128,7 @@ def digits(text: UInt8, begin: int, end: int) -> int:
     return value
 
 
-@kernel
+@inner
 def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     """Return n of the token ``[X,n]``, or ``[n]`` on a target side.
 
@@ -72,15 +144,15 @@ def _gap(text: UInt8, begin: int, end: int, on_target: bool) -> int:
     if comma < 0:
         if not on_target:
             return NEXT if end - begin == 3 and text[begin + 1] == _X else WORD
-        number = digits(text, begin + 1, end - 1)
+        number = _digits(text, begin + 1, end - 1)
         return number if number >= 0 else WORD
-    number = digits(text, comma + 1, end - 1)
+    number = _digits(text, comma + 1, end - 1)
     if number < 0 or comma == begin + 1:
         return WORD
     return number if comma == begin + 2 and text[begin + 1] == _X else -1
 
 
-@kernel
+@inner
 def _is_label(text: UInt8, begin: int, end: int) -> bool:
     """Whether the token is ``[X]``."""
     return (
@@ -91,7 +163,7 @@ def _is_label(text: UInt8, begin: int, end: int) -> bool:
     )
 
 
-@kernel
+@inner
 def _moses_gap(text: UInt8, begin: int, end: int) -> int:
     """Return 0 for the token ``[X][X]``, -1 for such a pair of other labels, `WORD` otherwise."""
     if end - begin < 6 or text[begin] != _OPEN or text[end - 1] != _CLOSE:
@@ -103,93 +175,90 @@ def _moses_gap(text: UInt8, begin: int, end: int) -> int:
     return WORD
 
 
-@kernel
+@inlined
+def _name(
+    text: UInt8, begin: int, end: int, names: Int64, n_names: int, room: Int64, place: int
+) -> int:
+    """Return the row of a feature's name, -1 if it is new."""
+    # Most tables have the same names in the same order in each line.
+    first = room[_NAMES, place] if place < room.shape[1] else 0
+    for attempt in range(n_names + 1):
+        k = first if attempt == 0 else attempt - 1
+        if k >= n_names or names[k, 1] - names[k, 0] != end - begin:
+            continue
+        same = True
+        for j in range(end - begin):
+            if text[names[k, 0] + j] != text[begin + j]:
+                same = False
+                break
+        if same:
+            return k
+    return -1
+
+
+@inner
 def parse(
-    text: UInt8,
-    roles: Int32,
-    moses: bool,
-    separator: int,
-    powers: Float64,
-    side_begin: Int64,
-    symbol: Int32,
-    word: Int64,
-    n_words: Int64,
-    value_begin: Int64,
-    value_name: Int32,
-    value: Float64,
-    slow: Int64,
-    names: Int64,
+    text: UInt8, roles: Int32, form: int, separator: int, powers: Float64, table: Table
 ) -> tuple[int, int, int, int, int, int]:
-    r"""Parse a rule table.
+    r"""Parse a table.
 
     Parameters
     ----------
     text : uint8
         Ends with ``\n``.
     roles : int32
-        What the fields of a line hold, in order; further ones are ignored.
-    moses : bool
-        Non-terminals are ``[X][X]``, sides end with ``[X]``, the alignment pairs non-terminals.
+        What the fields of a line hold, in order; further ones are ignored, and those behind the
+        values may be missing.
+    form : int
+        `CDEC`; `MOSES`, where non-terminals are ``[X][X]``, sides end with ``[X]``, and the
+        alignment pairs non-terminals; or `PHRASES`.
     separator : int
         A byte that separates values, as blanks do; -1: none.
     powers : float64 [23]
         1, 10, ... 1e22.
-    side_begin : int64 [2, lines + 1], out
-    symbol : int32 [2, symbols], out
-        Of source and target sides; 0 in place of each word.
-    word : int64 [2, 2, words], out
-        Begins and ends in `text` of these words.
-    n_words : int64 [2], out
-        Their number.
-    value_begin : int64 [lines + 1], out
-    value_name : int32, out
-        Row of `names`, or -1 - i for the i-th nameless value of a line.
-    value : float64, out
-    slow : int64 [values, 3], out
-        (value, begin, end) of those that `numerals.number` does not read.
-    names : int64 [MAX_NAMES, 2], out
-        Spans in `text` of the names of features.
+    table : Table
+        Written to.
 
     Returns
     -------
     code, line, at : int
         `FINE`, or what is wrong, in which line (from 0), and where in `text`.
-    n_names, n_slow, n_values : int
+    n_names, n_slow, n_ignored : int
+        Names, values in `slow`, and lines with fields that are ignored and not empty.
     """
-    line = 0
-    n_symbols = np.zeros(2, np.int64)
-    n_words[:] = 0
-    n_values, n_slow, n_names = 0, 0, 0
-    expected = np.zeros(64, np.int32)  # the name at each place of the line before
-    gap = np.zeros(2, np.int64)  # numbers (cdec) or places (Moses) of the source's gaps
-    target_gap = np.zeros(2, np.int64)  # where in `symbol[1]`
-    target_place = np.zeros(2, np.int64)  # Moses: places of the target's gaps
-    gaps, target_gaps = 0, 0
-    field, place, nameless = 0, 0, 0
-    labels = 0  # Moses: the [X] that end the sides
-    ended = False
-    pairs = np.full(2, -1, np.int64)
-    side_begin[:, 0] = 0
-    value_begin[0] = 0
-    code = FINE
-    i = 0
-    size = text.size
-    begin = 0
-    while i < size:
+    side_begin, symbol, word, n_words = table.side_begin, table.symbol, table.word, table.n_words
+    value_begin, count_begin, value_name = table.value_begin, table.count_begin, table.value_name
+    value, slow, names, room = table.value, table.slow, table.names, table.room
+    point_begin, point = table.point_begin, table.point
+    line, needed = 0, 0
+    while roles[needed] != VALUES:
+        needed += 1
+    n_values, n_slow, n_names, n_points, n_ignored = 0, 0, 0, 0, 0
+    sources, targets, source_words, target_words = 0, 0, 0, 0
+    gaps, target_gaps, field, place, nameless, ignored = 0, 0, 0, 0, 0, 0
+    labels, ended = 0, False  # Moses: the [X] that end the sides
+    room[_PAIRS, 0], room[_PAIRS, 1] = -1, -1
+    side_begin[0, 0], side_begin[1, 0], value_begin[0], point_begin[0] = 0, 0, 0, 0
+    counts = -1
+    code, i, begin = FINE, 0, 0
+    while i < text.size:
         c = text[i]
+        if c == _SPACE or c == _TAB:
+            i += 1
+            continue
         role = roles[field] if field < roles.size else IGNORED
-        if c == _SPACE or c == _TAB or (role == VALUES and c == separator):
+        if role == VALUES and c == separator:
             i += 1
             continue
         begin = i
         if c == _NEWLINE:
-            if field < roles.size - 1 and roles[field] != VALUES:
+            if field < needed:
                 code = MISSING_FIELD
                 break
-            if moses and labels < 2:
+            if form == MOSES and labels < 2:
                 code = NO_LABEL
                 break
-            length = n_symbols[0] - side_begin[0, line]
+            length = sources - side_begin[0, line]
             if length == 0:
                 code = EMPTY_SOURCE
                 break
@@ -199,20 +268,21 @@ def parse(
             if gaps != target_gaps:
                 code = UNBALANCED_GAPS
                 break
-            if moses and gaps == 2:
-                if pairs[0] < 0 or pairs[1] < 0 or pairs[0] == pairs[1]:
+            if form == MOSES and gaps == 2:
+                pair, other = room[_PAIRS, 0], room[_PAIRS, 1]
+                if pair < 0 or other < 0 or pair == other:
                     code = UNPAIRED_GAPS
                     break
-                for k in range(2):
-                    symbol[1, target_gap[pairs[k]]] = -1 - k
-            if moses and line > 0 and n_values - value_begin[line] != value_begin[1]:
-                code = UNEQUAL_SCORES
-                break
+                symbol[1, room[_TARGET_GAPS, pair]] = -1
+                symbol[1, room[_TARGET_GAPS, other]] = -2
+            count_begin[line] = counts if counts >= 0 else n_values
             line += 1
-            side_begin[:, line] = n_symbols
-            value_begin[line] = n_values
-            gaps, target_gaps, field, place, nameless, labels = 0, 0, 0, 0, 0, 0
-            pairs[:] = -1
+            side_begin[0, line], side_begin[1, line] = sources, targets
+            value_begin[line], point_begin[line] = n_values, n_points
+            n_ignored += ignored
+            gaps, target_gaps, field, place, nameless, ignored = 0, 0, 0, 0, 0, 0
+            labels, counts = 0, -1
+            room[_PAIRS, 0], room[_PAIRS, 1] = -1, -1
             i += 1
             continue
         while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE:
@@ -222,6 +292,8 @@ def parse(
             if role == LABEL and place != 1:
                 code = BAD_LABEL
                 break
+            if field == needed:
+                counts = n_values
             field += 1
             place = 0
             ended = False
@@ -229,62 +301,51 @@ def parse(
 
         if role == IGNORED:
             # The rest of the line, but for its end, is of no interest.
+            ignored = 1
             while text[i] != _NEWLINE and text[i] != _BAR:
                 i += 1
             continue
-        if role == VALUES:
-            for k in range(begin, end):
-                if text[k] == separator:
-                    i = end = k
-                    break
-            split = -1
-            # Moses's values are scores alone.
-            for k in range(end - 1, begin - 1 if not moses else end - 1, -1):
-                if text[k] == _EQUALS:
-                    split = k
-                    break
-            if split == begin:
-                code = NAMELESS_VALUE
-                break
-            if split < 0:
-                nameless += 1
-                value_name[n_values] = -nameless
-            else:
-                # Most tables have the same names in the same order in each line.
-                found = -1
-                first = expected[place] if place < expected.size else 0
-                for attempt in range(n_names + 1):
-                    k = first if attempt == 0 else attempt - 1
-                    if k >= n_names or names[k, 1] - names[k, 0] != split - begin:
-                        continue
-                    same = True
-                    for j in range(split - begin):
-                        if text[names[k, 0] + j] != text[begin + j]:
-                            same = False
+        if role == VALUES or role == COUNTS:
+            first = begin
+            if form != PHRASES:
+                split = -1
+                if form == CDEC:
+                    for k in range(begin, end):
+                        if text[k] == separator:
+                            i = end = k
                             break
-                    if same:
-                        found = k
-                        break
-                if found < 0:
-                    if n_names == names.shape[0]:
-                        code = TOO_MANY_NAMES
-                        break
-                    found = n_names
-                    names[found, 0], names[found, 1] = begin, split
-                    n_names += 1
-                if place < expected.size:
-                    expected[place] = found
-                value_name[n_values] = found
-            kind, decimal = numerals.number(text, split + 1 if split >= 0 else begin, end, powers)
+                    for k in range(end - 1, begin - 1, -1):
+                        if text[k] == _EQUALS:
+                            split = k
+                            break
+                if split == begin:
+                    code = NAMELESS_VALUE
+                    break
+                if split < 0:
+                    nameless += 1
+                    value_name[n_values] = -nameless
+                else:
+                    found = _name(text, begin, split, names, n_names, room, place)
+                    if found < 0:
+                        if n_names == names.shape[0]:
+                            code = TOO_MANY_NAMES
+                            break
+                        found = n_names
+                        names[found, 0], names[found, 1] = begin, split
+                        n_names += 1
+                    if place < room.shape[1]:
+                        room[_NAMES, place] = found
+                    value_name[n_values] = found
+                    first = split + 1
+            kind, decimal = numerals.number(text, first, end, powers)
             value[n_values] = decimal
             if kind != numerals.EXACT:
-                slow[n_slow, 0] = n_values
-                slow[n_slow, 1] = split + 1 if split >= 0 else begin
-                slow[n_slow, 2] = end
+                slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = n_values, first, end
                 n_slow += 1
             n_values += 1
         elif role == SOURCE or role == TARGET:
-            if moses:
+            number = WORD
+            if form == MOSES:
                 if ended:
                     code = INNER_LABEL
                     break
@@ -295,77 +356,79 @@ def parse(
                 number = _moses_gap(text, begin, end)
                 if number == 0:
                     number = place
-            else:
+            elif form == CDEC:
                 number = _gap(text, begin, end, role == TARGET)
                 if number == NEXT:
                     number = gaps + 1
             if number == -1:
                 code = OTHER_CATEGORY
                 break
-            side, mark = role - SOURCE, 0
+            mark = 0
             if number == WORD:
-                word[side, 0, n_words[side]], word[side, 1, n_words[side]] = begin, end
-                n_words[side] += 1
+                if role == SOURCE:
+                    word[0, 0, source_words], word[0, 1, source_words] = begin, end
+                    source_words += 1
+                else:
+                    word[1, 0, target_words], word[1, 1, target_words] = begin, end
+                    target_words += 1
             elif role == SOURCE:
                 if gaps == 2:
                     code = TOO_MANY_GAPS
                     break
-                if gaps == 1 and gap[0] == number:
+                if gaps == 1 and room[_GAPS, 0] == number:
                     code = REPEATED_GAP
                     break
-                gap[gaps] = number
+                room[_GAPS, gaps] = number
                 gaps += 1
                 mark = -1
             elif target_gaps == gaps:
-                code = UNBALANCED_GAPS if moses else UNKNOWN_GAP
+                code = UNBALANCED_GAPS if form == MOSES else UNKNOWN_GAP
                 break
             else:
                 which = 0
-                if not moses:
+                if form == CDEC:
                     which = -1
                     for k in range(gaps):
-                        if gap[k] == number:
+                        if room[_GAPS, k] == number:
                             which = k
                     if which < 0:
                         code = UNKNOWN_GAP
                         break
-                    if target_gaps == 1 and symbol[1, target_gap[0]] == -1 - which:
+                    if target_gaps == 1 and symbol[1, room[_TARGET_GAPS, 0]] == -1 - which:
                         code = REPEATED_GAP
                         break
-                target_gap[target_gaps] = n_symbols[1]
-                target_place[target_gaps] = place
+                room[_TARGET_GAPS, target_gaps] = targets
+                room[_TARGET_PLACES, target_gaps] = place
                 target_gaps += 1
                 mark = -1 - which
-            symbol[side, n_symbols[side]] = mark
-            n_symbols[side] += 1
+            if form != PHRASES:
+                symbol[role - SOURCE, sources if role == SOURCE else targets] = mark
+            sources += role == SOURCE
+            targets += role == TARGET
         elif role == ALIGNMENT:
-            if moses:
-                split = -1
-                for k in range(begin, end):
-                    if text[k] == _MINUS:
-                        split = k
-                        break
-                s, t = -1, -1
-                if split >= 0:
-                    s, t = digits(text, begin, split), digits(text, split + 1, end)
-                if s < 0 or t < 0:
-                    code = BAD_ALIGNMENT
-                    break
-                if (
-                    s >= n_symbols[0] - side_begin[0, line]
-                    or t >= n_symbols[1] - side_begin[1, line]
-                ):
-                    code = LINK_OUTSIDE
-                    break
-                for k in range(gaps):
-                    for j in range(target_gaps):
-                        if gap[k] == s and target_place[j] == t:
-                            pairs[k] = j
-        elif role == LABEL and (place > 0 or not _is_label(text, begin, end)):
+            split = begin
+            while split < end and text[split] != _MINUS:
+                split += 1
+            s, t = _digits(text, begin, split), _digits(text, split + 1, end)
+            if s < 0 or t < 0:
+                code = BAD_ALIGNMENT
+                break
+            if s >= sources - side_begin[0, line] or t >= targets - side_begin[1, line]:
+                code = LINK_OUTSIDE
+                break
+            if form == PHRASES:
+                point[n_points, 0], point[n_points, 1] = s, t
+                n_points += 1
+            for k in range(gaps):
+                for j in range(target_gaps):
+                    if room[_GAPS, k] == s and room[_TARGET_PLACES, j] == t:
+                        room[_PAIRS, k] = j
+        elif place > 0 or not _is_label(text, begin, end):
             code = BAD_LABEL
             break
         place += 1
-    return code, line, begin, n_names, n_slow, n_values
+    n_words[0], n_words[1] = source_words, target_words
+    return code, line, begin, n_names, n_slow, n_ignored
 
 
 @kernel
@@ -382,114 +445,3 @@ def fill_dense(
             seen[c] = line
             dense[line, c] = value[k]
     return -1, -1
-
-
-@inner
-def parse_phrases(
-    text: UInt8,
-    roles: Int32,
-    powers: Float64,
-    source_begin: Int64,
-    source_span: Int64,
-    target_begin: Int64,
-    target_span: Int64,
-    value_begin: Int64,
-    count_begin: Int64,
-    value: Float64,
-    slow: Int64,
-    point_begin: Int64,
-    point: Int32,
-) -> tuple[int, int, int, int, int]:
-    r"""Parse a table.
-
-    Parameters
-    ----------
-    text : uint8
-        Ends with ``\n``.
-    roles : int32
-        What the fields of a line hold, in order; further ones are ignored, and those behind the
-        values may be missing.
-    powers : float64 [23]
-        1, 10, ... 1e22.
-    source_begin, target_begin, value_begin, point_begin : int64 [lines + 1], out
-    source_span, target_span : int64 [words, 2], out
-        Spans in `text`.
-    count_begin : int64 [lines], out
-        Where a line's values end, and its counts begin, both in `value`.
-    value : float64, out
-    slow : int64 [values, 3], out
-        (value, begin, end) of those that `numerals.number` does not read.
-    point : int32 [points, 2], out
-        Alignment: places of a source and of a target word.
-
-    Returns
-    -------
-    code, line, at : int
-        `FINE`, or what is wrong, in which line (from 0), and where in `text`.
-    n_slow, n_ignored : int
-        Numbers of values in `slow`, and of lines with fields that are ignored and not empty.
-    """
-    line, field, needed = 0, 0, 0
-    sources, targets, values, points, n_slow = 0, 0, 0, 0, 0
-    n_ignored, ignored = 0, 0
-    while roles[needed] != VALUES:
-        needed += 1
-    source_begin[0], target_begin[0], value_begin[0], point_begin[0] = 0, 0, 0, 0
-    count_begin[0] = -1
-    i = 0
-    while i < text.size:
-        c = text[i]
-        if c == _SPACE or c == _TAB:
-            i += 1
-            continue
-        if c == _NEWLINE:
-            if field < needed:
-                return MISSING_FIELD, line, i, n_slow, n_ignored
-            if sources == source_begin[line]:
-                return EMPTY_SOURCE, line, i, n_slow, n_ignored
-            if count_begin[line] < 0:
-                count_begin[line] = values
-            line += 1
-            source_begin[line], target_begin[line] = sources, targets
-            value_begin[line], point_begin[line] = values, points
-            n_ignored += ignored
-            field, ignored = 0, 0
-            i += 1
-            if i < text.size:
-                count_begin[line] = -1
-            continue
-        begin = i
-        while text[i] != _SPACE and text[i] != _TAB and text[i] != _NEWLINE:
-            i += 1
-        if c == _BAR and i - begin == 3 and text[begin + 1] == _BAR and text[begin + 2] == _BAR:
-            if field == needed:
-                count_begin[line] = values
-            field += 1
-            continue
-        role = roles[field] if field < roles.size else IGNORED
-        if role == SOURCE:
-            source_span[sources, 0], source_span[sources, 1] = begin, i
-            sources += 1
-        elif role == TARGET:
-            target_span[targets, 0], target_span[targets, 1] = begin, i
-            targets += 1
-        elif role == ALIGNMENT:
-            split = begin
-            while split < i and text[split] != _MINUS:
-                split += 1
-            s, t = digits(text, begin, split), digits(text, min(split + 1, i), i)
-            within = s < sources - source_begin[line] and t < targets - target_begin[line]
-            if s < 0 or t < 0 or not within:
-                return BAD_ALIGNMENT, line, begin, n_slow, n_ignored
-            point[points, 0], point[points, 1] = s, t
-            points += 1
-        elif role == IGNORED:
-            ignored = 1
-        else:
-            kind, decimal = numerals.number(text, begin, i, powers)
-            value[values] = decimal
-            if kind != numerals.EXACT:
-                slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = values, begin, i
-                n_slow += 1
-            values += 1
-    return FINE, line, i, n_slow, n_ignored

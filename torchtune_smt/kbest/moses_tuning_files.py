@@ -155,49 +155,39 @@ def _blocks(data: bytearray, path: Path, kind: str) -> Iterator[tuple[_Block, in
 
     InputError is raised where heads, feet and lines do not fit together.
     """
-    head: bytes | None = None
+    head: tuple[bytes, int] | None = None
     line, at, begin = 1, 0, 0
-    head_line = 0
     # A match begins with the newline before its line: that is searched for faster than ``^``.
     # With one put in front, it is where the line begins in `data`.
-    pattern = rb"\n(?:FEATURES|SCORES)_[A-Z]*_(BEGIN|END)_0\b(.*)$"
+    pattern = rb"\n(FEATURES|SCORES)_([A-Z]*)_(BEGIN|END)_0\b(.*)$"
     for match in re.finditer(pattern, b"\n" + data, re.M):
-        between = data.count(b"\n", at, match.start())
-        line, at = line + between, match.start()
-        other = {"FEATURES": "SCORES", "SCORES": "FEATURES"}[kind]
-        if head is None and match.group()[1:].startswith(f"{other}_TXT_".encode()):
-            raise InputError(
-                f"has the text of {other.lower()}.dat where that of {kind.lower()}.dat is "
-                "expected; exchange the files: features.dat is given as lists, scores.dat as "
-                "scores",
-                path=path,
-                line=line,
+        line, at = line + data.count(b"\n", at, match.start()), match.start()
+        file, form, mark, rest = (group.decode(errors="replace") for group in match.groups())
+        problem = None
+        if head is None and file != kind and form == "TXT":
+            problem = (
+                f"has the text of {file.lower()}.dat where that of {kind.lower()}.dat is expected; "
+                "exchange the files: features.dat is given as lists, scores.dat as scores"
             )
-        if not match.group()[1:].startswith(f"{kind}_TXT_".encode()):
-            raise InputError(_binary(kind), path=path, line=line)
-        if match.group(1) == b"BEGIN":
-            if head is not None or (line > 1 and data[begin : match.start()].strip(b" \t\n")):
-                raise InputError(
-                    f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected; the file is damaged",
-                    path=path,
-                    line=line,
-                )
-            head, head_line = match.group(2), line
+        elif file != kind or form != "TXT":
+            problem = _binary(kind)
+        elif mark == "BEGIN":
+            if head is not None or (line > 1 and data[begin:at].strip(b" \t\n")):
+                problem = f"{kind}_TXT_BEGIN_0 where {kind}_TXT_END_0 is expected"
+        elif head is None or rest.strip(" \t"):
+            problem = f"{kind}_TXT_END_0 without {kind}_TXT_BEGIN_0, or with something behind it"
+        if problem is not None:
+            damaged = "" if ";" in problem else "; the file is damaged"
+            raise InputError(problem + damaged, path=path, line=line)
+        if head is None:
+            head = match.group(4), line
         else:
-            if head is None or match.group(2).strip(b" \t"):
-                raise InputError(
-                    f"{kind}_TXT_END_0 without a {kind}_TXT_BEGIN_0, or with something behind it; "
-                    "the file is damaged",
-                    path=path,
-                    line=line,
-                )
-            yield _block(head, head_line, line, path, kind), begin, match.start()
+            yield _block(*head, line, path, kind), begin, at
             head = None
         begin = match.end()
     if head is not None:
-        raise InputError(
-            f"{kind}_TXT_END_0 is missing; the file is cut off", path=path, line=head_line
-        )
+        message = f"{kind}_TXT_END_0 is missing; the file is cut off"
+        raise InputError(message, path=path, line=head[1])
     if data[begin:].strip(b" \t\n"):
         raise InputError(
             f"is no line of a block between {kind}_TXT_BEGIN_0 and {kind}_TXT_END_0; is this "

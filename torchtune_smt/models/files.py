@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.textio import reading
 from torchtune_smt.core.weights_io import Part, digest_of, short
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.grammar.formats import Format, read_grammar
-from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.formats import Format, read_grammar, read_phrase_table
 from torchtune_smt.grammar.reordering import ReorderingType
 from torchtune_smt.lm.model import NgramModel
 from torchtune_smt.models.base import Model, ModelSource
@@ -54,13 +53,7 @@ class FileModel(Checked, ModelSource):
     format: Format | None = None
 
     def open(
-        self,
-        bitext: Callable[[], Corpus],
-        *,
-        folds: bool = False,
-        report: Callable[[str], None] = print,
-        compare_bitext: bool = True,
-        may_write: bool = True,
+        self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
         """Read both files; see `ModelSource`."""
         grammar = read_grammar(self.grammar, self.format)
@@ -99,13 +92,7 @@ class MosesModel(ModelSource):
     rule_counts: bool = False
 
     def open(
-        self,
-        bitext: Callable[[], Corpus],
-        *,
-        folds: bool = False,
-        report: Callable[[str], None] = print,
-        compare_bitext: bool = True,
-        may_write: bool = True,
+        self, bitext: Callable[[], Corpus], *, may_write: bool = True, **options: Any
     ) -> Model:
         """Read the files; see `ModelSource`."""
         ini = self._read_ini()

@@ -31,7 +31,6 @@ from torchtune_smt.core.errors import REBUILD, InputError
 from torchtune_smt.core.leftovers import name_when_whole, remove, restored
 from torchtune_smt.core.textio import check_plain
 from torchtune_smt.core.weights_io import Part, digest_of
-from torchtune_smt.grammar.extracted_grammar import ExtractedGrammar
 from torchtune_smt.grammar.store import load_grammar
 from torchtune_smt.lm.folds import load_folds
 from torchtune_smt.lm.model import NgramModel
@@ -90,9 +89,7 @@ def load_model(
     for _ in range(_TRIES):
         before = _identity(folder)
         try:
-            grammar, model, of_folds, digests = _load(folder, folds, may_write)
-            grammar_part, language_model_part = (Part(name, digest) for digest in digests)
-            return Model(grammar, model, of_folds, grammar_part, language_model_part)
+            return _load(name, folder, folds, may_write)
         except InputError:
             # All of another model may be there by now.
             if _identity(folder) == before:
@@ -142,10 +139,8 @@ def _not_of_model(folder: Path) -> Path | None:
     return None
 
 
-def _load(
-    folder: Path, folds: bool, may_write: bool
-) -> tuple[ExtractedGrammar, NgramModel, Sequence[NgramModel], tuple[str, str]]:
-    """Return grammar, language models and digests if they are those that the manifest names."""
+def _load(name: str, folder: Path, folds: bool, may_write: bool) -> Model:
+    """Return the model in a folder if its parts are those that the manifest names."""
     path = folder / MANIFEST
     manifest = ARCHIVE.read_json(path)
     with ARCHIVE.checking(path):
@@ -163,7 +158,8 @@ def _load(
         models = load_folds(of_folds, expected=parts[FOLDS], may_write=own)
     grammar = load_grammar(folder / GRAMMAR, expected=grammar_checksum)
     lm = NgramModel.load(folder / LANGUAGE_MODEL, expected=lm_checksum, may_write=may_write)
-    return grammar, lm, models, (digests[GRAMMAR], digests[LANGUAGE_MODEL])
+    of_rules, of_lm = Part(name, digests[GRAMMAR]), Part(name, digests[LANGUAGE_MODEL])
+    return Model(grammar, lm, models, of_rules, of_lm)
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -16,18 +16,17 @@ from torchtune_smt.core.weights_io import read_weights
 from torchtune_smt.models.moses_ini import (
     LANGUAGE_MODEL,
     PENALTIES,
-    WEIGHT_SECTIONS,
-    IniSections,
     MosesIni,
+    Sections,
     header,
     names_in_lists,
     numbered,
-    weight_file_of,
-    weights_of_labels,
 )
 
 INI: Final = "moses.ini"
 """What the file is called in a run's folder."""
+SPARSE_WEIGHTS: Final = "moses.sparse.txt"
+"""The file of sparse weights beside it."""
 
 
 def write_moses_ini(
@@ -67,36 +66,83 @@ def write_moses_ini(
         own = renamed.get(label, label)
         names = zip(numbered(label, width), names_in_lists(own, width), strict=True)
         values[own] = [weights.get(name, weights.get(listed, 0.0)) for name, listed in names]
-    write_like(path, ini.path, values, weight_file, [PENALTIES[name] for name in added])
+    _write_like(path, ini.path, values, weight_file, [PENALTIES[name] for name in added])
 
 
-def write_like(
-    path: str | os.PathLike[str],
-    ini: Path,
-    weights: Mapping[str, Sequence[float]],
-    weight_file: str | None = None,
-    features: Sequence[str] = (),
-) -> None:
-    """Write a configuration file like another one, whatever model that is of.
+def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
+    """Write weights that were tuned on Moses's n-best lists as its decoder takes them.
 
-    What it says besides weights stays as it is; in another folder, relative paths become absolute.
+    Features that the lists do not have, such as those with ``tuneable=false`` and sparse ones that
+    fire nowhere, keep the weights that they have in `ini`, whatever model that is of.
 
     Parameters
     ----------
+    folder : Path
+        Gets ``moses.ini`` and, if there are sparse weights, ``moses.sparse.txt``.
     ini : Path
-        The other one.
-    weights : mapping of str to sequence of float
-        What the lines of ``[weight]`` say.
-    weight_file : str, optional
-        File of the sparse weights, if there are any.
-    features : sequence of str
-        Lines that ``[feature]`` gets.
+        The file that tuning began with.
+    weights : NamedWeights
+        Called as by readers of Moses's n-best lists.
+
+    Returns
+    -------
+    str, optional
+        Why nothing is written.
 
     Raises
     ------
     InputError
-        The file cannot be written.
+        `ini` has changed meanwhile and is bad, or a file cannot be written.
     """
+    if (folder / INI).exists() and (folder / INI).samefile(ini):
+        return f"no {INI} is written: the one that tuning began with is in this folder"
+    sections = Sections(ini)
+    values = weights.read(None, np.arange(len(weights.features))).tolist()
+    tuned = dict(zip(weights.features.names(range(len(values))), values, strict=True))
+    dense = set(weights.features.names(range(weights.n_dense)))
+    in_lines: dict[str, list[float]] = {}
+    for label, (before, _) in sections.weights().items():
+        names = names_in_lists(label, len(before))
+        in_lines[label] = [tuned.pop(n, w) for n, w in zip(names, before, strict=True)]
+    lost = sorted(name for name in dense.intersection(tuned) if tuned[name] != 0.0)
+    if lost:
+        return (
+            f"no {INI} is written: {lost[0]} has a weight, and [weight] of {ini} has no line for it"
+        )
+    sparse: dict[str, float] = {}
+    if (file := sections.weight_file()) is not None:
+        known, weight = read_weights(file)
+        sparse = dict(zip(known.names(range(len(known))), weight.tolist(), strict=True))
+    sparse |= {name: value for name, value in tuned.items() if name not in dense}
+    written = {name: value for name, value in sparse.items() if value != 0.0}
+    if written:
+        with atomic_writer(folder / SPARSE_WEIGHTS) as text:
+            text.writelines(f"{name} {written[name]!r}\n" for name in sorted(written))
+    weight_file = str((folder / SPARSE_WEIGHTS).resolve()) if written else None
+    _write_like(folder / INI, ini, in_lines, weight_file)
+    return None
+
+
+def files_of_ini(ini: Path) -> list[Path]:
+    """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one.
+
+    Raises
+    ------
+    InputError
+        It is missing or bad.
+    """
+    file = Sections(ini).weight_file()
+    return [ini] if file is None else [ini, file]
+
+
+def _write_like(
+    path: str | os.PathLike[str],
+    ini: Path,
+    weights: Mapping[str, Sequence[float]],
+    weight_file: str | None,
+    features: Sequence[str] = (),
+) -> None:
+    """Write a file like `ini` with the lines `weights` of ``[weight]``, and more `features`."""
     section = ""
     moved = Path(path).resolve().parent != ini.resolve().parent
     with atomic_writer(path) as file:
@@ -120,79 +166,3 @@ def _with_absolute_path(line: str, ini: Path) -> str:
     folder = ini.resolve().parent
     text = re.sub(r"(?<!\S)path=(\S+)", lambda found: f"path={folder / found[1]}", text)
     return text + mark + comment
-
-
-SPARSE_WEIGHTS: Final = "moses.sparse.txt"
-"""The file of sparse weights beside it."""
-
-
-def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
-    """Write weights that were tuned on Moses's n-best lists as its decoder takes them.
-
-    Features that the lists do not have, such as those with ``tuneable=false`` and sparse ones that
-    fire nowhere, keep the weights that they have in `ini`.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets ``moses.ini`` and, if there are sparse weights, ``moses.sparse.txt``.
-    ini : Path
-        The file that tuning began with.
-    weights : NamedWeights
-        Called as by readers of Moses's n-best lists.
-
-    Returns
-    -------
-    str, optional
-        Why nothing is written.
-
-    Raises
-    ------
-    InputError
-        `ini` has changed meanwhile and is bad, or a file cannot be written.
-    """
-    if (folder / INI).exists() and (folder / INI).samefile(ini):
-        return f"no {INI} is written: the one that tuning began with is in this folder"
-    sections = IniSections(ini, WEIGHT_SECTIONS)
-    values = weights.read(None, np.arange(len(weights.features))).tolist()
-    tuned = dict(zip(weights.features.names(range(len(values))), values, strict=True))
-    dense = set(weights.features.names(range(weights.n_dense)))
-    in_lines: dict[str, list[float]] = {}
-    for label, (before, _) in weights_of_labels(sections).items():
-        names = names_in_lists(label, len(before))
-        in_lines[label] = [tuned.pop(n, w) for n, w in zip(names, before, strict=True)]
-    lost = sorted(name for name in dense.intersection(tuned) if tuned[name] != 0.0)
-    if lost:
-        return (
-            f"no {INI} is written: {lost[0]} has a weight, and [weight] of {ini} has no line for it"
-        )
-    sparse = {name: value for name, value in tuned.items() if name not in dense}
-    sparse = _sparse_before(sections) | sparse
-    written = {name: value for name, value in sparse.items() if value != 0.0}
-    if written:
-        with atomic_writer(folder / SPARSE_WEIGHTS) as file:
-            file.writelines(f"{name} {written[name]!r}\n" for name in sorted(written))
-    weight_file = str((folder / SPARSE_WEIGHTS).resolve()) if written else None
-    write_like(folder / INI, ini, in_lines, weight_file)
-    return None
-
-
-def files_of_ini(ini: Path) -> list[Path]:
-    """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one.
-
-    Raises
-    ------
-    InputError
-        It is missing or bad.
-    """
-    file = weight_file_of(IniSections(ini, WEIGHT_SECTIONS))
-    return [ini] if file is None else [ini, file]
-
-
-def _sparse_before(sections: IniSections) -> dict[str, float]:
-    """Return what the file of sparse weights says that there is."""
-    file = weight_file_of(sections)
-    if file is None:
-        return {}
-    names, values = read_weights(file)
-    return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))

@@ -40,7 +40,7 @@ def child(shared: Path, arpa: Path, which: str, k: int) -> None:
     from torchtune_smt.core.snapshot import FrozenWeights
     from torchtune_smt.core.textio import read_lines
     from torchtune_smt.decoders.phrase import PhraseDecoder
-    from torchtune_smt.grammar.phrase_formats import read_phrase_table
+    from torchtune_smt.grammar.formats import read_phrase_table
     from torchtune_smt.kbest.lists import Source
     from torchtune_smt.lm import NgramModel
     from torchtune_smt.models import Model

@@ -32,7 +32,7 @@ import thot.translation as tt
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.textio import iterate_lines, read_lines
 from torchtune_smt.decoders.phrase import PhraseDecoder
-from torchtune_smt.grammar.phrase_formats import read_phrase_table
+from torchtune_smt.grammar.formats import read_phrase_table
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.lm import NgramModel
 from torchtune_smt.lm.estimate import estimate

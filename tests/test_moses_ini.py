@@ -1,0 +1,524 @@
+"""Moses's configuration files: what is read, what is refused, and what is written."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import run_command
+from hypothesis import given
+from hypothesis import strategies as st
+from test_grammar_formats import ARPA, PHRASES, REORDERING, TYPE, written
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.weights import Weights
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.grammar.file_grammar import NO_LIMIT
+from torchtune_smt.kbest.formats import read_lists
+from torchtune_smt.models.files import MosesModel
+from torchtune_smt.models.moses_ini import Feature, MosesIni, read_any_weights, read_moses_ini
+from torchtune_smt.models.moses_ini_writing import export_to_ini, write_moses_ini
+
+INI = """\
+# A comment
+[input-factors]
+0
+[mapping]
+0 T 0
+[distortion-limit]
+6
+[feature]
+UnknownWordPenalty
+WordPenalty
+PhrasePenalty
+PhraseDictionaryMemory name=TranslationModel0 num-features=4 path=table.gz table-limit=30
+LexicalReordering name=LexicalReordering0 num-features=6 type=wbe-msd-bidirectional-fe-allff \
+path=reordering
+Distortion
+KENLM name=LM1 factor=0 path=lm.arpa order=5
+[weight]
+UnknownWordPenalty0= 1
+WordPenalty0= -1
+PhrasePenalty0= 0.2
+TranslationModel0= 0.1 0.2 0.3 0.4
+LexicalReordering0= 0.3 0.3 0.3 0.3 0.3 0.5
+Distortion0= 0.3
+LM1= 0.5
+[stack]
+200
+"""
+# A chart decoder's model with two language models, and features that nobody here knows.
+OTHER = """\
+[input-factors]
+0
+1
+[feature]
+UnknownWordPenalty
+PhraseDictionaryMemory name=TranslationModel0 num-features=2 path=rules
+PhraseDictionaryMemory name=TranslationModel1 num-features=1 path=glue tuneable=true
+KENLM name=TargetLM path=lm.bin order=5
+KENLM name=LM_big path=big.bin order=5
+OpSequenceModel name=OSM num-features=5 path=osm.bin
+WordTranslationFeature name=WT simple=1
+Odd without settings
+[weight]
+UnknownWordPenalty0= 1
+TranslationModel0= 0.25 -0.5
+TranslationModel1= 1.0 # glue
+TargetLM = 0.5
+LM_big= 0.125
+OSM=0.1 0.2 0.3 0.4 0.5
+WT_auf~on= 2
+[weight-file]
+sparse
+"""
+SPARSE = "# sparse\nWT_das~the 0.75\nPP_a~~b -1\n"
+NAMED = {
+    "UnknownWordPenalty0_0": 1.0,
+    "TranslationModel0_0": 0.25,
+    "TranslationModel0_1": -0.5,
+    "TranslationModel1_0": 1.0,
+    "TargetLM_0": 0.5,
+    "LM_big": 0.125,
+    **{f"OSM_{i}": (i + 1) / 10 for i in range(5)},
+    "WT_auf~on": 2.0,
+    "WT_das~the": 0.75,
+    "PP_a~~b": -1.0,
+}
+# What the language model prefers is not what the phrase table does.
+LIST = """\
+0 ||| a ||| TargetLM= -1 LM_big= -1 TM0= -2 -8 ||| 0
+0 ||| b ||| TargetLM= -5 LM_big= -1 TM0= -2 -1 ||| 0
+"""
+PHRASE_INI = """\
+[feature]
+UnknownWordPenalty
+WordPenalty
+PhrasePenalty
+PhraseDictionaryMemory name=TM_x num-features=1 path=table
+Distortion
+KENLM name=TargetLM path=lm.arpa
+[weight]
+WordPenalty0= -1
+PhrasePenalty0= -0.2
+TM_x= 0.1
+Distortion0= 0.3
+TargetLM= 0.5
+"""
+IN_DECODER = {
+    "WordPenalty0_0": -1.0,
+    "PhrasePenalty0_0": -0.2,
+    "TM_x_0": 0.1,
+    "Distortion0_0": 0.3,
+    "LM0_0": 0.5,
+    "UnknownWordPenalty0_0": 1.0,
+}
+DATA = ["data=files", "data.name=x", "data.source_language=de", "data.target_language=en"]
+
+
+def named(path: Path, *, phrase_decoder: bool = False) -> dict[str, float]:
+    names, values = read_any_weights(path, phrase_decoder=phrase_decoder)
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+def write_ini(folder: Path, text: str = OTHER) -> Path:
+    (folder / "sparse").write_text(SPARSE)
+    return written(folder / "moses.ini", text)
+
+
+def test_a_model_and_its_weights(shared: Path, tmp_path: Path) -> None:
+    ini = read_moses_ini(write_ini(tmp_path, INI))
+    assert ini.limits == {"distortion_limit": 6, "stack_size": 200, "table_limit": 30}
+    assert ini.file_of(ini.phrases) == tmp_path / "table.gz"
+    assert ini.weights["LM0_0"] == 0.5 and len(ini.weights) == 15
+    assert [ini.weights[f"TranslationModel0_{i}"] for i in range(4)] == [0.1, 0.2, 0.3, 0.4]
+    assert ini.weight_file is None
+    path = write_ini(tmp_path)
+    assert named(path) == NAMED
+    with pytest.raises(InputError, match=r":10: the feature OpSequenceModel is not supported"):
+        read_moses_ini(path)
+    for path in sorted((shared / "oracles" / "moses").glob("*.ini")):
+        if "sparse" in path.name:
+            with pytest.raises(InputError, match=r":\d+: .* WordTranslationFeature is not"):
+                read_moses_ini(path)
+        else:
+            assert len(read_moses_ini(path).weights) == 15
+
+
+def test_names_are_those_of_the_lists_or_of_the_decoder(tmp_path: Path) -> None:
+    """In lists, those that a line of Moses's has, however many values features have."""
+    path = write_ini(tmp_path)
+    row = "UnknownWordPenalty0= 1 TranslationModel0= 1 2 TranslationModel1= 1 TargetLM= 1 LM_big= 1"
+    row += " OSM= 1 2 3 4 5 WT_auf~on= 1 WT_das~the= 1 PP_a~~b= 1"
+    (tmp_path / "list").write_text(f"0 ||| a ||| {row} ||| 0\n")
+    features = read_lists(tmp_path / "list", "moses").lists.features
+    assert features is not None and set(features) == named(path).keys()
+    # Of several language models nobody can say which one is the decoder's.
+    names = named(path, phrase_decoder=True)
+    assert {"TargetLM_0", "LM_big_0", "WT_auf~on"} <= names.keys() and "LM0_0" not in names
+    path = write_ini(tmp_path, PHRASE_INI)
+    assert named(path, phrase_decoder=True) == IN_DECODER == read_moses_ini(path).weights
+    in_lists = {name: value for name, value in IN_DECODER.items() if name[0] in "WPD"}
+    assert named(path) == in_lists | {"TM_x": 0.1, "TargetLM_0": 0.5}
+
+
+# What is changed, the line, and what the message has in it.
+BAD_MODELS = [
+    ("LM1= 0.5\n", "", 15, "LM1 has no weights"),
+    ("LM1= 0.5", "LM1= 0.5 1", 23, "LM1 has 2 weights, and 1"),
+    ("LM1= 0.5", "LM1= x", 23, "'x' is no finite number"),
+    ("LM1= 0.5", "LM1= 0.5\nLM2= 0.5", 24, "no feature LM2"),
+    ("LM1= 0.5", "LM1= 0.5\nLM1= 0.5", 24, "LM1 has weights already"),
+    ("0.1 0.2 0.3 0.4", "0.1", 20, "TranslationModel0 has 1 weights, and 4"),
+    ("PhraseDictionaryMemory", "PhraseDictionaryCompact", 12, "PhraseDictionaryMemory"),
+    ("Distortion\n", "Distortion\nGeneration\n", 15, "Generation is not supported"),
+    ("Distortion\n", "Distortion\nDistortion name=D\n", 15, "second Distortion"),
+    ("Distortion\n", "Distortion name=D\n", 14, "called Distortion0"),
+    ("Distortion\n", "Distortion\nLexicalReordering type=msd-forward-f\n", 15, "second reordering"),
+    ("Distortion\n", "Distortion\nSRILM\n", 16, "second language model"),
+    ("Distortion\n", "Distortion x\n", 14, "'x' is no setting"),
+    ("KENLM", "Distortion", 15, "second Distortion"),
+    ("type=wbe-msd-", "type=wbe-", 13, "reordering type"),
+    ("=6 type", "=3 type", 13, "6 scores, and not num-features=3"),
+    ("name=LM1", "name=TranslationModel0", 15, "second feature is called TranslationModel0"),
+    ("path=table.gz", "path=table.gz path=b", 12, "path= stands here twice"),
+    ("name=LexicalReordering0", "name=LM0", 13, "LM0 itself"),
+    ("name=TranslationModel0", "name=WordPenalty0", 12, "WordPenalty0 itself"),
+    ("name=LM1", "name=Distortion0", 15, "Distortion0 itself"),
+    ("# A comment", "comment", 1, "stands before the first [section]"),
+    ("[stack]", "[weight]", 24, "second [weight] (the first is in line 16)"),
+    ("[stack]", "[feature]", 24, "second [feature] (the first is in line 8)"),
+    ("[stack]", "[distortion-limit]", 24, "second [distortion-limit]"),
+    ("[distortion-limit]\n6", "[distortion-limit]", 6, "is empty"),
+    ("[distortion-limit]\n6", "[distortion-limit]\n6\n7", 8, "second value"),
+    ("[distortion-limit]\n6", "[distortion-limit]\nsix", 7, "'six' is no whole number"),
+    ("[stack]\n200", "[weight-file]", 24, "is empty"),
+    ("[stack]\n200", "[weight-file]\na\nb", 26, "second value"),
+    ("[input-factors]\n0", "[input-factors]\n0\n1", 4, "only factor 0"),
+    ("\n6\n", "\n-2\n", 7, "distortion-limit must be 0 or more, or -1 for none, not -2"),
+    ("-limit=30", "-limit=-1", 12, "table-limit must be 1 or more, or 0 for none, not -1"),
+    ("\n200\n", "\n0\n", 25, "stack must be 1 or more, not 0"),
+]
+BAD_WEIGHTS = [
+    ("-0.5", "x", 15, "'x' is no finite number"),
+    ("-0.5", "nan", 15, "'nan' is no finite number"),
+    ("TargetLM = 0.5", "TargetLM =", 17, "no weights"),
+    ("TargetLM = 0.5", "TargetLM 0.5", 17, "no weights"),
+    ("TargetLM = 0.5", "= 0.5", 17, "no name"),
+    ("OSM=", "LM_big=", 19, "LM_big has weights already"),
+    ("WT_auf~on", "OSM_4", 20, "OSM_4 has a weight already, in line 19"),
+    ("WT_auf~on", "WT_das~the", 20, "WT_das~the has a weight in {folder}/sparse as well"),
+    ("\nsparse", "\nother", 22, "no file {folder}/other"),
+    ("\nsparse", "", 21, "[weight-file] is empty"),
+    ("[weight-file]", "[weight]", 21, "second [weight] (the first is in line 13)"),
+    (OTHER.partition("[weight]")[2], "\n# none\n", 13, "has no weights"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "line", "message"),
+    [(INI, *case) for case in BAD_MODELS] + [(OTHER, *case) for case in BAD_WEIGHTS],
+)
+def test_bad_lines(tmp_path: Path, text: str, old: str, new: str, line: int, message: str) -> None:
+    assert old in text
+    path = write_ini(tmp_path, text.replace(old, new, 1))
+    with pytest.raises(InputError) as error:
+        read_moses_ini(path) if text is INI else read_any_weights(path)
+    assert (error.value.path, error.value.line) == (path, line)
+    assert message.format(folder=tmp_path) in str(error.value)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    path = write_ini(tmp_path, OTHER.partition("[weight]")[0])
+    with pytest.raises(InputError, match="has no weights"):
+        read_any_weights(path)
+    path = write_ini(tmp_path)
+    (tmp_path / "sparse").write_text("WT_das~the 1\nWT_die~the x\n")
+    with pytest.raises(InputError, match=r"sparse:2: has a value that is no finite number"):
+        read_any_weights(path)
+    path = write_ini(tmp_path, INI + "[weight-file]\nsparse\n")
+    (tmp_path / "sparse").write_text("rule_id:ein~a 0.25\n")
+    expected = {**read_moses_ini(path).weights, "rule_id:ein~a": 0.25}
+    assert named(path, phrase_decoder=True) == expected
+    (tmp_path / "sparse").write_text("LM0_0 1\n")
+    with pytest.raises(InputError, match=r"moses.ini:23: LM0_0 has a weight in .*sparse as well"):
+        read_any_weights(path, phrase_decoder=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "limits"),
+    [
+        ("[distortion-limit]\n6", "[distortion-limit]\n-1", {"distortion_limit": -1}),
+        ("[distortion-limit]\n6", "[distortion-limit]\n0", {"distortion_limit": 0}),
+        ("table-limit=30", "table-limit=0", {"table_limit": NO_LIMIT}),
+        ("[stack]", "[cube-pruning-pop-limit]\n70\n[stack]", {"pop_limit": 70}),
+    ],
+)
+def test_limits(tmp_path: Path, old: str, new: str, limits: dict[str, int]) -> None:
+    ini = read_moses_ini(write_ini(tmp_path, INI.replace(old, new)))
+    usual = {"distortion_limit": 6, "stack_size": 200, "table_limit": 30}
+    assert ini.limits == usual | limits
+
+
+# The model that it names
+
+
+def no_bitext() -> None:
+    pytest.fail("no bitext is needed")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    written(tmp_path / "table.gz", PHRASES)
+    written(tmp_path / "reordering", REORDERING)
+    written(tmp_path / "lm.arpa", ARPA)
+    return tmp_path
+
+
+def test_the_model_of_a_moses_ini(files: Path) -> None:
+    ini = written(files / "moses.ini", INI)
+    model = MosesModel(str(ini)).open(no_bitext)
+    assert len(model.grammar) == 4
+    assert model.grammar_part.name == f"{files / 'table.gz'} with {files / 'reordering'} as {TYPE}"
+    # The decoder's limits are those of the file, unless its own options say otherwise.
+    decoder = PhraseDecoder(model, stack_size=7)
+    assert (decoder.distortion_limit, decoder.table_limit) == (6, 30)
+    assert (decoder.stack_size, decoder.pop_limit) == (7, 500)
+    with pytest.raises(ValueError, match="scores how phrases are reordered"):
+        HieroDecoder(model)
+    written(files / "lm.arpa", "mmap lm http://kheafield.com/code format version 5\n")
+    with pytest.raises(InputError, match="is a binary language model"):
+        MosesModel(str(ini)).open(no_bitext)
+
+
+@pytest.mark.parametrize("kind", ["PhraseDictionaryCompact", "ProbingPT"])
+def test_the_text_of_a_binary_table(files: Path, kind: str) -> None:
+    """What the file says of the table holds for its text, and its weights for anybody."""
+    (files / "text").write_bytes(gzip.decompress((files / "table.gz").read_bytes()))
+    text = INI.replace("PhraseDictionaryMemory", kind)
+    ini = written(files / "moses.ini", text)
+    assert "TranslationModel0_3" in named(ini)
+    model = MosesModel(str(ini), phrase_table=str(files / "text"))
+    opened = model.open(no_bitext)
+    assert opened.grammar.dense_names[:2] == ["TranslationModel0_0", "TranslationModel0_1"]
+    assert opened.limits["table_limit"] == 30
+    weights = Weights()
+    weights.set(["TranslationModel0_1"], [0.75])
+    (files / "run").mkdir()
+    assert model.export(files / "run", weights) is None
+    tuned = read_moses_ini(files / "run" / "moses.ini", binary=True)
+    assert (tuned.phrases.kind, tuned.weights["TranslationModel0_1"]) == (kind, 0.75)
+    with pytest.raises(InputError, match=r":12: .*gz; name it with model.phrase_table$"):
+        MosesModel(str(ini)).open(no_bitext)
+    written(ini, text.replace("num-features=4", "num-features=3").replace(" 0.4\n", "\n"))
+    with pytest.raises(InputError, match=r"text:1: has 4 scores, and not 3"):
+        model.open(no_bitext)
+    written(ini, text.replace(kind, "PhraseDictionaryMemory path=a\n" + kind, 1))
+    with pytest.raises(InputError, match=r":13: a second phrase table is not supported"):
+        model.open(no_bitext)
+
+
+@pytest.mark.parametrize("weights", ["0.1 0.2 0.3", "0.1 0.2 0.3 0.4 0.5"])
+def test_weights_for_other_scores_than_those_of_the_table(files: Path, weights: str) -> None:
+    """Without num-features= the table says how many there are."""
+    text = INI.replace("num-features=4 ", "")
+    ini = written(files / "moses.ini", text)
+    assert len(MosesModel(str(ini)).open(no_bitext).grammar) == 4
+    written(ini, text.replace("0.1 0.2 0.3 0.4", weights))
+    message = f":20: TranslationModel0 has {len(weights.split())} weights, and .* has 4 scores"
+    with pytest.raises(InputError, match=message):
+        MosesModel(str(ini)).open(no_bitext)
+
+
+# What is written
+
+BEHIND = ["", " ", "\t", " # words", "# [weight]", "\t# [stack] #"]
+BETWEEN = ["", "# words", " # [feature]", "\t#path=a"]
+SECTIONS = {
+    "input-factors": ["0"],
+    "mapping": ["0 T 0"],
+    "distortion-limit": ["6"],
+    "stack": ["200"],
+    "cube-pruning-pop-limit": ["70"],
+    "weight-file": ["sparse"],
+    "feature": [
+        "UnknownWordPenalty",
+        "WordPenalty",
+        "PhrasePenalty",
+        "PhraseDictionaryMemory num-features=2 path=/table table-limit=30",
+        "LexicalReordering name=R num-features=2 type=monotonicity-backward-fe path=/reordering",
+        "Distortion",
+        "KENLM name=LM1 path=/lm.arpa",
+    ],
+    "weight": [
+        "UnknownWordPenalty0= 1",
+        "WordPenalty0= -1",
+        "PhrasePenalty0= 0.2",
+        "PhraseDictionaryMemory0= 0.1 0.2",
+        "R= 0.3 0.3",
+        "Distortion0= 0.3",
+        "LM1= 0.5",
+    ],
+}
+
+
+@st.composite
+def inis(draw: st.DrawFn) -> str:
+    """Its sections in any order, with blanks and comments where they may stand."""
+    optional = [name for name in SECTIONS if name not in ("feature", "weight")]
+    chosen = ["feature", "weight", *draw(st.lists(st.sampled_from(optional), unique=True))]
+    lines = []
+    for name in draw(st.permutations(chosen)):
+        for line in (f"[{name}]", *SECTIONS[name]):
+            before = draw(st.sampled_from(["", " ", "\t"]))
+            lines.append(before + line + draw(st.sampled_from(BEHIND)))
+            lines += draw(st.lists(st.sampled_from(BETWEEN), max_size=1))
+    return "\n".join(lines) + draw(st.sampled_from(["", "\n"]))
+
+
+def without_lines(ini: MosesIni) -> MosesIni:
+    """The same without what tells one file from another."""
+
+    def bare(feature: Feature) -> Feature:
+        return replace(feature, line=0)
+
+    assert ini.reordering is not None
+    return replace(
+        ini,
+        path=Path(),
+        weights={},
+        weight_file=None,
+        weight_lines={},
+        phrases=bare(ini.phrases),
+        language_model=bare(ini.language_model),
+        reordering=bare(ini.reordering),
+    )
+
+
+@given(inis(), st.booleans(), st.booleans())
+def test_all_but_the_weights_stays(text: str, moved: bool, sparse: bool) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        ini = read_moses_ini(written(folder / "moses.ini", text))
+        weights = {name: 1 / (3 + i) for i, name in enumerate(ini.weights)}
+        (folder / "other").mkdir()
+        path = folder / "other" / "tuned.ini" if moved else folder / "tuned.ini"
+        write_moses_ini(path, ini, weights, "mine" if sparse else None)
+        tuned = read_moses_ini(path)
+        assert tuned.weights == weights
+        # They may be called as in lists.
+        in_lists = {"LM1_0" if name == "LM0_0" else name: v for name, v in weights.items()}
+        write_moses_ini(path, ini, in_lists, "mine" if sparse else None)
+        assert read_moses_ini(path).weights == weights
+        assert without_lines(tuned) == without_lines(ini)
+        assert tuned.weight_file == (path.parent / "mine" if sparse else None)
+        # What is not read is kept as well, and the names of the file.
+        assert ("0 T 0" in path.read_text()) == ("0 T 0" in text)
+        assert "LM1= " in path.read_text()
+
+
+def tuned_weights(dense: dict[str, float], sparse: dict[str, float]) -> Weights:
+    weights = Weights(list(dense))
+    all_of_them = dense | sparse
+    weights.set(list(all_of_them), list(all_of_them.values()))
+    return weights
+
+
+def test_tuned_weights_in_the_ini_that_they_began_with(tmp_path: Path) -> None:
+    path = write_ini(tmp_path)
+    for name in ("run", "next", "phrases"):
+        (tmp_path / name).mkdir()
+    dense = {"TargetLM_0": 3.0, "TranslationModel0_1": 0.0, "TranslationModel0_0": 0.1 + 0.2}
+    sparse = {"WT_auf~on": -7.0, "WT_das~the": 0.0, "WT_neu~new": 1e-300, "LM_big": 4.0}
+    assert export_to_ini(tmp_path / "run", path, tuned_weights(dense, sparse)) is None
+    text = tmp_path / "run" / "moses.ini"
+    # What the lists do not have keeps its weight, in [weight] and in the file of sparse weights.
+    expected = NAMED | dense | sparse
+    del expected["WT_das~the"]
+    assert named(text) == expected
+    others = [t.partition("[weight]")[0].split("\n") for t in (OTHER, text.read_text())]
+    assert [line.replace(f"={tmp_path}/", "=") for line in others[1]][: len(others[0]) - 1] == (
+        others[0][:-1]
+    )
+    # And again, from what was written.
+    assert export_to_ini(tmp_path / "next", text, tuned_weights(dense, sparse)) is None
+    assert named(tmp_path / "next" / "moses.ini") == expected
+    # What has no line is not lost in silence, and the file itself is not written over.
+    more = tuned_weights({"TargetLM_0": 3.0, "Distortion0_0": 0.5}, {})
+    before = text.read_text(), path.read_text()
+    note = export_to_ini(tmp_path / "run", path, more)
+    assert note is not None and "Distortion0_0 has a weight, and [weight] of" in note
+    note = export_to_ini(tmp_path, path, tuned_weights({"TargetLM_0": 3.0}, {}))
+    assert note == "no moses.ini is written: the one that tuning began with is in this folder"
+    assert (text.read_text(), path.read_text()) == before
+    # Without sparse weights.
+    path, folder = write_ini(tmp_path, PHRASE_INI), tmp_path / "phrases"
+    assert export_to_ini(folder, path, tuned_weights({"TargetLM_0": 2.0}, {})) is None
+    assert [file.name for file in folder.iterdir()] == ["moses.ini"]
+    assert read_moses_ini(folder / "moses.ini").weights == IN_DECODER | {"LM0_0": 2.0}
+
+
+# Commands
+
+
+def test_moses_ranks_as_rerank_does(tmp_path: Path) -> None:
+    """Its language model, by a name of its own, decides between these two."""
+    text = "[feature]\nKENLM name=TargetLM path=lm\n[weight]\nTargetLM= 1\nTM0= 0.1 0.01\n"
+    (tmp_path / "list").write_text(LIST)
+    for more in ("", "LM_big= 1\n"):
+        write_ini(tmp_path, text + more)
+        outcome = run_command("rerank", "weights=moses.ini", "input=list", folder=tmp_path).check()
+        assert (outcome.out, outcome.err) == ("a\n", "")
+
+
+def test_tuning_on_lists_starts_from_a_moses_ini(tmp_path: Path) -> None:
+    write_ini(tmp_path, "[weight]\nTargetLM= 1\nTM0= 0.1 0.01\n[weight-file]\nsparse\n")
+    (tmp_path / "list").write_text(LIST.replace("-8 |||", "-8 WT_das~the= 1 |||"))
+    (tmp_path / "dev.de").write_text("x\n")
+    (tmp_path / "dev.en").write_text("a\n")
+    options = [*DATA, "decoder=kbest_files", "decoder.dev=list", "data.dev=[dev.de,dev.en]"]
+    options += ["init=file", "init.file=moses.ini", "tuner.epochs=1", "hydra.run.dir=run"]
+    options += ["data.train=null", "data.test=null", "optimizer.lr=1e-9"]
+    outcome = run_command("train", *options, folder=tmp_path).check()
+    assert "1 of 5 weights are left out, as their features, such as PP_a~~b, are" in outcome.out
+    assert "  moses.sparse.txt      its sparse weights\n" in outcome.out
+    found = named(tmp_path / "run" / "weights.txt.gz")
+    assert {name: round(value, 6) for name, value in found.items()} == {
+        "TargetLM_0": 1.0,
+        "TM0_0": 0.1,
+        "TM0_1": 0.01,
+        "WT_das~the": 0.75,
+    }
+    # With what the lists do not have.
+    text = tmp_path / "run" / "moses.ini"
+    assert named(text) == found | {"PP_a~~b": -1.0}
+    # From there, in the same folder: it is read at the end, too.
+    again = [*options, "init.file=run/moses.ini", "overwrite=true"]
+    before = named(text)
+    outcome = run_command("train", *again, folder=tmp_path).check()
+    assert "the one that tuning began with is in this folder" in outcome.out
+    assert named(text) == before
+    outcome = run_command(
+        "train", *options, "decoder.features=dense", "overwrite=true", folder=tmp_path
+    )
+    assert "decoder.features may leave out features of moses.ini" in outcome.check().out
+    assert not text.exists() and not (tmp_path / "run" / "moses.sparse.txt").exists()
+
+
+def test_translating_with_a_language_model_of_another_name(tmp_path: Path) -> None:
+    write_ini(tmp_path, PHRASE_INI)
+    (tmp_path / "table").write_text("ein haus ||| a house ||| 0.5\nhaus ||| home ||| 0.5\n")
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    (tmp_path / "dev.de").write_text("ein haus\nhaus ein haus\n")
+    options = [*DATA, "decoder=phrase", "model=moses", "model.ini=moses.ini"]
+    translate = [*options, "input=dev.de", "n_best=1", "weights=moses.ini"]
+    outcome = run_command("translate", *translate, folder=tmp_path).check()
+    assert "left out" not in outcome.err
+    row = outcome.out.splitlines()[0].split(" ||| ")
+    values = {name: float(value) for name, value in (pair.split("=") for pair in row[2].split())}
+    total = sum(IN_DECODER.get(name, 0.0) * value for name, value in values.items())
+    assert float(row[3]) == pytest.approx(total) and values["LM0_0"] != 0
