@@ -126,6 +126,8 @@ class Decoder(Checked, ABC):
     ) -> Sentences | None:
         """Return the sentences of a set that can be decoded, with their references: all.
 
+        Raises InputError: there must be a corpus, or it does not fit.
+
         Parameters
         ----------
         name : str
@@ -139,11 +141,6 @@ class Decoder(Checked, ABC):
         -------
         Sentences, optional
             None if there is no such set.
-
-        Raises
-        ------
-        InputError
-            There must be a corpus, or it does not fit.
         """
         corpus = read()
         if corpus is None:
@@ -161,15 +158,12 @@ class Decoder(Checked, ABC):
     def check_start(self, weights: Snapshot, path: str | None) -> None:
         """Check that the weights that tuning starts from are of use here.
 
+        Raises InputError: no dense feature has a weight.
+
         Parameters
         ----------
         path : str, optional
             Their file; None: they were given as values.
-
-        Raises
-        ------
-        InputError
-            No dense feature has a weight.
         """
         dense = np.arange(len(self.dense_names))
         if dense.size == 0 or weights.read(self.features, dense).any():
@@ -261,10 +255,7 @@ def lists_of(
 ) -> KBestLists:
     """Return what `Decoder.decode` does; a decoder of a user's class may do something else.
 
-    Raises
-    ------
-    InputError
-        It does not give a list for each sentence, in their order, in its words.
+    Raises InputError: it does not give a list for each sentence, in their order, in its words.
     """
     length = {} if k is None else {"k": k}
     lists = decoder.decode(sources, snapshot, **length)

@@ -287,10 +287,7 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
     def _translate(self, sentence: Weighed[Prepared], k: int, stop: UInt8) -> FoundList:
         """Decode one sentence; runs in threads, and changes nothing that they share.
 
-        Raises
-        ------
-        OutOfTimeError
-            `stop` (see `deadline`) was set in the middle of the search.
+        Raises OutOfTimeError: `stop` (see `deadline`) was set in the middle of the search.
         """
 
     @classmethod
@@ -309,13 +306,8 @@ class GrammarDecoder(Decoder, Generic[Prepared]):
 
         Every sentence gets a translation.
 
-        Raises
-        ------
-        ValueError
-            `k` is below 1, or a sentence is too long.
-        InputError
-            The search for the translations of a sentence took more than `seconds`, or needs more
-            memory than there is.
+        Raises ValueError: `k` is below 1, or a sentence is too long; InputError: the search for the
+        translations of a sentence took more than `seconds`, or needs more memory than there is.
         """
         size = self.k if k is None else k
         if size < 1:

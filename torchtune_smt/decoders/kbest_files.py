@@ -46,6 +46,8 @@ def choose_features(
 ) -> Bool:
     """Return which features are wanted (bool, one a feature).
 
+    Raises InputError: there is no feature for one of `wanted`; the message tells what there is.
+
     Parameters
     ----------
     features : Vocabulary
@@ -57,11 +59,6 @@ def choose_features(
         `DENSE`.
     path : path
         What errors name.
-
-    Raises
-    ------
-    InputError
-        There is no feature for one of `wanted`; the message tells what there is.
     """
     is_dense: Bool = np.zeros(len(features), np.bool_)
     is_dense[[features.id(name) for name in dense]] = True
@@ -236,6 +233,10 @@ class KBestFiles(Decoder):
     ) -> StoredLists:
         """Read the lists of a set; those of several files are merged.
 
+        Raises InputError: as `read_lists` and `read_tuning_files`; the dense features are not those
+        of a set read before; a feature to be kept does not occur; or all lists for tuning have one
+        hypothesis; ValueError: there are no files, or not as many scores as lists.
+
         Parameters
         ----------
         name : str
@@ -246,15 +247,6 @@ class KBestFiles(Decoder):
             Moses's scores.dat, one for each of `lists`.
         for_tuning : bool
             A list of one hypothesis, from which nothing can be learned, is an error, or counted.
-
-        Raises
-        ------
-        InputError
-            As `read_lists` and `read_tuning_files`; the dense features are not those of a set
-            read before; a feature to be kept does not occur; or all lists for tuning have one
-            hypothesis.
-        ValueError
-            There are no files, or not as many scores as lists.
         """
         _check_numbers(lists, scores)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}
@@ -297,10 +289,7 @@ class KBestFiles(Decoder):
 
         Equal scores leave the order of the file.
 
-        Raises
-        ------
-        ValueError
-            k is less than 1, or a sentence is none of `sources`.
+        Raises ValueError: k is less than 1, or a sentence is none of `sources`.
         """
         k = self.k if k is None else k
         if k is not None and k < 1:
@@ -332,10 +321,7 @@ class KBestFiles(Decoder):
         Sentence n of the lists belongs to line n + 1 of the corpus. Lists with statistics need no
         corpus.
 
-        Raises
-        ------
-        InputError
-            There are no references; lists and references do not fit together.
+        Raises InputError: there are no references; lists and references do not fit together.
         """
         if name not in self.sets:
             return None

@@ -108,11 +108,8 @@ def min_count_of(template: RuleTemplate) -> int:
 def checked_names(template: RuleTemplate, names: list[str]) -> list[str]:
     """Return what a template answers, if files of features and weights can hold it.
 
-    Raises
-    ------
-    InputError
-        It is no list, or one of its entries is no string that begins with the template's name and
-        a colon, or has white space or ``=`` in it, which end names in files.
+    Raises InputError: it is no list, or one of its entries is no string that begins with the
+    template's name and a colon, or has white space or ``=`` in it, which end names in files.
     """
     if isinstance(names, list | tuple):
         start = f"{template.name}:"

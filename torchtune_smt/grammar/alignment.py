@@ -40,6 +40,9 @@ def read_alignments(
 ) -> list[Alignment]:
     """Read word alignments; an empty line is a sentence pair without links.
 
+    Raises InputError: a point is not like ``0-1``, or is outside of its sentences; or there are
+    more or fewer lines than sentence pairs.
+
     Parameters
     ----------
     path : path
@@ -50,12 +53,6 @@ def read_alignments(
         alignments may be those of the files, too.
     total : int, optional
         How many lines these files have; needed with `lines`.
-
-    Raises
-    ------
-    InputError
-        A point is not like ``0-1``, or is outside of its sentences; or there are more or fewer
-        lines than sentence pairs.
     """
     rows = iterate_lines(path)
     most = None if sources is None else len(sources) if total is None else total
@@ -129,6 +126,8 @@ def align(
 
     The same bitext gives the same alignments.
 
+    Raises InputError: numbers of sentences differ; ValueError: an argument is out of its range.
+
     Parameters
     ----------
     sources, targets : sequences of sequences of str
@@ -141,13 +140,6 @@ def align(
     iterations : int
         Of EM; the HMM has as many of IBM model 1 before its own. eflomal draws as often from IBM
         model 1 and from an HMM, and four times as often from its own model.
-
-    Raises
-    ------
-    InputError
-        Numbers of sentences differ.
-    ValueError
-        An argument is out of its range.
     """
     # Imported only by those who align.
     from thot import alignment as thot

@@ -176,6 +176,9 @@ class Grammar(ABC):
 
         The cost depends on the sentence and on what matches it, not on the size of the grammar.
 
+        Raises ValueError: there is no such training sentence, it has other words, or the grammar
+        cannot leave one out.
+
         Parameters
         ----------
         source : int32 [n]
@@ -185,12 +188,6 @@ class Grammar(ABC):
         train_index : int
             Where the sentence is number `train_index` of the bitext that the grammar was extracted
             from: the result is that of an extraction without this sentence. -1 elsewhere.
-
-        Raises
-        ------
-        ValueError
-            There is no such training sentence, it has other words, or the grammar cannot leave
-            one out.
         """
         # One type for the kernels, which would otherwise be compiled again.
         source = np.ascontiguousarray(source, np.int32)
@@ -216,20 +213,14 @@ class Grammar(ABC):
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often rules occurred in the bitext, or in how many sentences, float64 [rules].
 
-        Raises
-        ------
-        ValueError
-            Nobody knows.
+        Raises ValueError: nobody knows.
         """
         raise ValueError("this grammar does not say how often its rules occurred")
 
     def rule_counts_without(self, rule: Int64, train_index: int) -> Float64:
         """Return `rule_counts` of the bitext without one of its sentences; as they are here.
 
-        Raises
-        ------
-        ValueError
-            Nobody knows.
+        Raises ValueError: nobody knows.
         """
         raise ValueError("this grammar does not say how often its rules occurred in one sentence")
 

@@ -152,10 +152,7 @@ class ExtractedGrammar(Grammar):
     def leaving_out_identical(self) -> Self:
         """Return the grammar, which leaves out all sentence pairs of the same words together.
 
-        Raises
-        ------
-        ValueError
-            It was built by a version that did not write down which are the same.
+        Raises ValueError: it was built by a version that did not write down which are the same.
         """
         if "identical" not in self.arrays:
             raise ValueError("this grammar does not say which of its sentence pairs are identical")

@@ -80,6 +80,9 @@ def extract_grammar(
     with up to `max_gaps` smaller ones replaced by X, which do not touch on the source side; it has
     one pair of aligned words at least, and at most `max_symbols` symbols on the source side.
 
+    Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
+    ValueError: an argument is out of its range.
+
     Parameters
     ----------
     sources, targets : sequences of sequences of str
@@ -95,13 +98,6 @@ def extract_grammar(
         rule counts 1 whenever it occurs.
     table_limit : int
         Of the result: see `ExtractedGrammar`.
-
-    Raises
-    ------
-    InputError
-        Numbers of sentences differ, or a link leads out of its sentences.
-    ValueError
-        An argument is out of its range.
     """
     check_arguments(EXTRACTED, locals())
     bitext = _number_bitext(sources, targets, alignments)
@@ -132,10 +128,7 @@ def _number_bitext(
 ) -> NumberedBitext:
     """Return a bitext as numbers.
 
-    Raises
-    ------
-    InputError
-        Numbers of sentences differ, or a link leads out of its sentences.
+    Raises InputError: numbers of sentences differ, or a link leads out of its sentences.
     """
     if not len(sources) == len(targets) == len(alignments):
         raise InputError(
@@ -154,6 +147,8 @@ def _count_rules(
 ) -> tuple[dict[str, np.ndarray], Int32, Int64]:
     """Return the arrays of `ExtractedGrammar`, and what is attached.
 
+    Raises InputError: a sentence has a rule too often, or there are too many rules.
+
     Parameters
     ----------
     share : bool
@@ -166,11 +161,6 @@ def _count_rules(
         Sums over the occurrences of a rule in a sentence.
     usual : int64 [rules]
         What most sentences of a rule have; the first occurrence counts for a sentence.
-
-    Raises
-    ------
-    InputError
-        A sentence has a rule too often, or there are too many rules.
     """
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts = [], [], []
@@ -421,6 +411,9 @@ def extract_phrases(
     extracted (``phrase``). Pairs are consistent with the alignment, have one link at least and at
     most `max_phrase_length` words on either side; words at their edges may be unaligned.
 
+    Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
+    ValueError: an argument is out of its range.
+
     Parameters
     ----------
     sources, targets, alignments
@@ -430,13 +423,6 @@ def extract_phrases(
         unit.
     table_limit : int
         Of the result: see `ExtractedGrammar`.
-
-    Raises
-    ------
-    InputError
-        Numbers of sentences differ, or a link leads out of its sentences.
-    ValueError
-        An argument is out of its range.
     """
     check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)

@@ -177,10 +177,7 @@ class PhraseTable(FileGrammar):
     def rule_counts(self, rule: Int64) -> Float64:
         """Return how often phrases occurred; see `Grammar`.
 
-        Raises
-        ------
-        InputError
-            A line of the table does not say so.
+        Raises InputError: a line of the table does not say so.
         """
         if self._uncounted is not None:
             raise no_count(*self._uncounted, "min_count of a template")

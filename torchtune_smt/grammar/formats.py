@@ -128,6 +128,8 @@ def read_grammar(
     A feature that a line does not mention is 0 there. An empty target side is a rule that deletes.
     A rule that occurs again is dropped, counted and reported as a warning.
 
+    Raises InputError: a line is not as described; file, line and cure are named.
+
     Parameters
     ----------
     path : path
@@ -135,11 +137,6 @@ def read_grammar(
         Told from the first line by default, where what looks like cdec's is taken for cdec's.
     table_limit, rank_by : optional
         See `FileGrammar`.
-
-    Raises
-    ------
-    InputError
-        A line is not as described; file, line and cure are named.
     """
     path = Path(path)
     data = read_text(path)
@@ -170,6 +167,9 @@ def read_phrase_table(
     -100, as in Moses. Pairs that occur again are dropped, counted and reported as a warning, as
     are lines of the reordering table without a phrase.
 
+    Raises InputError: a line is not as described, a phrase has no reordering scores, or two kinds
+    where its source alone tells them, or a file is a binary table; file, line and cure are named.
+
     Parameters
     ----------
     path : path
@@ -186,12 +186,6 @@ def read_phrase_table(
     rule_counts : bool
         Add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
         ``UniqueRule`` (1 where that is once), from the third of the counts. Source: [G13].
-
-    Raises
-    ------
-    InputError
-        A line is not as described, a phrase has no reordering scores, or two kinds where its source
-        alone tells them, or a file is a binary table; file, line and cure are named.
     """
     path = Path(path)
     table = _read(path, _PHRASES, Vocabulary(), Vocabulary(), scores)
@@ -233,11 +227,8 @@ def write_grammar(path: str | os.PathLike[str], grammar: Grammar) -> None:
     Rules beyond the table limit are left out. Values are written so that they are read back
     exactly, zeros are left out.
 
-    Raises
-    ------
-    InputError
-        A word of the grammar cannot be told from markup in this format, or a feature has a ``;``
-        in its name; or the file cannot be written.
+    Raises InputError: a word of the grammar cannot be told from markup in this format, or a feature
+    has a ``;`` in its name; or the file cannot be written.
     """
     for name in grammar.dense_names:
         if ";" in name:

@@ -70,10 +70,7 @@ class ReorderingType:
     def parse(cls, name: str) -> ReorderingType:
         """Return the type of a name such as ``wbe-msd-bidirectional-fe-allff``.
 
-        Raises
-        ------
-        ValueError
-            It is no such name, or that of a type that is not supported.
+        Raises ValueError: it is no such name, or that of a type that is not supported.
         """
         words = name.split("-")
         if "collapseff" in words:

@@ -36,15 +36,12 @@ _WORDS: Final = ("source_words", "target_words")
 def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str:
     """Write a grammar; one that is there already is replaced when all is written.
 
+    Raises InputError: the file cannot be written, or something else is there.
+
     Returns
     -------
     str
         Its checksum; see `load_grammar`.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written, or something else is there.
     """
     path = Path(path)
     if path.exists() and not ARCHIVE.is_at(path):
@@ -63,6 +60,8 @@ def load_grammar(
 ) -> ExtractedGrammar:
     """Map a grammar that `save_grammar` wrote into memory.
 
+    Raises InputError: the file is missing, damaged, or holds no grammar.
+
     Parameters
     ----------
     path : path
@@ -70,11 +69,6 @@ def load_grammar(
         In place of the stored one.
     expected : str, optional
         The checksum that `save_grammar` returned: another grammar is refused.
-
-    Raises
-    ------
-    InputError
-        The file is missing, damaged, or holds no grammar.
     """
     stored = ARCHIVE.read(path)
     if expected not in (None, stored.checksum):

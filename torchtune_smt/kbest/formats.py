@@ -178,6 +178,8 @@ def read_lists(
 
     A sparse feature that a line does not mention is 0.
 
+    Raises InputError: the file cannot be read, has a fault, or nothing is left of it.
+
     Parameters
     ----------
     path : path
@@ -196,11 +198,6 @@ def read_lists(
         Whether other files have more of the sentences; `merged` then sees which ones are missing.
     text : bytearray, optional
         That of `read_text_of_lists`, if the file was read already.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, has a fault, or nothing is left of it.
     """
     path = Path(path)
     one_of(*get_args(Format)).or_null().check("format", format)
@@ -232,10 +229,7 @@ def read_lists(
 def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
     """Return the text of a file of n-best lists; see `read_text`.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, is empty, or one of Moses's tuning files.
+    Raises InputError: the file cannot be read, is empty, or one of Moses's tuning files.
     """
     text = read_text(path, refused=_TUNING_FILES)
     if re.search(rb"[^ \t\n]", text) is None:
@@ -246,6 +240,8 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
 def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list as lines of an n-best list, with features as cdec has them.
 
+    Raises ValueError: the list has no names of features, or no scores.
+
     Parameters
     ----------
     kbest : KBest
@@ -254,11 +250,6 @@ def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -
         What stands for the words of each hypothesis.
     dense : sequence of str
         Names of the features that are written where they are 0, too.
-
-    Raises
-    ------
-    ValueError
-        The list has no names of features, or no scores.
     """
     if kbest.features is None or kbest.score is None:
         raise ValueError("only lists with names of features and scores can be written")
@@ -350,17 +341,14 @@ class ListAssembler:
     def add(self, piece: Piece, sizes: Sizes, line: Int64) -> None:
         """Add a piece.
 
+        Raises InputError: there is a fault, and it is not to be skipped.
+
         Parameters
         ----------
         sizes : four int
             How much of `piece` is used: words, values, names, long numbers.
         line : int64 [lines]
             Their numbers in the file, from 1.
-
-        Raises
-        ------
-        InputError
-            There is a fault, and it is not to be skipped.
         """
         n_words, n_values, n_names, _ = sizes
         lines = line.size
@@ -428,17 +416,14 @@ class ListAssembler:
     def lists(self, dense: Sequence[str] = (), *, fixed: bool = False) -> KBestLists:
         """Return all that was added, without the zeros.
 
+        Raises InputError: a line lacks a dense feature, or nothing is left.
+
         Parameters
         ----------
         dense : sequence of str
             Names of the features that every line must have; those that no line has are let pass.
         fixed : bool
             Whether no other name may be without a colon.
-
-        Raises
-        ------
-        InputError
-            A line lacks a dense feature, or nothing is left.
         """
         column = np.full(len(self.features), -1, np.int64)
         if fixed:

@@ -164,10 +164,7 @@ class KBest(Hypotheses):
     def finite_gains(self) -> Float64:
         """Return the gains.
 
-        Raises
-        ------
-        ValueError
-            There are none, or one of them is not finite.
+        Raises ValueError: there are none, or one of them is not finite.
         """
         gain = self.gain
         if gain is None or gain.size != len(self):
@@ -212,10 +209,8 @@ class KBestLists(Hypotheses):
     def of(cls, kbests: Sequence[KBest]) -> KBestLists:
         """Return lists of single sentences together.
 
-        Raises
-        ------
-        ValueError
-            Of what the hypotheses have, some lists lack something, or the vocabularies differ.
+        Raises ValueError: of what the hypotheses have, some lists lack something, or the
+        vocabularies differ.
         """
         return cls(
             index=np.array([kbest.index for kbest in kbests], np.int64),
@@ -248,6 +243,9 @@ class KBestLists(Hypotheses):
     ) -> KBestLists:
         """Return lists of strings and of features by name.
 
+        Raises ValueError: a list is empty, a number is not finite, two lists are of one sentence,
+        or there are more or fewer features or numbers than hypotheses; says where.
+
         Parameters
         ----------
         hypotheses : sequence of sequences of str
@@ -260,12 +258,6 @@ class KBestLists(Hypotheses):
             Number of each sentence, by which its references are found; 0, 1, 2, ... by default.
         words, names : Vocabulary, optional
             Words and names of features; those that are new are added.
-
-        Raises
-        ------
-        ValueError
-            A list is empty, a number is not finite, two lists are of one sentence, or there are
-            more or fewer features or numbers than hypotheses; says where.
         """
         words = Vocabulary() if words is None else words
         names = Vocabulary() if names is None else names

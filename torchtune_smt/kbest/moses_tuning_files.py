@@ -60,17 +60,14 @@ def read_tuning_files(
 
     They hold no words: the statistics of BLEU (``m1 l1 m2 l2 m3 l3 m4 l4 r``) stand for them.
 
+    Raises InputError: as for `read_lists`; or the files do not belong together.
+
     Parameters
     ----------
     features_path, scores_path : path
         Line by line of the same hypotheses.
     features, dense, missing, on_error, shard
         As for `read_lists`. Damaged heads of blocks are errors in any case.
-
-    Raises
-    ------
-    InputError
-        As for `read_lists`; or the files do not belong together.
     """
     features_path, scores_path = Path(features_path), Path(scores_path)
     text, blocks = _read_blocks(features_path, "FEATURES")

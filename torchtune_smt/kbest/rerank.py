@@ -16,17 +16,14 @@ from torchtune_smt.kbest.lists import KBestLists
 def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBestLists:
     """Return lists best first, with their new scores; equal ones stay in their order.
 
+    Raises ValueError: `k` is below 1, or a list is empty.
+
     Parameters
     ----------
     weights : Snapshot
         Only those of features in the lists are read.
     k : int, optional
         Hypotheses of a list that are kept at most; by default all.
-
-    Raises
-    ------
-    ValueError
-        `k` is below 1, or a list is empty.
     """
     ids: Int64 = np.unique(lists.rows.feature).astype(np.int64)
     known: Float64 = np.zeros(int(ids[-1]) + 1 if ids.size else 0)
@@ -37,16 +34,13 @@ def reranked(lists: KBestLists, weights: Snapshot, k: int | None = None) -> KBes
 def best_first(lists: KBestLists, score: Float64, k: int | None = None) -> KBestLists:
     """Return lists in the order of new scores, which they get; equal ones stay in their order.
 
+    Raises ValueError: `k` is below 1, or a list is empty.
+
     Parameters
     ----------
     score : float64 [hypotheses]
     k : int, optional
         Hypotheses of a list that are kept at most; by default all.
-
-    Raises
-    ------
-    ValueError
-        `k` is below 1, or a list is empty.
     """
     if k is not None and k < 1:
         raise ValueError(f"k must be at least 1, not {k}")

@@ -77,10 +77,7 @@ class Segment:
     def joined(cls, parts: Sequence[Segment]) -> Segment:
         """Return the hypotheses of several segments (one at least), by sentence.
 
-        Raises
-        ------
-        ValueError
-            Some have statistics and some have none.
+        Raises ValueError: some have statistics and some have none.
         """
         owner = np.concatenate([part.owner for part in parts])
         filled = [part for part in parts if len(part)] or list(parts[:1])
@@ -163,16 +160,13 @@ class Segment:
     def save(self, path: Path, number: int) -> str:
         """Write everything to a file, whole or not at all; return its checksum.
 
+        Raises InputError: the file cannot be written.
+
         Parameters
         ----------
         path : path
         number : int
             Of the iteration.
-
-        Raises
-        ------
-        InputError
-            The file cannot be written.
         """
         return ARCHIVE.write(path, {"iteration": number}, self._arrays())
 
@@ -180,10 +174,7 @@ class Segment:
     def open(cls, path: Path, number: int) -> tuple[Segment, str]:
         """Return a saved segment, mapped into memory rather than read, and its checksum.
 
-        Raises
-        ------
-        InputError
-            The file is missing, damaged, or of another iteration.
+        Raises InputError: the file is missing, damaged, or of another iteration.
         """
         stored = ARCHIVE.read(path)
         if stored.content != {"iteration": number}:

@@ -71,10 +71,7 @@ class ListStore:
     def open(cls, folder: Path, *, n_dense: int, unique: Unique = "derivation") -> Self:
         """Take up the lists that a folder has, with the settings that they were made with.
 
-        Raises
-        ------
-        InputError
-            A file is missing or damaged, or the dense features are others.
+        Raises InputError: a file is missing or damaged, or the dense features are others.
         """
         lists = cls(n_dense=n_dense, unique=unique)
         lists.folder = folder
@@ -118,6 +115,8 @@ class ListStore:
     def add(self, lists: KBestLists) -> int:
         """Add what is new in some lists to the iteration under way.
 
+        Raises ValueError: a list has no gains, or a number that is not finite.
+
         Parameters
         ----------
         lists : KBestLists
@@ -128,11 +127,6 @@ class ListStore:
         -------
         int
             Number of hypotheses that are new.
-
-        Raises
-        ------
-        ValueError
-            A list has no gains, or a number that is not finite.
         """
         for kbest in lists:
             kbest.finite_gains()
@@ -160,12 +154,8 @@ class ListStore:
     def end_iteration(self) -> int:
         """End the iteration under way; return the number of its new hypotheses.
 
-        Raises
-        ------
-        ValueError
-            Some lists have statistics and some have none.
-        InputError
-            The folder cannot be written to.
+        Raises ValueError: some lists have statistics and some have none; InputError: the folder
+        cannot be written to.
         """
         segment = Segment.joined(
             self._open or [Segment.of(_NONE, np.empty(0, np.uint64), self.n_dense)]
@@ -199,10 +189,7 @@ class ListStore:
     def truncate(self, iterations: int) -> None:
         """Forget all but the first iterations, and what has not ended yet.
 
-        Raises
-        ------
-        ValueError
-            There are fewer.
+        Raises ValueError: there are fewer.
         """
         if not 0 <= iterations <= self.n_iterations:
             raise ValueError(f"there are {self.n_iterations} iterations, not {iterations}")
@@ -217,10 +204,7 @@ class ListStore:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Forget the iterations that ended after `state_dict` was asked.
 
-        Raises
-        ------
-        ValueError
-            Iterations are missing, or their lists are others.
+        Raises ValueError: iterations are missing, or their lists are others.
         """
         with well_formed():
             iterations = whole(state_dict["iterations"], 0)

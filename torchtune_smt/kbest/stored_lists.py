@@ -128,17 +128,14 @@ def merged(parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool)
 
     They must share their vocabularies, and be all with words or all with statistics.
 
+    Raises InputError: there is one.
+
     Parameters
     ----------
     paths : sequence of Path
         The file of each part.
     strict : bool
         Whether a sentence of which no file has a list is an error, and not counted.
-
-    Raises
-    ------
-    InputError
-        There is one.
     """
     skipped: Counter[str] = Counter()
     for part in parts:

@@ -33,12 +33,9 @@ def read_arpa(path: str | PathLike[str]) -> Ngrams:
     before ``\data\`` is skipped. Without ``<unk>`` unknown words get log10 probability -100.
     ``<UNK>`` is read as ``<unk>``.
 
-    Raises
-    ------
-    InputError
-        With the line: no ``\data\`` or ``\end\``, counts that do not hold, a missing field or
-        one too many, a number that is none or not finite, a positive log probability, a word
-        twice or not among the unigrams, no ``<s>`` or ``</s>``, order above 6, invalid UTF-8.
+    Raises InputError: with the line: no ``\data\`` or ``\end\``, counts that do not hold, a missing
+    field or one too many, a number that is none or not finite, a positive log probability, a word
+    twice or not among the unigrams, no ``<s>`` or ``</s>``, order above 6, invalid UTF-8.
     """
     return parse_arpa(read_packed(path), path)
 
@@ -216,10 +213,7 @@ class _Reader:
 def write_arpa(path: str | PathLike[str], ngrams: Ngrams) -> None:
     """Write n-grams as an ARPA file (gz by the name), numbers with seven digits behind the point.
 
-    Raises
-    ------
-    InputError
-        The folder cannot be written to.
+    Raises InputError: the folder cannot be written to.
     """
     letters, begin = ngrams.words.symbols, ngrams.words.begin
     room: UInt8 = np.empty(1 << 20, np.uint8)

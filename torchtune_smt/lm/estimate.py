@@ -51,6 +51,10 @@ def estimate(
 ) -> Ngrams:
     """Return the interpolated modified Kneser-Ney model of some sentences.
 
+    Raises InputError: no sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks
+    or line ends in words; discounts that cannot be estimated; ValueError: `order` or
+    `discount_fallback` is out of range.
+
     Parameters
     ----------
     sentences : sequence of sequences of str
@@ -62,14 +66,6 @@ def estimate(
         estimated (small data); `DISCOUNT_FALLBACK` is the usual choice.
     path : path, optional
         Where the sentences come from, for error messages; one a line.
-
-    Raises
-    ------
-    InputError
-        No sentences; ``<s>``, ``</s>``, ``<unk>``, ``<UNK>``, empty words, or blanks or line ends
-        in words; discounts that cannot be estimated.
-    ValueError
-        `order` or `discount_fallback` is out of range.
     """
     integer(1, MAX_ORDER).check("order", order)
     if discount_fallback is not None:
@@ -123,6 +119,8 @@ def read_tokens(
 ) -> tuple[Vocabulary, Int64, Int64]:
     """Check sentences, and return them as ids.
 
+    Raises InputError: as `estimate`, but for the discounts.
+
     Returns
     -------
     words : Vocabulary
@@ -130,11 +128,6 @@ def read_tokens(
         Word ids, with ``<s>`` and ``</s>`` around each sentence.
     offset : int64, of the same length
         Each token's place in its sentence, ``<s>`` being 0.
-
-    Raises
-    ------
-    InputError
-        As `estimate`, but for the discounts.
     """
     if not sentences:
         raise InputError("no sentences to estimate a language model from", path=path)

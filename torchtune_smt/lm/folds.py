@@ -40,6 +40,9 @@ def build_folds(
 ) -> str:
     """Write the model of each fold (``fold-<f>.arpa.gz``), estimated on all the others' sentences.
 
+    Raises InputError: as `estimate`; fewer sentences than folds; or the folder cannot be written
+    to; ValueError: `n_folds` is below 2.
+
     Parameters
     ----------
     folder : path
@@ -57,13 +60,6 @@ def build_folds(
     -------
     str
         A checksum of all models; see `load_folds`.
-
-    Raises
-    ------
-    InputError
-        As `estimate`; fewer sentences than folds; or the folder cannot be written to.
-    ValueError
-        `n_folds` is below 2.
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
@@ -97,6 +93,8 @@ def load_folds(
 ) -> list[NgramModel]:
     """Load what `build_folds` wrote: model f has not seen the sentences of fold f.
 
+    Raises InputError: the folder is not whole.
+
     Parameters
     ----------
     folder : path
@@ -104,11 +102,6 @@ def load_folds(
         The checksum that `build_folds` returned: other models are refused.
     may_write : bool
         See `NgramModel.load`.
-
-    Raises
-    ------
-    InputError
-        The folder is not whole.
     """
     folder = Path(folder)
     path = folder / _MANIFEST

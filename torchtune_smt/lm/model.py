@@ -56,10 +56,7 @@ class NgramModel:
     def from_ngrams(cls, ngrams: Ngrams) -> NgramModel:
         """Return the model of a list of n-grams.
 
-        Raises
-        ------
-        InputError
-            As `build_tables`.
+        Raises InputError: as `build_tables`.
         """
         return cls(ngrams.order, ngrams.words, build_tables(ngrams))
 
@@ -74,6 +71,9 @@ class NgramModel:
     ) -> NgramModel:
         """Load an ARPA file, plain or gz.
 
+        Raises InputError: as `read_arpa` and `build_tables`, with file and line; the file is not
+        the expected one.
+
         Parameters
         ----------
         path : path
@@ -84,12 +84,6 @@ class NgramModel:
             Checksum that the file must have.
         may_write : bool
             Whether a binary copy may be written.
-
-        Raises
-        ------
-        InputError
-            As `read_arpa` and `build_tables`, with file and line; the file is not the expected
-            one.
         """
         if cache:
             found = file_checksum(path)

@@ -77,10 +77,7 @@ def build_tables(ngrams: Ngrams) -> LmTables:
     sentence's score changes. (KenLM does so for those that longer ones end in, and refuses a
     model that lacks one which longer ones begin with.)
 
-    Raises
-    ------
-    InputError
-        An n-gram stands in the list twice, or there are more than 2^31 of them.
+    Raises InputError: an n-gram stands in the list twice, or there are more than 2^31 of them.
     """
     tables, backoff, failed = _link(ngrams)
     if failed is not None and failed[2] == kernels.MISSING:

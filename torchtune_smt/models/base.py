@@ -91,6 +91,8 @@ class ModelSource(Protocol):
     ) -> Model:
         """Return the model, building what is missing.
 
+        Raises InputError: a file or the folder is missing or bad.
+
         Parameters
         ----------
         bitext : callable
@@ -105,10 +107,5 @@ class ModelSource(Protocol):
         may_write : bool
             Whether a model may be built, and binary copies be left beside it. If not, one that is
             missing is refused.
-
-        Raises
-        ------
-        InputError
-            A file or the folder is missing or bad.
         """
         ...

@@ -167,6 +167,9 @@ class BuiltModel(Checked, ModelSource):
     ) -> None:
         """Align a bitext, extract its grammar, estimate language models; write all to the folder.
 
+        Raises InputError: the bitext or the alignment file is bad; or the folder cannot be written
+        to, or has files that are of no model.
+
         Parameters
         ----------
         bitext : Corpus
@@ -174,12 +177,6 @@ class BuiltModel(Checked, ModelSource):
             Told what is done.
         folds : bool
             Whether cross-fitted language models are wanted, which only tuning on the bitext needs.
-
-        Raises
-        ------
-        InputError
-            The bitext or the alignment file is bad; or the folder cannot be written to, or has
-            files that are of no model.
         """
         folder = Path(self.folder)
         check_replaceable(folder)

@@ -73,17 +73,14 @@ def load_model(
 ) -> Model:
     """Return the model in a folder, all of one version.
 
+    Raises InputError: the folder is not whole, or holds no cross-fitted models.
+
     Parameters
     ----------
     folds : bool
         Whether cross-fitted language models are wanted.
     may_write : bool
         Whether binary copies of language models may be left in the folder.
-
-    Raises
-    ------
-    InputError
-        The folder is not whole, or holds no cross-fitted models.
     """
     name, folder = os.fspath(folder), restored(Path(folder), MANIFEST)
     for _ in range(_TRIES):

@@ -129,19 +129,16 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     ``[cube-pruning-pop-limit]`` and ``[stack]``. Other sections say how Moses is to run. The
     weights alone, of any model, are read by `read_any_weights`.
 
+    Raises InputError: the file is missing or bad, has a section that is read twice or one without
+    its value, names a feature twice, one that is not supported or a binary table, a feature is
+    called as one that the decoder has itself, or has no weights, or not as many as it has scores,
+    or weights are those of none.
+
     Parameters
     ----------
     path : path
     binary : bool
         Whether the phrase table may be a binary one, as where its text is given by another option.
-
-    Raises
-    ------
-    InputError
-        The file is missing or bad, has a section that is read twice or one without its value, names
-        a feature twice, one that is not supported or a binary table, a feature is called as one
-        that the decoder has itself, or has no weights, or not as many as it has scores, or weights
-        are those of none.
     """
     return _Reader(Path(path), _READ).read(binary)
 
@@ -153,6 +150,9 @@ def read_any_weights(
 
     The model of a ``moses.ini`` is nobody's concern here: it may be of any decoder, with features
     that are not supported.
+
+    Raises InputError: a file is missing or bad, a ``moses.ini`` has no weights, or a feature has a
+    weight twice.
 
     Parameters
     ----------
@@ -167,11 +167,6 @@ def read_any_weights(
     names : Vocabulary
         In the order of the file: names[i] has the weight values[i].
     values : float64 array
-
-    Raises
-    ------
-    InputError
-        A file is missing or bad, a ``moses.ini`` has no weights, or a feature has a weight twice.
     """
     if Path(path).suffix != ".ini":
         return read_weights(path)

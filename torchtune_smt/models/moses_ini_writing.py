@@ -40,6 +40,8 @@ def write_moses_ini(
     What else the other one says stays as it is; in another folder, relative paths become absolute.
     `PENALTIES` that have a weight, and that the other one lacks, are added to its features.
 
+    Raises InputError: the file cannot be written.
+
     Parameters
     ----------
     ini : MosesIni
@@ -48,11 +50,6 @@ def write_moses_ini(
         the features; 0 for those that are not mentioned.
     weight_file : str, optional
         File of the sparse weights, if there are any.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
     """
     widths: dict[str, int] = {}
     for name in ini.weights:
@@ -75,6 +72,8 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     Features that the lists do not have, such as those with ``tuneable=false`` and sparse ones that
     fire nowhere, keep the weights that they have in `ini`, whatever model that is of.
 
+    Raises InputError: `ini` has changed meanwhile and is bad, or a file cannot be written.
+
     Parameters
     ----------
     folder : Path
@@ -88,11 +87,6 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     -------
     str, optional
         Why nothing is written.
-
-    Raises
-    ------
-    InputError
-        `ini` has changed meanwhile and is bad, or a file cannot be written.
     """
     if (folder / INI).exists() and (folder / INI).samefile(ini):
         return f"no {INI} is written: the one that tuning began with is in this folder"
@@ -126,10 +120,7 @@ def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
 def files_of_ini(ini: Path) -> list[Path]:
     """Return a ``moses.ini`` and the file of sparse weights that it names, if it names one.
 
-    Raises
-    ------
-    InputError
-        It is missing or bad.
+    Raises InputError: it is missing or bad.
     """
     file = Sections(ini).weight_file()
     return [ini] if file is None else [ini, file]
