@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from minimizer_reference import rows_of
 from optim_reference import EagerAdaGrad, EagerCumulativeL1, EagerFobos, EagerSGD
 
 from torchtune_smt.core.errors import DivergenceError, InputError
@@ -63,11 +64,7 @@ class Pool(Decoder):
         rows = self.rows[index][order]
         return KBest(
             index=index,
-            rows=Rows(
-                np.append(0, np.cumsum((rows != 0).sum(1))),
-                np.nonzero(rows)[1].astype(np.int32),
-                rows[rows != 0],
-            ),
+            rows=rows_of(rows),
             score=scores[order],
             token_begin=4 * np.arange(order.size + 1),
             tokens=self.tokens[index][order].ravel(),
@@ -346,10 +343,7 @@ def test_pairs_are_all_that_some_solvers_need():
 def pairs_of(seed, n=30, d=7):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-2, 3, (n, d)) * (rng.random((n, d)) < 0.5) + 0.0
-    rows = [np.flatnonzero(row) for row in matrix]
-    begin = np.cumsum([0, *map(len, rows)])
-    feature = np.concatenate(rows).astype(np.int32)
-    return matrix, Rows(begin, feature, matrix[matrix != 0])
+    return matrix, rows_of(matrix)
 
 
 SLOPES = {
@@ -442,19 +436,8 @@ def flat_of(gains, seed=0):
     rng = np.random.default_rng(seed)
     kbests = []
     for index, some in enumerate(gains):
-        k = len(some)
-        rows = rng.integers(0, 3, (k, 4)) + 0.0
-        kbests.append(
-            KBest(
-                index=index,
-                rows=Rows(
-                    np.append(0, np.cumsum((rows != 0).sum(1))),
-                    np.asarray(np.nonzero(rows)[1], np.int32),
-                    rows[rows != 0],
-                ),
-                gain=np.array(some, float),
-            )
-        )
+        rows = rows_of(rng.integers(0, 3, (len(some), 4)) + 0.0)
+        kbests.append(KBest(index=index, rows=rows, gain=np.array(some, float)))
     return KBestLists.of(kbests)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from minimizer_reference import rows_of
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.runs.group_records import HEIGHT, WIDTH, draw_groups
@@ -89,17 +89,7 @@ def test_projected_lists_have_the_scores_of_unpacked_weights(case, later, data):
 
 def kbest(sentence, values):
     """A k-best list with rows of features."""
-    k = len(values)
-    rows, columns = np.nonzero(values)
-    return KBest(
-        index=sentence,
-        rows=Rows(
-            np.append(0, np.cumsum(np.bincount(rows, minlength=k))).astype(np.int64),
-            columns.astype(np.int32),
-            values[rows, columns],
-        ),
-        gain=np.arange(k) / k,
-    )
+    return KBest(index=sentence, rows=rows_of(values), gain=np.arange(len(values)) / len(values))
 
 
 def test_impossible_groups_are_refused():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minimizer_reference import rows_of
 from test_group_steps import algorithm2
 from test_online import DENSE, START, GivenGains, ListDecoder, rank, sentences_of
 
@@ -280,10 +281,7 @@ def reference(data, zero_group, learning, solver, seed):
 
 
 def solve_matrix(solver, x, start):
-    rows, columns = np.nonzero(x)
-    begin = np.append(0, np.cumsum(np.bincount(rows, minlength=len(x)))).astype(np.int64)
-    pairs = Rows(begin, columns.astype(np.int32), x[rows, columns])
-    return solver.solve_pairs(pairs, start, ()).weights
+    return solver.solve_pairs(rows_of(x), start, ()).weights
 
 
 @pytest.mark.parametrize("zero_group", ["drop", "keep"])

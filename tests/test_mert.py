@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from minimizer_reference import rows_of
 from sacrebleu.metrics.bleu import BLEU
 
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.tuners import mert_kernels as kernels
@@ -33,15 +33,10 @@ def make_lists(generator, sizes, features, whole=False, statistics=None):
     values = generator.normal(size=(n, features)).round(3) + 0.0005
     if whole:
         values = generator.integers(-2, 3, (n, features)).astype(float)
-    present = values != 0
     return KBestLists(
         index=np.arange(len(sizes)),
         begin=np.cumsum([0, *sizes]),
-        rows=Rows(
-            np.append(0, np.cumsum(present.sum(1))),
-            np.nonzero(present)[1].astype(np.int32),
-            values[present],
-        ),
+        rows=rows_of(values),
         statistics=random_statistics(generator, n) if statistics is None else statistics,
     )
 

@@ -5,21 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from minimizer_reference import rows_of
 from sklearn.linear_model import LogisticRegression
 
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.core.rows import Rows
 from torchtune_smt.kbest.lists import KBest, KBestLists
 from torchtune_smt.samplers import AllPairs, ProSampler, pair_rows
 from torchtune_smt.tuners.pro import Pro, Scaling
-
-
-def pairs_of(matrix):
-    """Return the rows of a dense matrix as pairs."""
-    rows = [np.flatnonzero(row) for row in matrix]
-    begin = np.cumsum([0, *map(len, rows)])
-    feature = np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int32)
-    return Rows(begin, feature, np.concatenate([row[row != 0] for row in matrix]))
 
 
 def sklearn_weights(matrix, sigma):
@@ -42,7 +34,7 @@ def test_regression(seed, n, sigma):
     matrix = rng.integers(-2, 3, (n, 6)) * rng.integers(0, 2, (n, 6)) + 0.0
     matrix[:, :2] += rng.normal(size=(n, 2))
     found = Pro(AllPairs(), sigma=sigma, tolerance=1e-9).solve_pairs(
-        pairs_of(matrix), rng.normal(size=6), ()
+        rows_of(matrix), rng.normal(size=6), ()
     )
     expected = sklearn_weights(matrix, sigma)
     np.testing.assert_allclose(found.weights, expected, rtol=1e-4, atol=1e-5)
@@ -62,7 +54,7 @@ def test_scaled_variables(seed, n):
     matrix = rng.normal(size=(n, 7)) * present * np.logspace(-2, 2, 7)
     # Columns that are the same.
     matrix[:, 1] = matrix[:, 0]
-    scaling = Scaling(pairs_of(matrix), 7, 0.5, "cpu")
+    scaling = Scaling(rows_of(matrix), 7, 0.5, "cpu")
     w, other = torch.from_numpy(rng.normal(size=(2, 7)))
     v = scaling.scaled(w)
     torch.testing.assert_close(scaling.weights(v), w, rtol=1e-6, atol=1e-9)
@@ -82,10 +74,10 @@ def test_values_of_any_size_take_few_steps():
     rng = np.random.default_rng(3)
     matrix = rng.normal(size=(500, 40)) @ rng.normal(size=(40, 40)) * np.logspace(-2, 2, 40)
     matrix[:, 20:] *= rng.random((500, 20)) < 0.1
-    found = Pro(AllPairs(), tolerance=1e-6).solve_pairs(pairs_of(matrix), np.zeros(40), ())
+    found = Pro(AllPairs(), tolerance=1e-6).solve_pairs(rows_of(matrix), np.zeros(40), ())
     assert found.report["derivative"] <= 1e-6
     assert found.report["steps"] <= 100
-    few = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(pairs_of(matrix), np.zeros(40), ())
+    few = Pro(AllPairs(), tolerance=1e-15, steps=3).solve_pairs(rows_of(matrix), np.zeros(40), ())
     assert few.report["steps"] == 3
     least = objective(matrix, sklearn_weights(matrix, 1.0), 1.0)
     assert objective(matrix, found.weights, 1.0) <= least * (1 + 1e-9)
@@ -93,7 +85,7 @@ def test_values_of_any_size_take_few_steps():
 
 def test_a_pair_without_a_difference():
     """Two strings of one feature vector: nothing to learn, and nothing to fall over."""
-    found = Pro(AllPairs()).solve_pairs(pairs_of(np.zeros((2, 3))), np.ones(3), ())
+    found = Pro(AllPairs()).solve_pairs(rows_of(np.zeros((2, 3))), np.ones(3), ())
     assert found.weights.tolist() == [0, 0, 0]
     assert found.report["loss"] == pytest.approx(np.log(2))
 
@@ -103,7 +95,7 @@ def lists_of(*gains):
     k = len(gains)
     kbest = KBest(
         index=4,
-        rows=Rows(np.arange(k + 1), np.asarray(np.arange(k), np.int32), np.ones(k)),
+        rows=rows_of(np.eye(k)),
         gain=np.array(gains),
     )
     return KBestLists.of([kbest])
@@ -133,7 +125,7 @@ def test_no_cuda_device():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_cuda():
     rng = np.random.default_rng(0)
-    pairs = pairs_of(rng.normal(size=(500, 20)))
+    pairs = rows_of(rng.normal(size=(500, 20)))
     here, there = (
         Pro(AllPairs(), device=d, tolerance=1e-9).solve_pairs(pairs, np.zeros(20), ()).weights
         for d in ("cpu", "cuda")
@@ -147,7 +139,7 @@ def test_values_too_large_to_be_squared_are_refused(value, others):
     """Of a feature that is in most pairs, and of one in few; none is returned as NaN."""
     matrix = np.array([[value, 0.0], *[[0.0, 1.0]] * (1 + others)])
     with pytest.raises(DivergenceError, match="check the feature values"):
-        Pro(AllPairs()).solve_pairs(pairs_of(matrix), np.zeros(2), ())
+        Pro(AllPairs()).solve_pairs(rows_of(matrix), np.zeros(2), ())
     matrix[0, 0] = 1e150
-    found = Pro(AllPairs()).solve_pairs(pairs_of(matrix), np.zeros(2), ())
+    found = Pro(AllPairs()).solve_pairs(rows_of(matrix), np.zeros(2), ())
     assert np.isfinite(found.weights).all()

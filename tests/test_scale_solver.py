@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from minimizer_reference import rows_of
 from test_mert import make_lists
-from test_pro import pairs_of, sklearn_weights
+from test_pro import sklearn_weights
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.samplers import AllPairs
@@ -29,7 +30,7 @@ def test_all_sparse_weights_are_one_feature(seed, n):
     start[5] = 0.0
     solver = ScaleSolver(Pro(AllPairs(), tolerance=1e-9), DENSE)
     assert wants_pairs(solver)
-    found = solver.solve_pairs(pairs_of(matrix), start, ()).weights
+    found = solver.solve_pairs(rows_of(matrix), start, ()).weights
     sparse = matrix[:, DENSE:] @ start[DENSE:]
     expected = sklearn_weights(np.column_stack([matrix[:, :DENSE], sparse]), 1.0)
     np.testing.assert_allclose(found[:DENSE], expected[:DENSE], rtol=1e-4, atol=1e-5)
@@ -44,7 +45,7 @@ def test_weights_of_the_wrong_size_get_the_right_one():
     matrix *= np.where(rng.random(20_000) < 1 / (1 + np.exp(-matrix @ true)), 1, -1)[:, None]
     start = np.concatenate([[0.0, 0.0], -5 * true[DENSE:]])
     solver = ScaleSolver(Pro(AllPairs(), sigma=100.0), DENSE)
-    found = solver.solve_pairs(pairs_of(matrix), start, ()).weights
+    found = solver.solve_pairs(rows_of(matrix), start, ()).weights
     np.testing.assert_allclose(found, true, rtol=0.1, atol=0.05)
 
 
@@ -52,9 +53,9 @@ def test_the_start_is_found_again():
     """Where weights are the minimum already, the factor is 1."""
     rng = np.random.default_rng(6)
     matrix = rng.normal(size=(200, 6))
-    best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(pairs_of(matrix), np.zeros(6), ())
+    best = Pro(AllPairs(), sigma=1e4, tolerance=1e-9).solve_pairs(rows_of(matrix), np.zeros(6), ())
     solver = ScaleSolver(Pro(AllPairs(), sigma=1e4, tolerance=1e-9), DENSE)
-    found = solver.solve_pairs(pairs_of(matrix), best.weights, ())
+    found = solver.solve_pairs(rows_of(matrix), best.weights, ())
     np.testing.assert_allclose(found.weights, best.weights, rtol=1e-3, atol=1e-5)
 
 
@@ -70,7 +71,7 @@ def test_mert_tunes_the_factor_of_any_number_of_weights():
     # The same three features, made by hand.
     matrix = np.array([lists.rows.dot(column) for column in np.eye(62)]).T
     three = np.column_stack([matrix[:, :DENSE], matrix[:, DENSE:] @ start[DENSE:]])
-    expected = Mert().solve(replace(lists, rows=pairs_of(three)), np.ones(3), (1,))
+    expected = Mert().solve(replace(lists, rows=rows_of(three)), np.ones(3), (1,))
     assert found.report == pytest.approx(expected.report, abs=1e-9)
     np.testing.assert_allclose(
         [*found.weights[:DENSE], factor[0]], expected.weights, rtol=1e-6, atol=1e-9
@@ -80,6 +81,6 @@ def test_mert_tunes_the_factor_of_any_number_of_weights():
 def test_without_sparse_weights_dense_ones_are_tuned():
     matrix = np.random.default_rng(8).normal(size=(30, 5))
     start = np.concatenate([np.ones(DENSE), np.zeros(3)])
-    found = ScaleSolver(Pro(AllPairs()), DENSE).solve_pairs(pairs_of(matrix), start, ())
+    found = ScaleSolver(Pro(AllPairs()), DENSE).solve_pairs(rows_of(matrix), start, ())
     expected = sklearn_weights(matrix[:, :DENSE], 1.0)
     np.testing.assert_allclose(found.weights, [*expected, 0, 0, 0], rtol=1e-4, atol=1e-5)
