@@ -113,9 +113,7 @@ def test_translate(repository: Path, tmp_path: Path) -> None:
 def test_only_what_needs_tensors_imports_torch(repository: Path) -> None:
     """Lists can be read, scored, sampled and decoded without it."""
     rooms = ("core", "kbest", "samplers", "metrics", "lm", "grammar", "decoders", "data")
-    tensors = {
-        f"core/{name}.py" for name in ("csr_tensors", "devices", "scoring", "state", "weights")
-    }
+    tensors = {f"core/{name}.py" for name in ("scoring", "state", "weights")}
     package = repository / "torchtune_smt"
     paths = [path.relative_to(package) for room in rooms for path in (package / room).glob("*.py")]
     names = [".".join(path.with_suffix("").parts) for path in paths if str(path) not in tensors]
