@@ -47,118 +47,67 @@ NEEDED = {
     "language_model": "lm",
     "model": SimpleNamespace(grammar=SimpleNamespace(reordering=None, gaps=False), limits={}),
 }
-# The ranges themselves, once more: what is said of each argument.
+# The ranges themselves, once more: what is said of each argument, where it is said.
 SAID = """
-1, 2 or 3:
-    Ramp.variant
-a finite number, or null:
-    KBestFiles.missing
-a number above 0:
-    AROW.initial_precision AROW.lr Accuracy.gap Accuracy.residual Accuracy.seconds AdaGrad.lr
-    ClusteredWeights.lr CumulativeL1.lr ExpectedGain.temperature FOBOS.lr FobosOscar.lr
-    GroupLearning.lr HopeFear.cost KBestMira.C Mert.spread MixedLearning.lr MosesBleu.smoothing
-    Pro.tolerance RDA.lr Ramp.cost SGD.lr SmoothedHinge.mu
-a number above 0 and below 1, or null:
-    BatchLearning.noise
-a number above 0 and up to 1:
-    BatchTuner.interpolation KBestMira.decay
-a number above 0 and up to 1, or null:
-    BatchLearning.fraction
-a number above 0, or null:
-    HieroDecoder.seconds LocalEngine.deadline PhraseDecoder.seconds RayEngine.deadline
-    SacreBleu.smooth_value
-a number above 1e-100 and below 1e+100:
-    Pro.sigma
-a number, 0 or more:
-    AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.tolerance
-    ClusteredWeights.strength ElasticNet.lambda1 ElasticNet.lambda2 ExpectedGain.entropy
-    HieroDecoder.keep_mb L1.strength L2.strength Multipartite.threshold Oscar.lambda1
-    Oscar.lambda2 PhraseDecoder.keep_mb ProSampler.threshold
-a number, 0 or more, or null:
-    IterSel.strength IterSel.threshold
-a number, 1 or more:
-    Dataset.max_ratio LengthFilter.max_ratio
-a whole number, -1 or more (up to 1,073,741,824), or null:
-    PhraseDecoder.distortion_limit
-a whole number, 0 or more:
-    AROW.unregularized AdaGrad.unregularized CumulativeL1.unregularized FOBOS.unregularized
-    FobosOscar.unregularized Mert.random_directions Mert.restarts RDA.unregularized
-    SGD.unregularized
-a whole number, 0 or more, or null:
-    Stale.max_staleness Stale.simulate
-a whole number, 1 or more:
-    Accuracy.steps BatchLearning.path BitextModel.iterations BitextModel.table_limit
-    ClusteredWeights.count ClusteredWeights.passes Dataset.max_length GroupLearning.passes
-    KBestMira.passes LengthFilter.max_length LocalEngine.attempts Mert.max_features
-    MixedLearning.passes MixedLearning.shards OnlineTuner.batch_size PhraseModel.iterations
-    PhraseModel.table_limit Pro.steps ProSampler.candidates ProSampler.pairs RayEngine.attempts
+1, 2 or 3: Ramp.variant
+a finite number, or null: KBestFiles.missing
+a number above 0: AROW.initial_accumulator AROW.initial_precision Accuracy.gap Accuracy.residual
+    Accuracy.seconds ClusteredWeights.lr ExpectedGain.temperature HopeFear.cost KBestMira.C
+    Mert.spread MosesBleu.smoothing Pro.tolerance Ramp.cost SmoothedHinge.mu SparseOptimizer.lr
+    StepLearning.lr
+a number above 0 and below 1, or null: BatchLearning.noise
+a number above 0 and up to 1: BatchTuner.interpolation KBestMira.decay
+a number above 0 and up to 1, or null: BatchLearning.fraction
+a number above 0, or null: Engine.deadline GrammarDecoder.seconds SacreBleu.smooth_value
+a number above 1e-100 and below 1e+100: Pro.sigma
+a number, 0 or more: AdaGrad.initial_accumulator AllPairs.threshold BatchTuner.tolerance
+    ClusteredWeights.strength ExpectedGain.entropy GrammarDecoder.keep_mb Multipartite.threshold
+    Oscar.lambda1 Oscar.lambda2 ProSampler.threshold _Elastic.lambda1 _Elastic.lambda2
+    _Elastic.strength
+a number, 0 or more, or null: IterSel.strength IterSel.threshold
+a number, 1 or more: Dataset.max_ratio LengthFilter.max_ratio
+a whole number, -1 or more (up to 1,073,741,824), or null: PhraseDecoder.distortion_limit
+a whole number, 0 or more: Mert.random_directions Mert.restarts SparseOptimizer.unregularized
+a whole number, 0 or more, or null: Stale.max_staleness Stale.simulate
+a whole number, 1 or more: Accuracy.steps BatchLearning.path BuiltModel.iterations
+    BuiltModel.table_limit ClusteredWeights.count ClusteredWeights.passes Dataset.max_length
+    Engine.attempts KBestMira.passes LengthFilter.max_length Mert.max_features MixedLearning.shards
+    OnlineTuner.batch_size Pro.steps ProSampler.candidates ProSampler.pairs StepLearning.passes
     Stochastic.batch_size Stochastic.passes
-a whole number, 1 or more (up to 1,073,741,824):
-    HieroDecoder.k HieroDecoder.max_span HieroDecoder.max_words HieroDecoder.pop_limit
-    HieroDecoder.threads PhraseDecoder.k PhraseDecoder.max_words PhraseDecoder.threads
-a whole number, 1 or more (up to 1,073,741,824), or null:
-    PhraseDecoder.pop_limit PhraseDecoder.stack_size PhraseDecoder.table_limit
-a whole number, 1 or more (up to 100):
-    BitextModel.max_phrase_length BitextModel.max_symbols PhraseModel.max_phrase_length
-a whole number, 1 or more (up to 50):
-    Multipartite.percent
-a whole number, 1 or more (up to 6):
-    BitextModel.order PhraseModel.order
-a whole number, 1 or more, or null:
-    IterMix.shards IterSel.features IterSel.shards KBestFiles.k LocalEngine.workers Mix.shards
-    Oscar.dimension RayEngine.workers Stale.workers
-a whole number, 2 or more, or 0:
-    BitextModel.folds PhraseModel.folds
-a whole number, 80 or more:
-    RayEngine.object_store
-cdec or moses, or null:
-    KBestFiles.format
-cdec, joshua or moses, or null:
-    FileModel.format
-constant, inv_sqrt or 1/t:
-    CumulativeL1.schedule FOBOS.schedule FobosOscar.schedule GroupLearning.schedule
-    MixedLearning.schedule
-cpu or cuda:
-    BatchLearning.device Pro.device Stochastic.device
-de, or null:
-    Dataset.split_compounds
-drop or keep:
-    GroupingTuner.zero_group
-epoch, step or none:
-    FOBOS.average FobosOscar.average SGD.average
-error or skip:
-    KBestFiles.on_error
-error or worst:
-    ExternalScores.missing
-false, true or phrases:
-    BitextModel.unaligned_edges
-fast_align, hmm or eflomal:
-    BitextModel.aligner PhraseModel.aligner
-keep or drop:
-    HieroDecoder.unknown PhraseDecoder.unknown
-none or rms:
-    PreparedLearning.scaling
-none, floor, add-k or exp:
-    SacreBleu.smooth_method
-none, single or shuffled:
-    GroupingTuner.control
-reference or none:
-    KBestMira.scale
-sentence or identical:
-    BitextModel.leave_out PhraseModel.leave_out
-shared or occurrences:
-    BitextModel.counts
-step or epoch:
-    AdaGrad.regularize_each
-sum, mean or each:
-    ExpectedGain.reduction Hinge.reduction HopeFear.reduction Logistic.reduction
-    Perceptron.reduction Ramp.reduction Softmax.reduction
-text:
-    FileModel.language_model
-true or false:
-    OnlineTuner.shuffle PreparedLearning.merge_identical
-true, false, source or target:
-    Dataset.tokenize
+a whole number, 1 or more (up to 1,073,741,824): GrammarDecoder.k GrammarDecoder.max_words
+    GrammarDecoder.pop_limit GrammarDecoder.threads HieroDecoder.max_span
+a whole number, 1 or more (up to 1,073,741,824), or null: PhraseDecoder.pop_limit
+    PhraseDecoder.stack_size PhraseDecoder.table_limit
+a whole number, 1 or more (up to 100): BitextModel.max_symbols BuiltModel.max_phrase_length
+a whole number, 1 or more (up to 50): Multipartite.percent
+a whole number, 1 or more (up to 6): BuiltModel.order
+a whole number, 1 or more, or null: Engine.workers IterSel.features KBestFiles.k Mixing.shards
+    Oscar.dimension Stale.workers
+a whole number, 2 or more, or 0: BuiltModel.folds
+a whole number, 80 or more: RayEngine.object_store
+cdec or moses, or null: KBestFiles.format
+cdec, joshua or moses, or null: FileModel.format
+constant, inv_sqrt or 1/t: CumulativeL1.schedule FOBOS.schedule StepLearning.schedule
+cpu or cuda: BatchLearning.device Pro.device Stochastic.device
+de, or null: Dataset.split_compounds
+drop or keep: GroupingTuner.zero_group
+epoch, step or none: AveragingOptimizer.average
+error or skip: KBestFiles.on_error
+error or worst: ExternalScores.missing
+false, true or phrases: BitextModel.unaligned_edges
+fast_align, hmm or eflomal: BuiltModel.aligner
+keep or drop: GrammarDecoder.unknown
+none or rms: PreparedLearning.scaling
+none, floor, add-k or exp: SacreBleu.smooth_method
+none, single or shuffled: GroupingTuner.control
+reference or none: KBestMira.scale
+sentence or identical: BuiltModel.leave_out
+shared or occurrences: BitextModel.counts
+step or epoch: AdaGrad.regularize_each
+sum, mean or each: Reduced.reduction
+text: FileModel.language_model
+true or false: OnlineTuner.shuffle PreparedLearning.merge_identical
+true, false, source or target: Dataset.tokenize
 """
 
 
@@ -175,12 +124,12 @@ def all_parts() -> Iterator[type[Checked]]:
     while following:
         kind = following.pop()
         following += kind.__subclasses__()
-        if kind.__module__.startswith("torchtune_smt.") and not inspect.isabstract(kind):
+        if kind.__module__.startswith("torchtune_smt."):
             yield kind
 
 
 def arguments_of(kind: type) -> Mapping[str, inspect.Parameter]:
-    made = next(vars(parent)["__init__"] for parent in kind.__mro__ if "__init__" in vars(parent))
+    made = kind.__init__
     return inspect.signature(made).parameters
 
 
@@ -189,7 +138,8 @@ def declared_arguments() -> dict[tuple[str, str], Rule]:
     found = {}
     for kind in all_parts():
         names = arguments_of(kind)
-        if not kind.__name__.startswith("_") and "defaults" not in names:
+        base = inspect.isabstract(kind) or kind.__name__.startswith("_") or "defaults" in names
+        if not base:
             rules = rules_of(kind)
             found |= {(kind.__name__, name): rules[name] for name in rules if name in names}
     return found
@@ -228,16 +178,13 @@ def test_a_good_value_is_not_what_is_refused(kind: str, name: str) -> None:
 
 def test_ranges_are_those_that_are_said() -> None:
     found: dict[str, list[str]] = {}
-    for (kind, name), rule in RULES.items():
-        found.setdefault(rule.text, []).append(f"{kind}.{name}")
-    lines = [line for line in SAID.splitlines() if line]
-    said: dict[str, list[str]] = {}
-    for line in lines:
-        if line.endswith(":"):
-            words = said.setdefault(line[:-1], [])
-        else:
-            words += line.split()
-    assert {text: sorted(names) for text, names in found.items()} == said
+    for kind in KINDS.values():
+        for name, rule in vars(kind).get("accepts", {}).items():
+            found.setdefault(rule.text, []).append(f"{kind.__name__}.{name}")
+    said = [line.partition(": ") for line in re.sub("\n +", " ", SAID).strip().splitlines()]
+    assert {text: sorted(names) for text, names in found.items()} == {
+        text: names.split() for text, _, names in said
+    }
 
 
 # The command line

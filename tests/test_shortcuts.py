@@ -13,9 +13,9 @@ import torch
 from test_batch import pairs_of
 from torch import Tensor
 
+from torchtune_smt.core.accepts import behaves_as, declared
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.shortcuts import behaves_as, declared
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import KBest, KBestLists

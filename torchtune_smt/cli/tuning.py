@@ -24,8 +24,8 @@ from torchtune_smt.cli.spending import (
 )
 from torchtune_smt.cli.task import Task, bind, score_of
 from torchtune_smt.cli.wire import class_of, make
+from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences

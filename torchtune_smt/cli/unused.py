@@ -25,7 +25,7 @@ from torchtune_smt.cli.spending import (
     tunes_while_decoding,
 )
 from torchtune_smt.cli.wire import class_of
-from torchtune_smt.core.shortcuts import behaves_as
+from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
 

@@ -1,7 +1,7 @@
-"""What arguments may be: ranges and choices, as data on the class that takes them.
+"""What a class says of itself: what its arguments may be, and what is true of its methods.
 
-A class says it in `Checked.accepts`. One validator makes the checks and the sentences, in Python
-and for options of the command line; tests of bad values are generated from what is said.
+Ranges and choices are data on the class (`Checked.accepts`). One validator makes the checks and the
+sentences, in Python and for options of the command line; tests of bad values come from there.
 """
 
 from __future__ import annotations
@@ -253,3 +253,62 @@ TEXTS: Final = Rule(
 FINITE: Final = number("a finite number", math.isfinite, 0.0, math.inf, -math.inf)
 _WHOLE: Final = Rule("a whole number", lambda value: is_whole(value) and -INT64 <= value <= INT64)
 _NUMBER: Final = Rule("a number", lambda value: isinstance(value, float) or _WHOLE.fits(value))
+
+
+# What a class says of its methods. A part may offer a shortcut: a loss the number of its compiled
+# derivative, a regulariser strengths for which the proximal steps have a closed form. Whoever takes
+# it does not call the method. A subclass inherits the offer, and may have another method: so it
+# counts only if no class that is more derived than the one that makes it defines the method.
+
+
+def declared(part: object, name: str, *methods: str) -> Any:
+    """Return an attribute that says something of methods, or None where it does not count.
+
+    Parameters
+    ----------
+    part : object
+    name : str
+        The attribute. It counts if the class that defines it is the one that defines each of
+        the methods, or a subclass of that one.
+    methods : str
+        Names of the methods that it is about.
+    """
+    place = _place(part, name)
+    if math.isinf(place) or any(_place(part, method) < place for method in methods):
+        return None
+    return getattr(part, name)
+
+
+def behaves_as(part: object, kind: type, *methods: str) -> bool:
+    """Say whether a part is of a class, or of a subclass that leaves some methods as they are."""
+    parents = type(part).__mro__
+    return kind in parents and all(_place(part, m) >= parents.index(kind) for m in methods)
+
+
+def _place(part: object, name: str) -> float:
+    """Return the place of the class that defines a name: 0 is the part's own; infinity: none."""
+    if name in getattr(part, "__dict__", ()) and not _is_counted(part, name):
+        return -1
+    found = [
+        (place, _unhooked(vars(parent)[name]))
+        for place, parent in enumerate(type(part).__mro__)
+        if name in vars(parent)
+    ]
+    if not found:
+        return math.inf
+    place, definition = found[0]
+    if inspect.isfunction(definition):
+        return max(place for place, other in found if other is definition)
+    return place
+
+
+def _is_counted(part: Any, name: str) -> bool:
+    """Say whether a method is its class's, wrapped as torch's schedules do to count steps."""
+    own = vars(part)[name]
+    wrapped = getattr(own, "__wrapped__", None) if hasattr(own, "_wrapped_by_lr_sched") else None
+    return wrapped is not None and wrapped is getattr(type(part), name, None)
+
+
+def _unhooked(definition: Any) -> Any:
+    """Return a method without the wrapper that torch puts into a class for a `step` it inherits."""
+    return definition.__wrapped__ if getattr(definition, "hooked", False) else definition

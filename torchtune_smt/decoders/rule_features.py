@@ -8,9 +8,9 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Bool, Float64, Int32, Int64, UInt8
 from torchtune_smt.core.offsets import gather, offsets
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.vocabulary import SequenceTable, Vocabulary
 from torchtune_smt.features.rule_kernels import (
     PREFIXES,

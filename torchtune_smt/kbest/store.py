@@ -46,11 +46,6 @@ class ListStore:
     folder : path, optional
         Keep the lists in files there, mapped into memory, one an iteration. Those of an
         earlier run are removed (`open` takes them up).
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range.
     """
 
     def __init__(

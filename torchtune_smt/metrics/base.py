@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers
 from torchtune_smt.core.errors import InputError, shown
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest.lists import KBest, KBestLists

@@ -224,11 +224,6 @@ class MosesBleu(SentenceBleu):
         s, more than 0.
     smooth_brevity : bool
         Add s to the reference's length in the brevity penalty.
-
-    Raises
-    ------
-    ValueError
-        `smoothing` is out of range.
     """
 
     accepts = accepting(smoothing=above(0))
@@ -261,11 +256,6 @@ class SacreBleu(SentenceBleu):
     effective_order : bool
         Leave orders out that are longer than the hypothesis, as sacrebleu does for sentences.
         Otherwise such hypotheses have gain 0 (with add-k: precision 1).
-
-    Raises
-    ------
-    ValueError
-        The method is unknown, or the value out of range.
     """
 
     smooth_method: str = "exp"

@@ -81,11 +81,6 @@ class BuiltModel(Checked, ModelSource):
     leave_out : {"sentence", "identical"}
         What the model of a training sentence has not seen: this sentence pair alone, or all that
         have the same words on both sides. With `identical`, they are in one fold, too.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     accepts = accepting(
@@ -352,11 +347,6 @@ class BitextModel(BuiltModel):
     rule_counts : bool
         Add features of how often a rule occurred (`ExtractedGrammar`); the model that is kept is
         the same.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     accepts = accepting(
@@ -415,11 +405,6 @@ class PhraseModel(BuiltModel):
         See `BuiltModel`.
     max_phrase_length, reordering, table_limit
         As `extract_phrases` takes them.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     phrases: ClassVar[bool] = True

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.errors import DivergenceError, InputError
-from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import oscar_kernels
 from torchtune_smt.optim.fobos import FOBOS
 from torchtune_smt.optim.oscar_kernels import BUILD, DIMENSION, DONE, WEIGHT

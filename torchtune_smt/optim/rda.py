@@ -38,11 +38,6 @@ class RDA(SparseOptimizer):
     regularizer : Regularizer, optional
     unregularized : int
         This many first coordinates (the dense features) are exempt.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range.
     """
 
     # The weights that it begins with, where they are regularised.

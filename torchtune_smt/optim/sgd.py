@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.accepts import accepting
+from torchtune_smt.core.accepts import accepting, behaves_as
 from torchtune_smt.core.arrays import Float64
-from torchtune_smt.core.shortcuts import behaves_as
 from torchtune_smt.optim import row_kernels
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.sparse import (

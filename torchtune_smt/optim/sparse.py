@@ -14,12 +14,19 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from torchtune_smt.core.accepts import Checked, above, accepting, check_arguments, integer, one_of
+from torchtune_smt.core.accepts import (
+    Checked,
+    above,
+    accepting,
+    check_arguments,
+    declared,
+    integer,
+    one_of,
+)
 from torchtune_smt.core.archive import DAMAGED, well_formed
 from torchtune_smt.core.arrays import Float64, Int64
 from torchtune_smt.core.errors import DivergenceError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.optim.row_kernels import RowSteps
 from torchtune_smt.optim.state import (
     Group,

@@ -41,11 +41,6 @@ class LocalEngine(Engine):
         of a worker; never by default.
     attempts : int
         A task that has lost so many workers is an error.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     def __init__(

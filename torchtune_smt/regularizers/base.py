@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 from torch import Tensor
 
-from torchtune_smt.core.accepts import least
+from torchtune_smt.core.accepts import declared, least
 from torchtune_smt.core.checks import described
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.shortcuts import declared
 
 STRENGTH: Final = least(0)
 """What the strength of a penalty may be."""

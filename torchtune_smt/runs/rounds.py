@@ -179,11 +179,6 @@ class Rounds:
     Attributes
     ----------
     progress : Progress
-
-    Raises
-    ------
-    ValueError
-        A value is out of range.
     """
 
     tuner: Tuner

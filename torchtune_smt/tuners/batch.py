@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import torch
 
-from torchtune_smt.core.accepts import above, accepting, least
+from torchtune_smt.core.accepts import above, accepting, declared, least
 from torchtune_smt.core.archive import DAMAGED, well_formed, whole
 from torchtune_smt.core.arrays import Float64
 from torchtune_smt.core.checks import checked_numbers, described
 from torchtune_smt.core.errors import DivergenceError, InputError
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import FrozenWeights, Snapshot
 from torchtune_smt.kbest.lists import KBestLists
 from torchtune_smt.kbest.store import ListStore

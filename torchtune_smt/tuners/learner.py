@@ -9,10 +9,10 @@ from typing import cast
 import numpy as np
 import torch
 
+from torchtune_smt.core.accepts import declared
 from torchtune_smt.core.arrays import Float64, Int64, Integers
 from torchtune_smt.core.rows import Rows
 from torchtune_smt.core.scoring import sparse_vector
-from torchtune_smt.core.shortcuts import declared
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
