@@ -81,19 +81,10 @@ class Decoder(Checked, ABC):
     def decode(
         self, sources: Sequence[Source], snapshot: Snapshot, *, k: int | None = None
     ) -> KBestLists:
-        """Return the k-best list of each sentence, in the order given.
+        """Return the k-best list of each sentence, in the order given, with scores, best first.
 
-        Parameters
-        ----------
-        snapshot : Snapshot
-            The weights, read by ids in `features`.
-        k : int, optional
-            Length of the lists at most; by default what the decoder was made for.
-
-        Returns
-        -------
-        KBestLists
-            With scores, best first, over `features` and `words`.
+        Weights are read by ids in `features`. Lists, of `k` at most (by default what the decoder
+        was made for), are over `features` and `words`.
         """
 
     def decode_all(
@@ -101,10 +92,7 @@ class Decoder(Checked, ABC):
     ) -> Iterator[KBestLists]:
         """Yield the lists of many sentences, `size` sentences at a time.
 
-        Parameters
-        ----------
-        sources, snapshot
-            As for `decode`; weights stay as they are until all lists have come.
+        Weights stay as they are until all lists have come.
         """
         for begin in range(0, len(sources), size):
             some = sources[begin : begin + size]
@@ -126,21 +114,10 @@ class Decoder(Checked, ABC):
     ) -> Sentences | None:
         """Return the sentences of a set that can be decoded, with their references: all.
 
+        Sets are called ``train``, ``dev`` and ``test``; None if there is no such one. `read` reads
+        the corpus, and is not asked where that is not needed; `report` is told what is left out.
+
         Raises InputError: there must be a corpus, or it does not fit.
-
-        Parameters
-        ----------
-        name : str
-            What the set is called: ``train``, ``dev``, ``test``.
-        read : callable
-            Reads the corpus, if there is one; not asked where it is not needed.
-        report : callable
-            Told what is left out.
-
-        Returns
-        -------
-        Sentences, optional
-            None if there is no such set.
         """
         corpus = read()
         if corpus is None:
@@ -158,12 +135,9 @@ class Decoder(Checked, ABC):
     def check_start(self, weights: Snapshot, path: str | None) -> None:
         """Check that the weights that tuning starts from are of use here.
 
-        Raises InputError: no dense feature has a weight.
+        `path` is their file; None: they were given as values.
 
-        Parameters
-        ----------
-        path : str, optional
-            Their file; None: they were given as values.
+        Raises InputError: no dense feature has a weight.
         """
         dense = np.arange(len(self.dense_names))
         if dense.size == 0 or weights.read(self.features, dense).any():
@@ -196,28 +170,16 @@ class Decoder(Checked, ABC):
     def unused(
         cls, options: Mapping[str, Any], tune_on: str, *, drops_copies: bool
     ) -> Mapping[str, str]:
-        """Return options that others cancel, each with the reason.
+        """Return options of ``decoder`` and ``data`` that others cancel, each with the reason.
 
-        Parameters
-        ----------
-        options : mapping
-            Of the group ``decoder``. What is returned may be of the group ``data`` as well.
-        tune_on : str
-            The set that is tuned on.
-        drops_copies : bool
-            Whether the tuner itself drops hypotheses that it has already.
+        `drops_copies`: whether the tuner itself drops hypotheses that it has already.
         """
         return {}
 
     def feature_ids(self, sources: Sequence[Source]) -> Int64 | None:
-        """Return all sparse features that the hypotheses of some sentences can have.
+        """Return all sparse features that hypotheses of some sentences can have (int64, ascending).
 
-        Nothing is decoded. OSCAR counts them for its d.
-
-        Returns
-        -------
-        int64 [n], optional
-            Ids in `features`, ascending; None if they are not known before decoding.
+        Nothing is decoded; None if they are not known before. OSCAR counts them for its d.
         """
         return None
 
@@ -305,10 +267,7 @@ def features_in_use(
 ) -> Bool:
     """Return which features of a weights file, bool [names], a decoder may give.
 
-    Parameters
-    ----------
-    report : callable
-        Told how many others there are, unless all are.
+    `report` is told how many others there are, unless all are.
     """
     named = names.names(range(len(names)))
     there = np.array([decoder.has_feature(name) for name in named], np.bool_)

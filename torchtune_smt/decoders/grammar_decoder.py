@@ -40,10 +40,7 @@ class OutOfTimeError(Exception):
 def deadline(seconds: float | None) -> Iterator[UInt8]:
     """Give a search, which has to look at it, what says that it is to stop (uint8 [1]).
 
-    Parameters
-    ----------
-    seconds : float, optional
-        From now on; never by default. More than `threading.TIMEOUT_MAX`, which is years, is that.
+    That is after `seconds`; never by default, or if they are years (`threading.TIMEOUT_MAX`).
     """
     stop = np.zeros(1, np.uint8)
     if seconds is None:

@@ -103,14 +103,9 @@ SETS: Final = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class ListSource(Source):
-    """A sentence that has a stored list.
+    """A sentence that has a stored list: number `list` of the set of lists called `set`.
 
-    Attributes
-    ----------
-    set : str
-        Name of the set of lists.
-    list : int
-        Its place there. `index` may change when sentences are chosen; this stays.
+    `index` may change when sentences are chosen; this stays.
     """
 
     set: str = ""

@@ -33,13 +33,7 @@ from torchtune_smt.grammar.base import Grammar
 class RuleSpelling:
     """Spells what the templates' `features` return, without a Python string for each name.
 
-    Several threads may ask at once.
-
-    Parameters
-    ----------
-    grammar : Grammar
-    templates : sequence of RuleTemplate
-        All of which say how they spell.
+    All of the templates say how they spell. Several threads may ask at once.
     """
 
     def __init__(self, grammar: Grammar, templates: Sequence[RuleTemplate]) -> None:
@@ -56,11 +50,7 @@ class RuleSpelling:
     def names(self, rules: Int64, occurred: Float64) -> tuple[UInt8, Int64, Int64]:
         """Return letters and begins of the names of rules, and the begins of each rule's names.
 
-        Parameters
-        ----------
-        rules : int64 [n]
-        occurred : float64 [n]
-            How often each occurred.
+        `occurred` is how often each occurred.
         """
         grammar = self._grammar
         sides = grammar.rule_source[rules].astype(np.int64)
@@ -292,10 +282,7 @@ class RuleFeatures:
     def _rows_of(self, rules: Int64, occurred: Float64 | None) -> Int32:
         """Return the numbers, plus one, of the rows of rules [rules, per_rule].
 
-        Parameters
-        ----------
-        occurred : float64 [rules], optional
-            How often each occurred, where a template asks for it.
+        `occurred` is how often each occurred, where a template asks for it.
         """
         grammar = self.grammar
         occurred = np.zeros(rules.size) if occurred is None else occurred

@@ -39,17 +39,8 @@ class Trie(NamedTuple):
 def build_trie(begin: Int64, symbols: Int32) -> tuple[Trie, Int32]:
     """Return the trie of some sequences, and for each the node where it ends.
 
-    Parameters
-    ----------
-    begin : int64 [n + 1]
-    symbols : int32
-        Sequence s is ``symbols[begin[s]:begin[s + 1]]``; symbols are -2 or larger.
-
-    Returns
-    -------
-    trie : Trie
-    node : int32 [n]
-        Equal sequences share their node; nodes order sequences by length, then symbol by symbol.
+    Sequence s is ``symbols[begin[s]:begin[s + 1]]``; symbols are -2 or larger. Equal sequences
+    share their node; nodes order sequences by length, then symbol by symbol.
     """
     length = np.diff(begin)
     node = np.zeros(length.size, np.int64)
@@ -79,15 +70,8 @@ def ordered_trie(
 ) -> tuple[Trie, Int32, Int32, Int64]:
     """Order sequences by the nodes of their trie where they end.
 
-    Returns
-    -------
-    trie : Trie
-    node_number : int32 [nodes]
-        The number in this order of the sequence that ends in a node, or -1.
-    number : int32 [n]
-        The number of each sequence.
-    order : int64 [n]
-        Which sequence has a number.
+    Returned are the trie; for each of its nodes the number in this order of the sequence that ends
+    there, or -1; the number of each sequence; and which sequence has a number.
     """
     trie, node = build_trie(sequences.begin, sequences.symbols)
     order = ascending(node.astype(np.int64))

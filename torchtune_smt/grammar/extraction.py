@@ -147,20 +147,11 @@ def _count_rules(
 ) -> tuple[dict[str, np.ndarray], Int32, Int64]:
     """Return the arrays of `ExtractedGrammar`, and what is attached.
 
+    `share`: whether the rules of a phrase share a count of 1, or have 1 each. What is attached are
+    sums over the occurrences of a rule in a sentence, int32 [own rules, c]; and what most sentences
+    of a rule have, int64 [rules], where the first occurrence counts for a sentence.
+
     Raises InputError: a sentence has a rule too often, or there are too many rules.
-
-    Parameters
-    ----------
-    share : bool
-        Whether the rules of a phrase share a count of 1, or have 1 each.
-
-    Returns
-    -------
-    arrays : dict of arrays
-    added : int32 [own rules, c]
-        Sums over the occurrences of a rule in a sentence.
-    usual : int64 [rules]
-        What most sentences of a rule have; the first occurrence counts for a sentence.
     """
     sides, target_sides = (SequenceTable(np.int32, 100_000) for _ in range(2))
     sentence_parts, key_parts, low_parts = [], [], []
@@ -283,14 +274,9 @@ def _sum_rules(
 ) -> tuple[dict[str, np.ndarray], Int64]:
     """Return the arrays of `ExtractedGrammar` about rules, and where each stood that is given.
 
-    Parameters
-    ----------
-    sentence : int32 [occurrences]
-        That each is of. Rules of one are put in order, here as in the result.
-    key : int64 [occurrences]
-        (number of the source side << 32) | number of the target side.
-    low : int64 [occurrences]
-        Counts in units of ``1 / UNIT``.
+    Occurrences have the sentence that each is of (rules of one are put in order, here as in the
+    result), a key, (number of the source side << 32) | number of the target side, and a count, in
+    units of ``1 / UNIT``.
     """
     # Number both kinds of sides in the tries' order, then rules by (side, count, target side).
     with ThreadPoolExecutor(1) as pool:

@@ -22,12 +22,7 @@ NO_LIMIT = 1 << 30
 class Side(NamedTuple):
     """One side of all rules.
 
-    Attributes
-    ----------
-    words : Vocabulary
-    begin : int64 [rules + 1]
-    symbols : int32
-        That of rule r is ``symbols[begin[r]:begin[r + 1]]``, as `Grammar` has them.
+    That of rule r is ``symbols[begin[r]:begin[r + 1]]``, as `Grammar` has them.
     """
 
     words: Vocabulary

@@ -292,11 +292,7 @@ def _parse(
 ) -> tuple[Table, int, int]:
     """Parse a table, whose lines have as many `scores`, by default those of the first one.
 
-    Returns
-    -------
-    table : Table
-    n_names, n_ignored : int
-        Names of features, and lines with fields that are not used.
+    Returns how many names of features, and lines with fields that are not used, there are, too.
     """
     lines, tokens = count_lines(text)
     table = Table.empty(lines, tokens)

@@ -36,12 +36,9 @@ _WORDS: Final = ("source_words", "target_words")
 def save_grammar(path: str | os.PathLike[str], grammar: ExtractedGrammar) -> str:
     """Write a grammar; one that is there already is replaced when all is written.
 
-    Raises InputError: the file cannot be written, or something else is there.
+    Returns its checksum; see `load_grammar`.
 
-    Returns
-    -------
-    str
-        Its checksum; see `load_grammar`.
+    Raises InputError: the file cannot be written, or something else is there.
     """
     path = Path(path)
     if path.exists() and not ARCHIVE.is_at(path):
@@ -60,15 +57,10 @@ def load_grammar(
 ) -> ExtractedGrammar:
     """Map a grammar that `save_grammar` wrote into memory.
 
-    Raises InputError: the file is missing, damaged, or holds no grammar.
+    `table_limit` takes the place of the stored one. If `expected`, the checksum that `save_grammar`
+    returned, is given, another grammar is refused.
 
-    Parameters
-    ----------
-    path : path
-    table_limit : int, optional
-        In place of the stored one.
-    expected : str, optional
-        The checksum that `save_grammar` returned: another grammar is refused.
+    Raises InputError: the file is missing, damaged, or holds no grammar.
     """
     stored = ARCHIVE.read(path)
     if expected not in (None, stored.checksum):

@@ -32,19 +32,10 @@ from torchtune_smt.kbest.stored_lists import StoredLists, listed, merged, names_
 
 
 def longest_in_order(numbers: Int64) -> Int64:
-    """Return places of as many numbers as can be left so that none is smaller than one before.
+    """Return places (ascending) of as many numbers as can be left so that none is below one before.
 
-    One number that is far too large costs one place, not all that follow it. Of several choices
-    the one is returned that leaves out the later numbers.
-
-    Parameters
-    ----------
-    numbers : int64 [N]
-
-    Returns
-    -------
-    int64 array
-        Ascending.
+    One number that is far too large costs one place, not all that follow it. Of several choices the
+    one is returned that leaves out the later numbers.
     """
     if not (np.diff(numbers) < 0).any():
         return np.arange(numbers.size)
@@ -238,18 +229,12 @@ def read_text_of_lists(path: str | os.PathLike[str]) -> bytearray:
 
 
 def nbest_lines(kbest: KBest, texts: Sequence[str], dense: Sequence[str] = ()) -> Iterator[str]:
-    """Yield a list as lines of an n-best list, with features as cdec has them.
+    """Yield a list, with scores, as lines of an n-best list, with features as cdec has them.
+
+    `texts` stand for the words of the hypotheses. Features that are `dense` are written where they
+    are 0, too.
 
     Raises ValueError: the list has no names of features, or no scores.
-
-    Parameters
-    ----------
-    kbest : KBest
-        With names of features, and scores.
-    texts : sequence of str
-        What stands for the words of each hypothesis.
-    dense : sequence of str
-        Names of the features that are written where they are 0, too.
     """
     if kbest.features is None or kbest.score is None:
         raise ValueError("only lists with names of features and scores can be written")
@@ -310,10 +295,7 @@ class ListAssembler:
     def parsed(self, form: int, width: int = 0) -> Iterator[tuple[Piece, Sizes, Int64]]:
         """Yield the text in parsed pieces: how much each holds, and its lines' numbers, from 0.
 
-        Parameters
-        ----------
-        form, width : int
-            See `kernels.parse_lines`.
+        See `kernels.parse_lines` for `form` and `width`.
         """
         seen: Int64 = np.empty(kernels.MAX_LABELS, np.int64)
         n_labels, line = -1, 0
@@ -416,14 +398,10 @@ class ListAssembler:
     def lists(self, dense: Sequence[str] = (), *, fixed: bool = False) -> KBestLists:
         """Return all that was added, without the zeros.
 
-        Raises InputError: a line lacks a dense feature, or nothing is left.
+        Every line must have the features called `dense`, but for those that no line has. `fixed`:
+        no other name may be without a colon.
 
-        Parameters
-        ----------
-        dense : sequence of str
-            Names of the features that every line must have; those that no line has are let pass.
-        fixed : bool
-            Whether no other name may be without a colon.
+        Raises InputError: a line lacks a dense feature, or nothing is left.
         """
         column = np.full(len(self.features), -1, np.int64)
         if fixed:
@@ -478,12 +456,8 @@ class ListAssembler:
     def _settled(self, part: KBestLists, column: Int64, dense: Int32) -> KBestLists:
         """Return lists without zeros, where what lacks a dense feature is filled, or a fault.
 
-        Parameters
-        ----------
-        column : int64 [features]
-            The place in `dense`, or after it where no line may have the feature; -1: sparse.
-        dense : int32
-            Ids of the features that every line must have.
+        `column` is the place of each feature in `dense`, those that every line must have; or after
+        it where no line may have the feature; -1: sparse.
         """
         rows = part.rows
         owner = np.repeat(np.arange(len(rows)), np.diff(rows.begin))

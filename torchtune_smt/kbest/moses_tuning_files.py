@@ -27,16 +27,8 @@ _STATISTICS = 9
 class _Block(NamedTuple):
     """The lines of one sentence.
 
-    Attributes
-    ----------
-    sentence, size : int
-        As the head of the block says.
-    width : int
-        Numbers a line begins with.
-    names : list of str
-        The rest of the head.
-    line : int
-        Number of the head in the file, from 1.
+    Sentence and size are as the head of the block says, which is line `line` of the file, from 1;
+    `names` is the rest of it. Each line begins with `width` numbers.
     """
 
     sentence: int

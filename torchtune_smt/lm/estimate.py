@@ -119,15 +119,10 @@ def read_tokens(
 ) -> tuple[Vocabulary, Int64, Int64]:
     """Check sentences, and return them as ids.
 
-    Raises InputError: as `estimate`, but for the discounts.
+    Tokens have ``<s>`` and ``</s>`` around each sentence; offsets are each token's place in its
+    sentence, ``<s>`` being 0.
 
-    Returns
-    -------
-    words : Vocabulary
-    tokens : int64 [number of words + 2 * number of sentences]
-        Word ids, with ``<s>`` and ``</s>`` around each sentence.
-    offset : int64, of the same length
-        Each token's place in its sentence, ``<s>`` being 0.
+    Raises InputError: as `estimate`, but for the discounts.
     """
     if not sentences:
         raise InputError("no sentences to estimate a language model from", path=path)

@@ -93,15 +93,10 @@ def load_folds(
 ) -> list[NgramModel]:
     """Load what `build_folds` wrote: model f has not seen the sentences of fold f.
 
-    Raises InputError: the folder is not whole.
+    If `expected`, the checksum that `build_folds` returned, is given, other models are refused. For
+    `may_write` see `NgramModel.load`.
 
-    Parameters
-    ----------
-    folder : path
-    expected : str, optional
-        The checksum that `build_folds` returned: other models are refused.
-    may_write : bool
-        See `NgramModel.load`.
+    Raises InputError: the folder is not whole.
     """
     folder = Path(folder)
     path = folder / _MANIFEST

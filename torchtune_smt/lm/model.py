@@ -110,22 +110,10 @@ class NgramModel:
         return ids
 
     def score(self, words: Sequence[str], bos: bool = True, eos: bool = True) -> tuple[float, int]:
-        """Score one sentence.
+        """Return the log10 probability of a sentence, and how many of its words are unknown.
 
-        Parameters
-        ----------
-        words : sequence of str
-        bos : bool
-            Start after ``<s>``, whose own probability is never charged; else with no context.
-        eos : bool
-            Charge ``</s>`` at the end.
-
-        Returns
-        -------
-        total : float
-            log10 probability.
-        unknown : int
-            Number of unknown words.
+        `bos`: it starts after ``<s>``, whose own probability is never charged; else with no
+        context. `eos`: ``</s>`` is charged at the end.
         """
         total, unknown = self.score_all([words], bos, eos)
         return float(total[0]), int(unknown[0])
@@ -133,13 +121,7 @@ class NgramModel:
     def score_all(
         self, sentences: Sequence[Sequence[str]], bos: bool = True, eos: bool = True
     ) -> tuple[Float64, Int64]:
-        """Score many sentences as `score` does one, in one call that is much faster.
-
-        Returns
-        -------
-        total : float64 [number of sentences]
-        unknown : int64 [number of sentences]
-        """
+        """Score many sentences as `score` does one, in one call that is much faster."""
         begin = offsets([len(words) for words in sentences])
         ids = self.word_ids([word for words in sentences for word in words])
         total: Float64 = np.empty(len(sentences), np.float64)

@@ -165,13 +165,9 @@ def write_cache(
 ) -> bool:
     """Write the binary copy of the model that was read from `source`.
 
-    Returns False where it cannot be written (a folder that is read-only, a full disk): the model
-    is then built from the ARPA each time, and nothing else changes.
-
-    Parameters
-    ----------
-    checksum : str
-        Of the bytes that the model was made from: the file may be another one by now.
+    Returns False where it cannot be written (a folder that is read-only, a full disk): the model is
+    then built from the ARPA each time, and nothing else changes. `checksum` is that of the bytes
+    that the model was made from: the file may be another one by now.
     """
     arrays = words.to_arrays(_WORDS) | tables._asdict()
     content = {"source": checksum, "order": order}
@@ -185,15 +181,10 @@ def write_cache(
 def read_cache(
     source: str | PathLike[str], checksum: str
 ) -> tuple[int, Vocabulary, LmTables] | None:
-    """Return (order, words, tables) of the binary copy of `source`.
+    """Return (order, words, tables) of the binary copy of `source`, whose content has `checksum`.
 
-    Returns None where there is no copy, or it belongs to other content, to another version, or
-    is damaged. The arrays are private views of the file: processes share its memory.
-
-    Parameters
-    ----------
-    checksum : str
-        Of the content of `source`.
+    Returns None where there is no copy, or it belongs to other content, to another version, or is
+    damaged. The arrays are private views of the file: processes share its memory.
     """
     try:
         copy = ARCHIVE.read(cache_path(source))

@@ -148,25 +148,13 @@ def read_any_weights(
 ) -> tuple[Vocabulary, Float64]:
     """Read a weights file, or the weights of a ``moses.ini`` and of the file that it names.
 
-    The model of a ``moses.ini`` is nobody's concern here: it may be of any decoder, with features
-    that are not supported.
+    It is a ``moses.ini`` if it ends in ``.ini``. Its model is nobody's concern here: it may be of
+    any decoder, with features that are not supported. `phrase_decoder`: features are called as by
+    `PhraseDecoder`, where the language model is ``LM0`` whatever its name, and not as in the n-best
+    lists that Moses writes. Names and values are in the order of the file.
 
     Raises InputError: a file is missing or bad, a ``moses.ini`` has no weights, or a feature has a
     weight twice.
-
-    Parameters
-    ----------
-    path : path
-        A file of Moses's if it ends in ``.ini``.
-    phrase_decoder : bool
-        Whether features are called as by `PhraseDecoder`, where the language model is ``LM0``
-        whatever its name, and not as in the n-best lists that Moses writes.
-
-    Returns
-    -------
-    names : Vocabulary
-        In the order of the file: names[i] has the weight values[i].
-    values : float64 array
     """
     if Path(path).suffix != ".ini":
         return read_weights(path)

@@ -69,24 +69,13 @@ def write_moses_ini(
 def export_to_ini(folder: Path, ini: Path, weights: NamedWeights) -> str | None:
     """Write weights that were tuned on Moses's n-best lists as its decoder takes them.
 
-    Features that the lists do not have, such as those with ``tuneable=false`` and sparse ones that
-    fire nowhere, keep the weights that they have in `ini`, whatever model that is of.
+    The folder gets a ``moses.ini`` like `ini`, which tuning began with, and, if there are sparse
+    weights, ``moses.sparse.txt``; weights are called as by readers of n-best lists. Features that
+    the lists do not have, such as those with ``tuneable=false`` and sparse ones that fire nowhere,
+    keep the weights that they have in `ini`, whatever model that is of. Returns why nothing is
+    written, if so.
 
     Raises InputError: `ini` has changed meanwhile and is bad, or a file cannot be written.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets ``moses.ini`` and, if there are sparse weights, ``moses.sparse.txt``.
-    ini : Path
-        The file that tuning began with.
-    weights : NamedWeights
-        Called as by readers of Moses's n-best lists.
-
-    Returns
-    -------
-    str, optional
-        Why nothing is written.
     """
     if (folder / INI).exists() and (folder / INI).samefile(ini):
         return f"no {INI} is written: the one that tuning began with is in this folder"
