@@ -353,22 +353,15 @@ def test_features_of_links_and_counts():
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("template", "message"),
     [
-        *(
-            (name, 0, f"{name} must be at least 1")
-            for name in ("k", "pop_limit", "stack_size", "table_limit", "threads")
-        ),
-        ("keep_mb", -1, "keep_mb"),
-        ("keep_mb", float("nan"), "keep_mb"),
-        ("distortion_limit", -2, "distortion_limit"),
-        ("templates", [WordAlignment()], "alignment features need the word alignment"),
-        ("templates", [RuleId(min_count=1)], "does not say how often its rules occurred"),
+        (WordAlignment(), "alignment features need the word alignment"),
+        (RuleId(min_count=1), "does not say how often its rules occurred"),
     ],
 )
-def test_bad_options(option, value, message):
+def test_templates_that_ask_for_what_is_not_there(template, message):
     with pytest.raises(ValueError, match=message):
-        decoder_of(PHRASES, **{option: value})
+        decoder_of(PHRASES, templates=[template])
 
 
 def test_models_of_the_other_decoder():
