@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import example_source
+from commands import example_source, run_command
 
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.core.rows import Rows
@@ -69,17 +69,6 @@ OTHERS = {
 }
 SHORT = ["tuner.epochs=1", "tuner.sentences=40", "decoder.k=50", "decoder.pop_limit=10"]
 
-# One process for all runs: it loads the compiled kernels once.
-DRIVER = """
-import json, sys, traceback
-from torchtune_smt.cli import main
-for arguments in json.loads(sys.argv[1]):
-    try:
-        main(["train", *arguments])
-    except BaseException:
-        traceback.print_exc()
-"""
-
 Tuned = Callable[[str], dict[str, float]]
 
 
@@ -100,22 +89,16 @@ def tuned(repository: Path, folder: Path) -> Tuned:
     for source, target in (("dev.de", "dev.de"), ("dev.en.0", "dev.en")):
         text = "".join(f"{line}\n" for line in read_lines(example_folder() / source)[:40])
         (folder / target).write_text(text)
-    runs = [[*common, f"hydra.run.dir={name}", *options] for name, options in chosen.items()]
+    runs = {name: [*common, f"hydra.run.dir={name}", *chosen[name]] for name in chosen}
     write_dictionary(folder / "dictionary")
-    result = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(runs)],
-        cwd=folder,
+    with pytest.MonkeyPatch.context() as patch:
         # The user has the files in the current folder, which is importable.
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(examples), str(repository)])},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=True,
-    )
+        patch.syspath_prepend(str(examples))
+        done = {name: run_command("train", *run, folder=folder) for name, run in runs.items()}
 
     def read(name: str) -> dict[str, float]:
         path = folder / name / "weights.txt.gz"
-        assert path.is_file(), result.stderr
+        assert path.is_file(), done[name].err
         names, values = read_weights(path)
         return dict(zip(names.names(range(len(names))), values.tolist(), strict=True))
 
