@@ -360,7 +360,7 @@ def test_options_of_lists(folder: Path) -> None:
         ("decoder.dev=null",): "decoder.dev is null",
         ("decoder.test_scores=s",): "decoder.test_scores needs decoder.test",
         ("decoder.dev_scores=[s,s]",): "decoder.dev: 1 files of features and 2 files of scores",
-        ("decoder.k=0",): "decoder: k must be at least 1",
+        ("decoder.k=0",): "k must be a whole number, 1 or more",
         ("decoder.dense=[x]",): "the dense feature x does not occur",
         ("decoder.features=x",): "has no feature 'x', .* LM0_0, .* templates W$",
         ("decoder.features=[dense,x]",): "has no feature 'x'",
