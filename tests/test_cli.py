@@ -168,7 +168,7 @@ def test_start_weights_of_features_that_are_not_there(run: Run) -> None:
     options = [*MODEL, *SMALL, "+init.values.LanguagModel=1", "hydra.run.dir=bad"]
     outcome = run_command("train", *options, folder=run.place)
     assert outcome.err == (
-        "error: there is no feature LanguagModel at the start, and +init.values.LanguagModel=1 "
+        "error: there is no feature LanguagModel at the start, and init.values.LanguagModel "
         "would change nothing; leave it out, or give its weight in a file (init.file)\n"
     )
 
@@ -469,7 +469,7 @@ def test_a_template_from_a_file_in_the_current_folder(run: Run, place: Path) -> 
     refused = run_command("translate", *arguments, folder=place)
     assert refused.code == 1
     assert refused.err.count("\n") == 1
-    assert template in refused.err
+    assert "the run has features.templates=[" in refused.err
     assert "give this override again" in refused.err
     again = run_command("translate", *arguments, template, folder=place).check()
     assert again.out == (own.folder / "test.translations.txt").read_text()

@@ -19,15 +19,15 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from test_online import DENSE, Hypothesis, ListDecoder, sentences_of, values_of
 
-from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import Task
-from torchtune_smt.cli.tuning import Tuning
+from torchtune_smt.cli.parts import make_parts
 from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.parallel.engine import InProcess
 from torchtune_smt.parallel.shard_worker import ShardWorker
+from torchtune_smt.runs.task import Task
+from torchtune_smt.runs.tuning import Tuning
 
 # The regularizers that an optimizer takes.
 TAKEN = {
@@ -103,8 +103,8 @@ class Charts(ListDecoder):
 class Toy:
     """A run of a configuration on the lists, with their words as references and hypotheses."""
 
-    def __init__(self, cfg: DictConfig, parts: Parts, folder: Path) -> None:
-        tuning = Tuning(cfg, parts)
+    def __init__(self, cfg: DictConfig, folder: Path) -> None:
+        tuning = Tuning(make_parts(cfg))
         self.decoder = Charts(lists())
         self.weights = Weights(DENSE)
         self.weights.set(["model"], [0.001])
@@ -181,16 +181,15 @@ def test_together(
         choose("loss", loss)
         if regularizer not in TAKEN[optimizer]:
             with pytest.raises(InputError, match=REFUSED_REGULARIZER):
-                Parts(cfg)
+                make_parts(cfg)
             continue
-        parts = Parts(cfg)
         serial: list[dict[str, float]] = []
         for parallel, (options, epochs) in ALONE.items():
             case = f"{optimizer} {regularizer} {loss} {parallel}"
             choose("parallel", parallel, **options)
             expected = refusal(optimizer, loss, parallel)
             try:
-                toy = Toy(cfg, parts, tmp_path)
+                toy = Toy(cfg, tmp_path)
             except InputError as error:
                 assert expected is not None and re.search(expected, str(error)), f"{case}: {error}"
                 continue
@@ -211,15 +210,14 @@ def test_apart(optimizer: str, cfg: DictConfig, choose: Choose, tmp_path: Path) 
     choose("loss", "logistic")
     for regularizer in TAKEN[optimizer]:
         choose("regularizer", regularizer)
-        parts = Parts(cfg)
         choose("parallel", "serial")
-        serial = Toy(cfg, parts, tmp_path).epoch(1)
+        serial = Toy(cfg, tmp_path).epoch(1)
         for parallel, options in APART.items():
             if refusal(optimizer, "logistic", parallel) is not None:
                 continue
             case = f"{optimizer} {regularizer} {parallel}"
             choose("parallel", parallel, **options)
-            toy = Toy(cfg, parts, tmp_path)
+            toy = Toy(cfg, tmp_path)
             assert toy.epoch(1) != serial, case
             assert all(map(math.isfinite, toy.epoch(2).values())), case
             assert toy.quality() > toy.before + 0.1, case

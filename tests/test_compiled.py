@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from torchtune_smt.cli.hydra_main import error_line
+from torchtune_smt.cli.errors import error_line
 from torchtune_smt.core import machine_code
 from torchtune_smt.core.archive import well_formed
 from torchtune_smt.core.compiled import inner, kernel

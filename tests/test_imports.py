@@ -6,6 +6,8 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,47 @@ def test_nobody_but_the_commands_imports_the_command_line(repository: Path) -> N
 def test_a_decoder_is_known_by_its_configuration_alone(repository: Path, module: str) -> None:
     found = importers(repository, f"torchtune_smt.decoders.{module}", "torchtune_smt")
     assert {name for name in found if not name.startswith("torchtune_smt/decoders/")} == set()
+
+
+# From the ground up: none knows what is above it.
+ROOMS = (
+    *("core", "kbest", "samplers", "losses", "metrics", "regularizers", "optim", "features", "lm"),
+    *("grammar", "data", "models", "decoders", "minimizer", "tuners", "parallel", "runs"),
+    *("evaluation", "cli"),
+)
+
+
+def imports_of(node: ast.AST) -> Iterator[str]:
+    """What a file imports, wherever it does, but for types alone."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.If) and ast.unparse(inner.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(inner, ast.ImportFrom) and inner.module:
+            yield from (f"{inner.module}.{alias.name}" for alias in inner.names)
+            yield inner.module
+        elif isinstance(inner, ast.Import):
+            yield from (alias.name for alias in inner.names)
+        yield from imports_of(inner)
+
+
+def test_the_house(repository: Path) -> None:
+    """No circle among files, and no arrow from a lower room to a higher one."""
+    names = {}
+    for path in (repository / "torchtune_smt").rglob("*.py"):
+        parts = path.relative_to(repository).with_suffix("").parts
+        names[path] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    modules = set(names.values())
+    graph = {
+        name: set(imports_of(ast.parse(path.read_text("utf-8")))) & modules - {name}
+        for path, name in names.items()
+    }
+    # What is imported of a package is the file that has it.
+    packages = {name for path, name in names.items() if path.name == "__init__.py"}
+    graph = {name: {o for o in other if o not in packages} for name, other in graph.items()}
+    # Raises an error that names the circle.
+    TopologicalSorter(graph).prepare()
+    inside = {name for name in modules if name.count(".") > 1}
+    for name in inside:
+        for other in graph[name] & inside:
+            here, there = (ROOMS.index(one.split(".")[1]) for one in (name, other))
+            assert there <= here, f"{name} imports {other}"

@@ -10,13 +10,11 @@ from unittest import mock
 
 import pytest
 from commands import MODEL, SMALL, run_command, train_until_saved
-from omegaconf import OmegaConf
 
-from torchtune_smt.cli import train
-from torchtune_smt.cli.read_files import read_files
 from torchtune_smt.core.resources import example_folder
 from torchtune_smt.decoders.base import Decoder
-from torchtune_smt.runs import checkpoint
+from torchtune_smt.runs import checkpoint, run
+from torchtune_smt.runs.files import read_files
 
 LISTS = """\
 0 ||| a good day ||| LM=-1 TM=-2 ||| -3
@@ -189,13 +187,12 @@ def test_text_that_is_decoded(tmp_path: Path) -> None:
     sets = [f"data.{name}=[{name}.de,{name}.en.0]" for name in ("dev", "test")]
     sets += ["data.train=[train.de,train.en]", "hydra.run.dir=run"]
     seen: list[dict[str, dict[str, str]]] = []
-    read_files = train.read_files
 
     def noted(*arguments: object) -> dict[str, dict[str, str]]:
         seen.append(read_files(*arguments))  # type: ignore[arg-type]
         return seen[-1]
 
-    with mock.patch.object(train, "read_files", noted):
+    with mock.patch.object(run, "read_files", noted):
         train_until_saved(tmp_path, *MODEL, *SMALL, *sets)
     assert [sorted(map(sorted, some.values())) for some in seen] == [
         [["dev.de", "dev.en.0"], ["test.de", "test.en.0"]]
@@ -214,18 +211,16 @@ def test_files_of_classes_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("dictionary", "names", "more", "mine"):
         (tmp_path / name).write_text(name)
     ours = "torchtune_smt.losses.Hinge"
-    cfg = OmegaConf.create(
-        {
-            "decoder": {"_target_": "dec.Decoder", "dictionary": "dictionary", "k": 5, "x": "y"},
-            "loss": {"_target_": ours, "names": "names"},
-            "features": {"templates": [{"_target_": "a.Own", "of": ["names", {"in": "more"}]}]},
-            "callbacks": [{"_target_": "b.Own", "inner": {"_target_": ours, "path": "mine"}}],
-            "title": "mine",
-        }
-    )
+    settings = {
+        "decoder": {"_target_": "dec.Decoder", "dictionary": "dictionary", "k": 5, "x": "y"},
+        "loss": {"_target_": ours, "names": "names"},
+        "features": {"templates": [{"_target_": "a.Own", "of": ["names", {"in": "more"}]}]},
+        "callbacks": [{"_target_": "b.Own", "inner": {"_target_": ours, "path": "mine"}}],
+        "title": "mine",
+    }
     dataset = SimpleNamespace(split_compounds=None)
     parts = SimpleNamespace(dataset=dataset, decoder=Decoder, metric=None)
-    found = read_files(cfg, parts, [])  # type: ignore[arg-type]
+    found = read_files(parts, settings, [])  # type: ignore[arg-type]
     assert {option: list(files) for option, files in found.items()} == {
         "decoder.dictionary": ["dictionary"],
         "features.templates[0].of[0]": ["names"],

@@ -12,8 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.rerank import main
-from torchtune_smt.cli.task import bind
-from torchtune_smt.cli.wire import make
+from torchtune_smt.cli.wire import recipe
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.core.weights import Weights
@@ -23,6 +22,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.kbest_files import KBestFiles
 from torchtune_smt.metrics import BleuPlusOne, ExternalScores
 from torchtune_smt.metrics.base import bind_metric
+from torchtune_smt.runs.task import bind
 from torchtune_smt.tuners.sentences import evaluate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
@@ -241,7 +241,7 @@ def configured(*overrides: str) -> DictConfig:
 
 def open_lists(cfg: DictConfig, report: Callable[[str], object]) -> KBestFiles:
     offered = {"tune_on": lambda: "dev", "report": lambda: report}
-    decoder = make(cfg, "decoder", offered=offered)
+    decoder = recipe(cfg, "decoder")(**offered)
     assert isinstance(decoder, KBestFiles)
     return decoder
 
@@ -401,7 +401,7 @@ def test_lines_of_lists_with_statistics_and_a_gap(folder: Path) -> None:
     )
     lists = ["decoder.dev=null", "decoder.test=f", "decoder.test_scores=s"]
     cfg = configured("decoder.on_error=skip", *lists)
-    decoder = make(cfg, "decoder", offered={"report": lambda: str})
+    decoder = recipe(cfg, "decoder")(report=lambda: str)
     sentences = decoder.sentences("test", lambda: None)
     assert list(sentences.lines(["0", "0"])) == ["0\n", "\n", "0\n"]
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from commands import MODEL, SMALL, Outcome, run_command
 
-from torchtune_smt.cli.run_folder import recorded_overrides
 from torchtune_smt.core.textio import read_lines
 from torchtune_smt.runs.folder import check_foreign, check_model_apart, empty
+from torchtune_smt.runs.records import recorded_overrides
 
 OPTIONS = [*MODEL, *SMALL, "tuner.epochs=1", "data.test=null", "features=dense", "threads=1"]
 

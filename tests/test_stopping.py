@@ -15,7 +15,12 @@ import pytest
 from commands import MODEL
 
 from torchtune_smt.cli import COMMANDS
-from torchtune_smt.cli.stopping import Stopped, advice_when_stopped, raise_if_stopped, run_stoppable
+from torchtune_smt.core.stopping import (
+    Stopped,
+    advice_when_stopped,
+    raise_if_stopped,
+    run_stoppable,
+)
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 SCRIPTS = {
@@ -221,7 +226,7 @@ def test_while_a_kernel_runs_that_returns_a_named_tuple(
             from typing import NamedTuple
             import numpy as np
             from numba import njit
-            from torchtune_smt.cli.stopping import run_stoppable
+            from torchtune_smt.core.stopping import run_stoppable
             class Pair(NamedTuple):
                 first: np.ndarray
                 second: np.ndarray

@@ -7,10 +7,10 @@ from typing import Literal
 import pytest
 from commands import Run, run_command
 
-from torchtune_smt.cli.uncovered import Uncovered
 from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.decoders.hiero import HieroDecoder
 from torchtune_smt.decoders.phrase import PhraseDecoder
+from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.features import RuleId, RuleShape, WordAlignment
 from torchtune_smt.grammar import read_grammar
 from torchtune_smt.grammar.formats import read_phrase_table

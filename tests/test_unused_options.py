@@ -16,8 +16,8 @@ from commands import run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.compose import reason_against, refuse_given
-from torchtune_smt.cli.parts import Parts
+from torchtune_smt.cli.command_line import reason_against, refuse_given
+from torchtune_smt.cli.parts import make_parts
 from torchtune_smt.cli.unused import unused_options
 from torchtune_smt.core.errors import InputError
 
@@ -249,7 +249,7 @@ def settings(case: Case) -> list[str]:
 def test_an_option_has_an_effect_or_is_refused(tuner: str, repository: Path) -> None:
     for case in cases(tuner):
         cfg = composed(repository / "conf", *settings(case))
-        unused = unused_options(cfg, Parts(cfg), cfg.hydra.runtime.choices)
+        unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
         for option in options_of(cfg):
             refused = reason_against(option, unused) is not None
             assert refused != EFFECT[option](case), (option, case)
@@ -320,7 +320,7 @@ FILES = ["model=files", "model.grammar=none.gz", "model.language_model=none.arpa
 )
 def test_what_would_change_nothing(options: list[str], message: str, repository: Path) -> None:
     cfg = composed(repository / "conf", *options)
-    unused = unused_options(cfg, Parts(cfg), cfg.hydra.runtime.choices)
+    unused = unused_options(cfg, make_parts(cfg), cfg.hydra.runtime.choices)
     with pytest.raises(InputError, match="would change nothing; leave it out$") as caught:
         refuse_given(unused, options)
     assert message in str(caught.value)

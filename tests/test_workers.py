@@ -13,15 +13,15 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
-from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import Task, open_task
-from torchtune_smt.cli.tuning import Tuning
-from torchtune_smt.cli.workers import OpenWorker
+from torchtune_smt.cli.parts import PartsOf, make_parts
 from torchtune_smt.core.archive import Archive, Stored
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
+from torchtune_smt.runs.task import Task, open_task
+from torchtune_smt.runs.tuning import Tuning
+from torchtune_smt.runs.workers import OpenWorker
 
 Opened = tuple[DictConfig, Tuning, Task]
 
@@ -37,9 +37,9 @@ def opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> Opened:
     cfg = cfg.copy()
     with open_dict(cfg):
         del cfg["hydra"]
-    parts = Parts(cfg)
-    tuning = Tuning(cfg, parts)
-    task = open_task(cfg, parts)
+    parts = make_parts(cfg)
+    tuning = Tuning(parts)
+    task = open_task(parts)
     tuning.open(task, Path(), resumed=False)
     return cfg, tuning, task
 
@@ -54,7 +54,7 @@ def test_a_worker_reads_no_text(opened: Opened, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("a text was read")
 
     monkeypatch.setattr(Dataset, "read", read)
-    open_worker = pickle.loads(pickle.dumps(OpenWorker.of(cfg, task, None)))
+    open_worker = pickle.loads(pickle.dumps(OpenWorker.of(task, PartsOf.of(cfg), None)))
     found = open_worker()(active(task.weights), pickle.loads(pickle.dumps(shard)))
     assert found.weights.features.to_arrays()["letters"].tobytes() == (
         expected.weights.features.to_arrays()["letters"].tobytes()
@@ -78,7 +78,7 @@ def test_what_was_accepted_is_not_verified_again(
         return stored
 
     monkeypatch.setattr(Archive, "read", reading)
-    open_worker = OpenWorker.of(cfg, task, None)
+    open_worker = OpenWorker.of(task, PartsOf.of(cfg), None)
     open_worker()
     files = {"grammar", "lm.arpa.gz.cache", *(f"fold-{f}.arpa.gz.cache" for f in range(3))}
     assert trusted == dict.fromkeys(files, True)
@@ -88,6 +88,6 @@ def test_what_was_accepted_is_not_verified_again(
 
 def test_another_model_is_refused(opened: Opened) -> None:
     cfg, _, task = opened
-    open_worker = OpenWorker.of(cfg, task, None)
+    open_worker = OpenWorker.of(task, PartsOf.of(cfg), None)
     with pytest.raises(InputError, match="the model that is found by a worker is not that of the"):
         replace(open_worker, model=["0" * 16, open_worker.model[1]])()

@@ -77,14 +77,14 @@ def test_the_name_of_a_decoder(tmp_path: Path) -> None:
         (
             "Walk",
             "parallel=itermix",
-            "parallel: IterMix gives each shard a decoder, and tuner._target_=tuner_of_mine.Walk "
+            "parallel: IterMix gives each shard a decoder, and Walk "
             "takes none: take parallel=serial, or let its class have an argument decoder",
         ),
         (
             "Decoding",
             "parallel=decode",
             "parallel: Decode decodes all sentences with the same weights, and "
-            "tuner._target_=tuner_of_mine.Decoding changes them while it decodes: take "
+            "Decoding changes them while it decodes: take "
             "parallel=stale or itermix, or a tuner that collects lists, such as tuner=pro",
         ),
     ],

@@ -14,7 +14,7 @@ from kinds import KINDS, Surroundings
 from omegaconf import OmegaConf
 from targets import Check, Different, Target, Verdict, drawer
 
-from torchtune_smt.cli.run_folder import recorded_data, refuse_links, take_up
+from torchtune_smt.cli.record import take_up
 from torchtune_smt.cli.systems import find_systems
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
@@ -26,6 +26,7 @@ from torchtune_smt.runs.checkpoint import NameFile, StepFile
 from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.folder import empty, is_of_runs
 from torchtune_smt.runs.log import RunLog
+from torchtune_smt.runs.records import recorded_data, refuse_links
 from torchtune_smt.runs.transcript import Transcript
 
 
@@ -87,7 +88,7 @@ def _read_run(folder: Path) -> object:
     features, weights = read_weights(folder / "weights.txt.gz")
     return [
         [len(outputs) for outputs in found.values()],
-        take_up(folder, [], resumes=True).recorded,
+        list(take_up(folder, [], resumes=True).overrides),
         recorded_data(folder),
         RunLog.first_line(folder),
         str(read_metrics(folder)),

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from torchtune_smt import __version__
-from torchtune_smt.cli.stopping import (
+from torchtune_smt.core.errors import InputError, cure_of, did_you_mean, escaped
+from torchtune_smt.core.stopping import (
     CLOSED,
     advice_when_stopped,
     discard_output,
     run_stoppable,
 )
-from torchtune_smt.core.errors import InputError, cure_of, did_you_mean, escaped
 
 COMMANDS: Final = {
     "train": "tune a translation system (Hydra overrides: data=multi30k loss=logistic ...)",

@@ -13,11 +13,9 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import override_key, quoted, value_of
-from torchtune_smt.cli.compose import refuse_given
-from torchtune_smt.cli.hydra_main import check_written, option_errors
+from torchtune_smt.cli.command_line import override_key, quoted, refuse_given, value_of
+from torchtune_smt.cli.errors import check_written, option_errors
 from torchtune_smt.cli.outputs import common_data, open_run, read_outputs, read_set
-from torchtune_smt.cli.run_folder import recorded_tuning
 from torchtune_smt.cli.systems import (
     files_read,
     find_systems,
@@ -42,6 +40,7 @@ from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.curves import read_metrics
 from torchtune_smt.runs.folder import METRICS
 from torchtune_smt.runs.outputs import Output
+from torchtune_smt.runs.records import recorded_tuning
 
 WEIGHTS: Final = "weights"
 # Sentences that are decoded at a time.

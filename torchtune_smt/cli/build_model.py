@@ -6,9 +6,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.hydra_main import hydra_main
-from torchtune_smt.cli.model_size import model_size
 from torchtune_smt.cli.wire import make, make_dataset
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.models.base import model_size
 
 
 @hydra_main("build_model")
@@ -24,4 +24,4 @@ def main(cfg: DictConfig) -> None:
         print(f"{cfg.model.folder} is up to date; remove it to build it anew")
         return
     model.build(bitext)
-    print(f"the model lies in {cfg.model.folder}, {model_size(cfg) / 1e6:,.0f} MB")
+    print(f"the model lies in {cfg.model.folder}, {model_size(cfg.model) / 1e6:,.0f} MB")

@@ -1,20 +1,23 @@
-"""The command line as Hydra reads it: overrides, and flags such as ``--config-dir``."""
+"""What a user gives: the command line as Hydra reads it, and configuration files of their own."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import yaml
 from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
 from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
     CommonTokenStream,
@@ -22,8 +25,15 @@ from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
     OverrideLexer,
 )
 from hydra.grammar.gen.OverrideParser import OverrideParser
+from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.cli.help import option_names, read_sentences
+from torchtune_smt.core.errors import InputError, did_you_mean
+from torchtune_smt.core.recipe import leaves
+from torchtune_smt.core.resources import config_folder
+
+OFFERED: Final = {"model": ("model", "lm"), "templates": ("features",), "threads": ("threads",)}
+"""What a decoder may be given by the name of an argument, and the options that say what it is."""
 
 # What a shell does not take as it is between double quotes.
 _SPECIAL: Final = frozenset('"$`\\!')
@@ -64,15 +74,6 @@ def split_arguments(arguments: Sequence[str]) -> Arguments:
 def override_key(override: str) -> str:
     """Return what an override is about: ``+data.name=x`` is about ``data.name``."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
-
-
-def leaves(option: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the options within an option whose value may be a group, and their values."""
-    if not isinstance(value, dict):
-        yield option, value
-        return
-    for name, inner in value.items():
-        yield from leaves(f"{option}.{name}" if option else str(name), inner)
 
 
 def value_of(overrides: Sequence[str], key: str) -> Any:
@@ -163,3 +164,189 @@ def split_paths(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 def systems_option(paths: Sequence[str]) -> str:
     """Return the override that has paths as ``systems``."""
     return f"systems=[{','.join(map(quoted, paths))}]"
+
+
+class Given(NamedTuple):
+    """An option that the user gave.
+
+    Attributes
+    ----------
+    option : str
+        Its name; the choice of a group is an option with the name of the group.
+    text : str
+        What was given: the override, or the option's name as it stands in a file.
+    adds : bool
+        Whether the configuration has to have no such option (``+option=1``, and all of files).
+    path : Path, optional
+    line : int, optional
+        Where it stands in a file of the user's.
+    """
+
+    option: str
+    text: str
+    adds: bool = False
+    path: Path | None = None
+    line: int | None = None
+
+    def refused(self, reason: str, cure: str = "") -> InputError:
+        """Return the error of an option that has no effect, for some reason."""
+        cure = cure or f"; {'leave it out' if self.path is None else 'take it out'}"
+        return InputError(
+            f"{reason}, and {self.text} would change nothing{cure}", path=self.path, line=self.line
+        )
+
+
+def given_options(overrides: Iterable[str]) -> Iterator[Given]:
+    """Yield the options that overrides set, but for null, of which nothing is expected."""
+    for parsed in OverridesParser.create().parse_overrides(list(overrides)):
+        for option, value in leaves(parsed.key_or_group, parsed.value()):
+            if value is not None:
+                yield Given(option, str(parsed.input_line))
+
+
+def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
+    """Raise InputError if an override sets an option that has no effect.
+
+    Parameters
+    ----------
+    unused : mapping
+        The groups and options without effect, each with the reason.
+    """
+    for given in given_options(overrides):
+        reason = reason_against(given.option, unused)
+        if reason is not None:
+            raise given.refused(reason)
+
+
+def reason_against(option: str, unused: Mapping[str, str]) -> str | None:
+    """Return why an option, or the group that it belongs to, has no effect; None if it has one."""
+    parts = option.split(".")
+    names = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+    return next((unused[name] for name in names if name in unused), None)
+
+
+def added_options(command: str, cfg: DictConfig) -> Iterator[Given]:
+    """Yield what the package's own files of a command do not have: of ``+``, of the user's files.
+
+    An option that another one names in ``${...}`` is left out: it is read.
+    """
+    found = [*_of_command_line(cfg), *_of_files(command, cfg)]
+    yield from (given for given in found if not _is_named(cfg, given.option))
+
+
+def _of_command_line(cfg: DictConfig) -> Iterator[Given]:
+    for override in HydraConfig.get().overrides.task:
+        if override.startswith("+"):
+            parsed = OverridesParser.create().parse_override(override)
+            yield from (Given(option, override, adds=True) for option in _added(parsed, cfg))
+
+
+def _added(parsed: Override, cfg: DictConfig) -> Iterator[str]:
+    value = parsed.value()
+    key, choices = parsed.get_key_element().lstrip("+"), HydraConfig.get().runtime.choices
+    if key in choices and not isinstance(value, dict):
+        # What is in the file that is chosen may belong elsewhere: `# @package _global_`.
+        place = parsed.key_or_group if parsed.package is None else parsed.package
+        if OmegaConf.select(cfg, place, throw_on_missing=False) is not None:
+            yield place
+        return
+    yield from (option for option, _ in leaves(parsed.key_or_group, value))
+
+
+def own_folders() -> list[Path]:
+    """Return the folders of the user's own configurations."""
+    sources = HydraConfig.get().runtime.config_sources
+    folders = [Path(source.path) for source in sources if source.schema == "file"]
+    return [folder for folder in folders if folder.resolve() != config_folder().resolve()]
+
+
+def brings_options() -> bool:
+    """Return whether there may be options that are not of the package's own files."""
+    task = HydraConfig.get().overrides.task
+    return any(override.startswith("+") for override in task) or bool(own_folders())
+
+
+def _of_files(command: str, cfg: DictConfig) -> Iterator[Given]:
+    folders = own_folders()
+    if not folders:
+        return
+    # What the package's own files set may have no effect: they are of any combination of parts.
+    known = set()
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        path = config_folder() / str(group) / f"{choice}.yaml"
+        if path.is_file():
+            prefix = "" if group == "experiment" else f"{group}."
+            known |= {f"{prefix}{name}" for name in read_sentences(path).options}
+    for option, _ in leaves("", OmegaConf.to_container(cfg)):
+        if option not in known:
+            yield Given(option, option, True, *_place(folders, option))
+
+
+def _place(folders: list[Path], option: str) -> tuple[Path, int | None]:
+    """Return the user's file, and the line in it, that sets an option; or the folder at least."""
+    return next(_places(folders, option), (folders[0], None))
+
+
+def places_in_own_files(option: str) -> list[tuple[Path, int]]:
+    """Return the chosen files of the user's, and the lines in them, that set an option."""
+    return list(_places(own_folders(), option))
+
+
+def _places(folders: list[Path], option: str) -> Iterator[tuple[Path, int]]:
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        for folder in folders:
+            path = folder / group / f"{choice}.yaml"
+            if path.is_file():
+                lines = dict(_lines(yaml.compose(path.read_text("utf-8")), ""))
+                line = lines.get(option, lines.get(option.removeprefix(f"{group}.")))
+                if line is not None:
+                    yield path, line
+
+
+def _lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the options that a YAML file sets, and their lines, counted from 1."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield f"{prefix}{key.value}", key.start_mark.line + 1
+            yield from _lines(value, f"{prefix}{key.value}.")
+
+
+def options_of_command(command: str) -> set[str]:
+    """Return the groups and options of a command, those of the user's own files left out."""
+    names, following = set(), [command]
+    while following:
+        path = config_folder() / f"{following.pop()}.yaml"
+        names |= {name.partition(".")[0] for name in read_sentences(path).options}
+        for entry in yaml.safe_load(path.read_text("utf-8")).get("defaults", []):
+            if isinstance(entry, str):
+                following += [entry] if entry != "_self_" else []
+            else:
+                names |= {str(name) for name in entry}
+    return names - {"defaults"}
+
+
+def nearest(cfg: DictConfig, option: str) -> str:
+    """Return a question that names what may be meant: of the same group, or of none."""
+    group, _, name = option.rpartition(".")
+    if not group and (config_folder() / name).is_dir():
+        return ""
+    near = {other for other in option_names() if other != option and _has(cfg, other)}
+    if group:
+        start = f"{group.partition('.')[0]}."
+        near = {other for other in near if other.startswith(start) or "." not in other}
+    return did_you_mean(name, near)
+
+
+def _has(cfg: DictConfig, option: str) -> bool:
+    group, _, name = option.rpartition(".")
+    holder: Any = OmegaConf.select(cfg, group) if group else cfg
+    return OmegaConf.is_dict(holder) and name in holder
+
+
+def _is_named(cfg: DictConfig, option: str) -> bool:
+    """Return whether another option takes its value from one, as in ``model.folder=${foo}/m``."""
+    parts = option.split(".")
+    whole = [re.escape(".".join(parts[: n + 1])) for n in range(len(parts))]
+    wanted = "|".join([*whole, rf"{whole[-1]}[.\[][^}}]*"])
+    text = str(OmegaConf.to_container(cfg, resolve=False))
+    return re.search(rf"\$\{{(?:[^}}]*[:,])?\.*(?:{wanted})\}}", text) is not None

@@ -12,9 +12,9 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from torchtune_smt.cli.command_line import quoted, systems_option
-from torchtune_smt.cli.compose import refuse_given
-from torchtune_smt.cli.hydra_main import check_written, hydra_main, warn
+from torchtune_smt.cli.command_line import quoted, refuse_given, systems_option
+from torchtune_smt.cli.errors import check_written
+from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.outputs import check_words, open_run, read_outputs, templates_of_others
 from torchtune_smt.cli.systems import (
     files_read,
@@ -24,7 +24,7 @@ from torchtune_smt.cli.systems import (
     unused_grouping,
     write_table,
 )
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, warn
 from torchtune_smt.core.text import split_words
 from torchtune_smt.core.textio import check_own
 from torchtune_smt.data.suspicions import output_suspicions

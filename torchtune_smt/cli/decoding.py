@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
 from hydra import compose
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.belonging import check_belongs, check_named, model_origin
 from torchtune_smt.cli.command_line import override_key, quoted
 from torchtune_smt.cli.hydra_main import make_classes_importable
-from torchtune_smt.cli.model_size import announcement
 from torchtune_smt.cli.options import is_ours
-from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
-from torchtune_smt.cli.wire import (
-    decoder_class,
-    make,
-    make_dataset,
-    make_templates,
-    thread_count,
-)
+from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
+from torchtune_smt.cli.wire import decoder_class, make, make_dataset, make_templates, recipe
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.snapshot import FrozenWeights
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Decoder, features_in_use
-from torchtune_smt.models.base import Model, ModelSource
-from torchtune_smt.models.moses_ini import read_any_weights
 from torchtune_smt.runs.folder import COMPOUNDS
+from torchtune_smt.runs.tuned import Tuned, TunedSystem
 
 _ONE_MODEL: Final = "only derivations of one model have features in common"
 
@@ -51,23 +35,6 @@ def dataset_of_run(cfg: DictConfig) -> Dataset:
     return replace(dataset, compounds=counts)
 
 
-class Tuned(NamedTuple):
-    """A decoder and weights that belong to it.
-
-    Attributes
-    ----------
-    decoder : Decoder
-    weights : FrozenWeights
-    train_index : mapping of int to int
-        By the number of a sentence in the set that was given: its number in the bitext that the
-        model was built from.
-    """
-
-    decoder: Decoder
-    weights: FrozenWeights
-    train_index: Mapping[int, int] = MappingProxyType({})
-
-
 def open_tuned(
     cfg: DictConfig,
     settings: Settings,
@@ -77,82 +44,28 @@ def open_tuned(
 ) -> Tuned:
     """Return the decoder and the weights that ``translate`` is configured with.
 
-    How many weights are of features that the decoder does not have is said: they have no effect.
-
-    Parameters
-    ----------
-    more : sequence of RuleTemplate
-        Templates whose features the decoder is to have besides; they have no weight here.
-    train : Corpus, optional
-        A training set that is to be decoded. As in tuning, the model must not have seen those of
-        its sentences that it was built from: with ``lm=folds`` it has cross-fitted language models.
-
-    Raises
-    ------
-    InputError
-        The weights belong to another model, or nobody says to which; or the training bitext is no
-        longer that of the model.
+    `more` and `train` are as for `TunedSystem.open`.
     """
-    named = check_named(cfg, settings)
     _find_from_place(cfg, settings)
-    templates = make_templates(cfg)
-    train_index: dict[int, int] = {}
+    decoder_class(cfg)
     # Where a run says which model it is, none is built.
     typed = "model.folder" in map(override_key, settings.given)
-    may_write = typed or (settings.may_write_model and not settings.has_run)
-
-    @cache
-    def bitext() -> Corpus:
-        found = dataset.require("train", training=True)
-        _tell(f"training bitext: {found.summary()}")
-        return found
-
-    def model() -> Model:
-        source: ModelSource = make(cfg, "model", "open")
-        said = announcement(cfg)
-        if said is not None:
-            _tell(said)
-        if train is not None and source.from_bitext:
-            train_index.update(train.places_in(bitext()))
-        if may_write and source.from_bitext:
-            _keep_another(source)
-        folds = bool(train_index) and cfg.lm == "folds" and cfg.model.get("folds") != 0
-        found = source.open(
-            bitext,
-            folds=folds,
-            report=_tell,
-            compare_bitext=False,
-            may_write=may_write,
-        )
-        if train_index:
-            _check_bitext(cfg, source, bitext(), folds)
-            if not found.folds:
-                _tell("sentences of train are scored by a language model that has seen them")
-        check_belongs(cfg, settings, named, model_origin(cfg, dataset, found, templates))
-        return found
-
-    decoder: Decoder = make(
-        cfg,
-        "decoder",
-        "decode",
-        offered={
-            "model": model,
-            "templates": lambda: [*templates, *more],
-            "threads": lambda: thread_count(cfg.threads),
-        },
+    options: Any = OmegaConf.to_container(cfg.features.templates, resolve=True)
+    system = TunedSystem(
+        path=cfg.weights,
+        decoding=recipe(cfg, "decoder", "decode"),
+        dataset=dataset,
+        source=lambda: make(cfg, "model", "open"),
+        templates=make_templates(cfg),
+        template_options=options,
+        threads=cfg.threads,
+        folds=cfg.lm == "folds" and cfg.model.get("folds") != 0,
+        may_build=typed or (settings.may_write_model and not settings.has_run),
+        names_model=settings.names_model,
+        names_decoder=settings.gives("decoder"),
+        names_data=settings.gives("data"),
     )
-    found = read_any_weights(cfg.weights, phrase_decoder=bool(decoder.phrases))
-    weights = FrozenWeights(*found)
-    dense = np.arange(len(decoder.dense_names))
-    if dense.size and not weights.read(decoder.features, dense).any():
-        raise InputError(
-            "has no weight for any dense feature of this model; was it made with another one?",
-            path=cfg.weights,
-        )
-    features_in_use(cfg.weights, weights.features, decoder, _tell)
-    # Rows of features are written in this order.
-    decoder.features.intern(weights.features.names(range(len(weights))))
-    return Tuned(decoder, weights, train_index)
+    return system.open(more, train)
 
 
 def _find_from_place(cfg: DictConfig, settings: Settings) -> None:
@@ -164,33 +77,6 @@ def _find_from_place(cfg: DictConfig, settings: Settings) -> None:
         here = not isinstance(path, str) or path == "" or os.path.lexists(path)
         if not here and f"model.{name}" not in given and (settings.place / path).exists():
             cfg.model[name] = str(settings.place / path)
-
-
-def _check_bitext(cfg: DictConfig, source: Any, bitext: Corpus, folds: bool) -> None:
-    """Check that a model was built from this bitext: its sentences are numbered as there."""
-    reason = source.why_not_built(bitext, folds=folds)
-    if reason is not None:
-        raise InputError(
-            f"sentences of train cannot be left out of the model: {reason}; put back the text that "
-            "it was built from, or tune anew",
-            path=cfg.model.folder,
-        )
-
-
-def _keep_another(source: Any) -> None:
-    """Raise InputError if the model would be built where another one lies, which may be needed."""
-    reason = source.why_not_built(None, folds=False)
-    if reason is not None and source.is_there():
-        raise InputError(
-            f"{reason}, and translating replaces no model; leave model.folder out, name the folder "
-            "of this model or one that is not there yet, or build the model anew with build_model",
-            path=source.folder,
-        )
-
-
-def _tell(line: str) -> None:
-    """Print what a user is told: the standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def tuned_of(weights: Path, more: Sequence[Any] = (), train: Corpus | None = None) -> Tuned:
@@ -290,12 +176,10 @@ def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
     The folder chooses among the configurations of this package and of the user's ``--config-dir``,
     and these alone name classes.
     """
-    sources = HydraConfig.get().runtime.config_sources
     settings = take_up(
         weights.parent,
         (),
         needless=NEEDLESS,
-        sources=[Path(source.path) for source in sources if source.schema == "file"],
         cure="this command cannot be given {these}; have `translate` translate with {these}, and "
         "name the file that it writes, or tune with a file of --config-dir that says the same",
     )
@@ -303,4 +187,5 @@ def _taken_up(weights: Path) -> tuple[DictConfig, Settings, Dataset]:
         "translate", [*settings.recorded, f"weights={quoted(str(weights))}", "input=none"]
     )
     make_classes_importable(cfg)
+    settings.apply(cfg)
     return cfg, settings, dataset_of_run(cfg)

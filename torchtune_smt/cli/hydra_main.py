@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,34 +18,30 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     HydraException,
     InstantiationException,
-    MissingConfigException,
-    OverrideParseException,
 )
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from torchtune_smt.cli.command_line import (
     Arguments,
+    brings_options,
     refuse_repeated,
     split_arguments,
     split_paths,
-    typed,
 )
-from torchtune_smt.cli.compose import brings_options
-from torchtune_smt.cli.help import help_text, option_names
-from torchtune_smt.cli.missing_classes import one_line, why_missing
+from torchtune_smt.cli.errors import error_line
+from torchtune_smt.cli.help import help_text
 from torchtune_smt.cli.options import check_options, refuse_removed
-from torchtune_smt.cli.stopping import CLOSED, discard_output, raise_if_stopped
-from torchtune_smt.cli.sweep import Sweep
 from torchtune_smt.core.errors import (
     DivergenceError,
     InputError,
     KernelError,
     cure_of,
-    did_you_mean,
-    escaped,
+    warn,
 )
 from torchtune_smt.core.resources import PACKAGE, config_folder
+from torchtune_smt.core.stopping import CLOSED, discard_output, raise_if_stopped
 from torchtune_smt.runs.folder import claimed
 
 
@@ -57,12 +53,75 @@ class Command(Protocol):
         ...
 
 
+class Sweep:
+    """What became of the runs of a sweep; of a single run nothing is known.
+
+    Attributes
+    ----------
+    folder : Path, optional
+        In which the runs lie, once the first has begun.
+    runs : int
+        Those that were begun.
+    done : list of Path
+        The folders of those that ended well.
+    failed : list of str
+        The overrides of those that failed.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.runs = 0
+        self.done: list[Path] = []
+        self.failed: list[str] = []
+
+    def do(self, job: Callable[[], Any]) -> Any:
+        """Do a run; one of a sweep may fail without ending the others, and returns NaN then.
+
+        Sweepers that look for the best value take NaN for a failure.
+        """
+        config = HydraConfig.get()
+        if config.mode != RunMode.MULTIRUN:
+            return job()
+        self.folder = Path(config.sweep.dir)
+        self.runs += 1
+        overrides = " ".join(config.overrides.task)
+        # What all runs have was typed so.
+        own = " ".join(o for o in config.overrides.task if o not in sys.argv) or overrides
+        print(f"{'' if self.runs == 1 else chr(10)}run {self.runs}: {own}", flush=True)
+        try:
+            score = job()
+            self.done.append(Path(config.runtime.output_dir))
+            return score
+        except SystemExit as error:
+            # A number is of a broken pipe: nobody listens any more.
+            if not isinstance(error.code, str):
+                raise
+            print(error.code, file=sys.stderr, flush=True)
+        except Exception:
+            traceback.print_exc()
+        self.failed.append(overrides)
+        return math.nan
+
+    def summary(self) -> str:
+        """Return which runs failed."""
+        failed = "; ".join(self.failed)
+        return f"error: {len(self.failed)} of {self.runs} runs failed: {failed}"
+
+
+_BAD_INPUT: Final = (
+    InputError,
+    KernelError,
+    DivergenceError,
+    OSError,
+    InstantiationException,
+    OmegaConfBaseException,
+)
 # What Hydra raises where it reads configurations and command lines.
 _OF_HYDRA: Final = (HydraException, OmegaConfBaseException, yaml.MarkedYAMLError, ValueError)
 
 
 def hydra_main(
-    name: str, sweep: Sweep | None = None
+    name: str, sweep: Sweep | None = None, take: Callable[[DictConfig], None] | None = None
 ) -> Callable[[Callable[[DictConfig], Any]], Command]:
     """Return a decorator: a function of a configuration becomes a command.
 
@@ -75,6 +134,8 @@ def hydra_main(
     sweep : Sweep, optional
         Told what becomes of the runs of a sweep; a failed one makes the exit code 1, and the
         caller says which it was.
+    take : callable, optional
+        Puts what else is known into the configuration, once what the user gave has been checked.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Command:
@@ -89,6 +150,8 @@ def hydra_main(
                     refuse_untaken(name, cfg)
                 refuse_removed(HydraConfig.get().overrides.task)
                 refuse_repeated(HydraConfig.get().overrides.task)
+                if take is not None:
+                    take(cfg)
                 check_options(cfg)
                 with _remarks():
                     return function(cfg)
@@ -202,60 +265,6 @@ def _undecodable(folders: Iterable[Path]) -> str:
     return "a configuration file is not valid UTF-8"
 
 
-@contextmanager
-def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Name the option in the error of an argument that is out of range, or of a wrong type.
-
-    Parameters
-    ----------
-    option : str
-    given : mapping, optional
-        The arguments: Python does not say which one was of a wrong type.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except (ValueError, TypeError, InstantiationException) as error:
-        cause = error.__cause__ or error
-        message = f"{option}: {one_line(cause)}"
-        if target := re.match(r"Error locating target '(.*)', set env", str(error)):
-            message = f"{option}: {target[1]}: {why_missing(target[1], cause)}"
-        elif isinstance(cause, TypeError) and given:
-            values = ", ".join(f"{k}={v}" for k, v in given.items() if k != "_target_")
-            message += f"; is an option of the wrong type? ({values})"
-        raise InputError(message) from None
-
-
-def warn(sentences: Iterable[str]) -> None:
-    """Print what a user is told and a command goes on after, a line each, as an error is."""
-    for sentence in sentences:
-        print(f"warning: {sentence}", file=sys.stderr, flush=True)
-
-
-def check_written(
-    written: Mapping[str, str | None], read: Iterable[str | os.PathLike[str]] = ()
-) -> None:
-    """Raise InputError where a file that is to be written is read, or is to be written twice.
-
-    Parameters
-    ----------
-    written : mapping of str to str, or None
-        The value of each option that names a file to write.
-    read : iterable of paths
-        Files that the command reads; ``-`` is none.
-    """
-    taken = {os.path.realpath(path): "a file that is read" for path in read if str(path) != "-"}
-    for option, path in written.items():
-        # A pipe or a device may be written to as often as one likes.
-        if path is None or (os.path.exists(path) and not Path(path).is_file()):
-            continue
-        place = os.path.realpath(path)
-        if place in taken:
-            raise InputError(f"{option} is {taken[place]}: choose another name for it", path=path)
-        taken[place] = f"what {option} names, too"
-
-
 class _Remarks(logging.Handler):
     """Says what readers of files remark, as `warn` does: the standard output is for results."""
 
@@ -327,53 +336,6 @@ def _targets(part: Any) -> Iterator[str]:
             yield str(entry)
         elif isinstance(entry, dict | list):
             yield from _targets(entry)
-
-
-_BAD_INPUT: Final = (
-    InputError,
-    KernelError,
-    DivergenceError,
-    OSError,
-    InstantiationException,
-    OmegaConfBaseException,
-)
-
-
-def error_line(error: BaseException) -> str:
-    """Return what is said about an error that ends a command, in one line."""
-    if isinstance(error, InstantiationException):
-        error = error.__cause__ or error
-    text = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
-    if isinstance(error, OSError) and (cure := cure_of(error)):
-        text += f"; {cure}"
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, choice = str(error.missing_cfg_file).rpartition("/")
-        text = f"there is no {group}={choice}; choose of {', '.join(error.options)}"
-        text += did_you_mean(choice, error.options)
-        text += "; --config-dir=FOLDER names a folder with others"
-    elif isinstance(error, OverrideParseException):
-        reason = text.removeprefix(f"Error parsing override '{error.override}'").strip()
-        text = (
-            f"{error.override}: cannot be read as OPTION=VALUE ({reason.splitlines()[0]}); a value "
-            "with other characters than those of plain words wants quotes within quotes, as in "
-            f"{typed('output', 'a, b.txt')}"
-        )
-    elif isinstance(error, MissingMandatoryValue) and isinstance(error.full_key, str):
-        text = f"{error.full_key} is missing; give it with {error.full_key}=VALUE"
-    elif missing := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        # What another option is made of.
-        text = f"{missing[1]} is missing; give it with {missing[1]}=VALUE"
-    elif unknown := re.match(r"Could not override '(.*)'", text):
-        name, names = unknown[1], set(option_names())
-        cure = did_you_mean(name, names) or "; --help shows all that there are"
-        if name in names:
-            group, dot, _ = name.partition(".")
-            place = f"with the {group} that is chosen here" if dot else "of this command"
-            cure = f" {place}, though another one has it"
-        text = f"there is no option {name}{cure}"
-    return "error: " + escaped(" ".join(text.split("\n")))
 
 
 def _forget_run() -> None:

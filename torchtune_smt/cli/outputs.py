@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.run_folder import lacks_words, recorded_data
+from torchtune_smt.cli.errors import option_errors
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
@@ -20,6 +19,7 @@ from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
 from torchtune_smt.runs.outputs import Output, Outputs, check_text, is_list_line
+from torchtune_smt.runs.records import lacks_words, recorded_data
 
 if TYPE_CHECKING:
     from torchtune_smt.core.snapshot import FrozenWeights

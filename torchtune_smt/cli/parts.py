@@ -1,107 +1,169 @@
-"""The replaceable parts of a tuning run, as the configuration names them."""
+"""The parts of a run, as the configuration names them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
 
-from omegaconf import DictConfig
-from torch import Tensor
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.optimizers import ChosenOptimizer
-from torchtune_smt.cli.spending import check_tuner
+from torchtune_smt.cli.errors import option_errors
+from torchtune_smt.cli.spending import (
+    check_tuner,
+    has_solver,
+    learner_class,
+    taken_by_others,
+    tuner_takes,
+)
 from torchtune_smt.cli.wire import (
-    argument_names,
     class_of,
     decoder_class,
     make,
     make_dataset,
     make_templates,
+    recipe,
 )
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.losses import check_loss
-from torchtune_smt.models.base import ModelSource
-from torchtune_smt.tuners.batch import Solver
+from torchtune_smt.runs.optimizers import Optimizers
+from torchtune_smt.runs.parts import Parts
+from torchtune_smt.tuners.grouping.learners import group_learner
+from torchtune_smt.tuners.grouping.steps import StepLearning
+
+# What Algorithm 2 is made of.
+_ALGORITHM: Final = {
+    "regularizer": ("oscar", "torchtune_smt.regularizers.Oscar"),
+    "optimizer": ("fobos_oscar", "torchtune_smt.optim.FobosOscar"),
+}
 
 
-class Parts:
-    """The replaceable parts, made before anything else, so that bad options are found at once."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        check_tuner(cfg)
-        self.dataset = make_dataset(cfg)
-        self.templates = make_templates(cfg)
-        self.metric = make(cfg, "metric", "bind")
-        self.sampler = make(cfg, "sampler", "sample")
-        self.loss = make(cfg, "loss", "__call__", "reduction")
-        with option_errors("loss"):
-            check_loss(self.loss)
-        # OSCAR's d may be a word, and is counted later (see `Dimension`).
-        counted = cfg.regularizer.get("dimension") in ("charts", "lists")
-        changed: dict[str, Any] = {"dimension": None} if counted else {}
-        later = getattr(class_of(cfg, "regularizer"), "later", ())
-        self.regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
-        self.optimizer = ChosenOptimizer(cfg, self.regularizer)
-        self.decoder = decoder_class(cfg)
-        # What the decoder is given besides its own options.
-        self.decoder_takes = argument_names(self.decoder)
-        self.model: ModelSource | None = None
-        if "model" in self.decoder_takes:
-            self.model = make(cfg, "model", "open", "from_bitext", "phrases")
-            if self.decoder.phrases not in (None, self.model.phrases):
-                raise InputError(
-                    "this decoder takes phrase pairs, and this model has rules with gaps; take "
-                    "model=phrase or model=moses"
-                    if self.decoder.phrases
-                    else "this decoder takes rules with gaps, and this model has phrase pairs "
-                    "alone; take model=hiero, or decoder=phrase"
-                )
-
-
-def refuse_device(cfg: DictConfig) -> None:
-    """Raise InputError if a device was chosen for a tuner that has no use for one."""
-    if cfg.device != "cpu":
-        raise InputError(
-            f"device={cfg.device}: this tuner works on the CPU alone; leave it out, or take "
-            "tuner=pro or tuner=stochastic"
-        )
-
-
-def make_solver(
-    cfg: DictConfig, parts: Parts, arguments_now: Callable[[], dict[str, Any]]
-) -> Solver:
-    """Return the solver that ``tuner.solver`` names.
-
-    Arguments of its class with the name of a group (sampler, loss, optimizer) get what that group
-    describes, ``device`` the device, and ``average`` whether the optimizer averages.
-
-    Parameters
-    ----------
-    arguments_now : callable
-        Returns arguments of the optimizer; asked whenever one is made.
+def make_parts(cfg: DictConfig) -> Parts:
+    """Return the parts of a run, made before anything else, so that bad options are found at once.
 
     Raises
     ------
     InputError
-        An option is out of range, or there is no such class.
+        There is no such class, or an argument is out of range or of a wrong type.
+    """
+    takes, options = tuner_takes(cfg), cfg.tuner
+    check_tuner(cfg)
+    dataset, templates = make_dataset(cfg), make_templates(cfg)
+    metric, sampler = make(cfg, "metric", "bind"), make(cfg, "sampler", "sample")
+    loss = make(cfg, "loss", "__call__", "reduction")
+    with option_errors("loss"):
+        check_loss(loss)
+    # OSCAR's d may be a word, and is counted later.
+    dimension = cfg.regularizer.get("dimension")
+    changed: dict[str, Any] = {"dimension": None} if dimension in ("charts", "lists") else {}
+    later = getattr(class_of(cfg, "regularizer"), "later", ())
+    regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
+    chosen = recipe(cfg, "optimizer", without=["regularize_dense"])
+    dense = bool(cfg.optimizer.get("regularize_dense", False))
+    with option_errors("optimizer", chosen.options):
+        optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
+    decoder_class(cfg)
+    decoding = recipe(cfg, "decoder", "decode")
+    model = None
+    if "model" in decoding.names:
+        model = make(cfg, "model", "open", "from_bitext", "phrases")
+    solver = has_solver(cfg)
+    parts = Parts(
+        dataset=dataset,
+        decoding=decoding,
+        model=model,
+        templates=templates,
+        template_options=OmegaConf.to_container(cfg.features.templates, resolve=True),  # type: ignore[arg-type]
+        metric=metric,
+        sampler=sampler,
+        loss=loss,
+        regularizer=regularizer,
+        optimizer=optimizer,
+        tuning=recipe(cfg, "tuner", "round", without=taken_by_others(cfg)),
+        solving=recipe(cfg, "tuner.solver", "solve") if solver else None,
+        strategy=lambda: make(cfg, "parallel", "tuner", "shards_data"),
+        engine=lambda: make(cfg, "engine", "serve", "map", "close"),
+        dimension=dimension,
+        init_file=cfg.init.get("file"),
+        init_values=dict(cfg.init.get("values") or {}),
+        tune_on=options.tune_on,
+        sentences=options.sentences,
+        seed=cfg.seed,
+        threads=cfg.threads,
+        folds=cfg.lm == "folds",
+        device=cfg.device,
+        rounds=options[f"{class_of(cfg, 'tuner').unit}s"],
+        patience=options.patience,
+        result=options.result,
+        unique=options.get("unique", "derivation"),
+        scales=options.get("sparse") == "scale",
+        on_dev=OmegaConf.to_container(options.get("dev") or OmegaConf.create()),  # type: ignore[arg-type]
+        keep_lists=options.get("keep_lists", True),
+        checkpoint_minutes=options.get("checkpoint_minutes", math.inf),
+    )
+    if "learning" in takes:
+        # As an optimizer, its options have been checked.
+        algorithm = optimizer([torch.nn.Parameter(torch.zeros(1).double())]).param_groups[0]
+        strength = {name: cfg.regularizer.get(name) for name in ("fraction", "noise")}
+        parts.learner = lambda compute: group_learner(
+            options, regularizer, strength, algorithm, compute, cfg.device
+        )
+    return parts
+
+
+@dataclass(frozen=True)
+class PartsOf:
+    """Makes the parts of a run in another process.
+
+    Attributes
+    ----------
+    cfg : DictConfig
+        The configuration of the run.
+    hydra : DictConfig, optional
+        What Hydra knows of it.
     """
 
-    def optimizer(parameters: list[Tensor]) -> Any:
-        return parts.optimizer(parameters, **arguments_now())
+    cfg: DictConfig
+    hydra: Any
 
-    if "device" not in argument_names(class_of(cfg, "tuner.solver")):
-        refuse_device(cfg)
-    solver: Solver = make(
-        cfg,
-        "tuner.solver",
-        "solve",
-        offered={
-            "sampler": lambda: parts.sampler,
-            "loss": lambda: parts.loss,
-            "optimizer": lambda: optimizer,
-            "device": lambda: cfg.device,
-            "average": lambda: parts.optimizer.averages,
-        },
-    )
-    return solver
+    @classmethod
+    def of(cls, cfg: DictConfig) -> PartsOf:
+        """Return what makes the parts of the run that Hydra has begun."""
+        return cls(deepcopy(cfg), HydraConfig.instance().cfg)
+
+    def __call__(self) -> Parts:
+        """Return the parts."""
+        HydraConfig.instance().cfg = self.hydra
+        return make_parts(self.cfg)
+
+
+def check_grouping(cfg: DictConfig) -> None:
+    """Raise InputError where the configuration of a tuner that learns groups makes no sense."""
+    learner = learner_class(cfg)
+    if learner is None:
+        return
+    online = issubclass(learner, StepLearning)
+    for group, (choice, kind) in _ALGORITHM.items():
+        if cfg[group]["_target_"] != kind and (online or group == "regularizer"):
+            raise InputError(
+                f"tuner=grouping learns groups {'by FOBOS ' if online else ''}with OSCAR, and "
+                f"{group} is {cfg[group]['_target_']}: set {group}={choice}, or leave {group} out"
+            )
+    if online and cfg.optimizer.get("regularize_dense"):
+        raise InputError(
+            "optimizer.regularize_dense=true: with tuner=grouping each dense feature is a group of "
+            "its own, which OSCAR does not pull at; leave it out"
+        )
+    if cfg.tuner.control != "none" and cfg.tuner.merge_identical:
+        raise InputError(
+            f"tuner.control={cfg.tuner.control} takes features out of their groups, where "
+            "tuner.merge_identical=true gives each a part of its value: leave one of them out"
+        )
+    if not decoder_class(cfg).stored and not cfg.features.templates:
+        raise InputError(
+            "tuner=grouping groups sparse features, and there are none: set features=rule_id or "
+            "features=sparse, or tune dense features with tuner=pro"
+        )

@@ -12,7 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.hydra_main import check_written, hydra_main, option_errors
+from torchtune_smt.cli.errors import check_written, option_errors
+from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.wire import make
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import FrozenWeights

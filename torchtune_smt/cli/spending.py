@@ -14,21 +14,23 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.compose import added_options, nearest, options_of_command
+from torchtune_smt.cli.command_line import added_options, nearest, options_of_command
 from torchtune_smt.cli.options import check_values
-from torchtune_smt.cli.wire import argument_names, class_of
+from torchtune_smt.cli.wire import class_of
 from torchtune_smt.core.accepts import rules_of
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import argument_names
 from torchtune_smt.core.resources import config_folder
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.minimizer import Accuracy, SmoothedHinge
+from torchtune_smt.runs.parts import groups_of
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner
 from torchtune_smt.tuners.grouping.base import GroupLearner
-from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights
+from torchtune_smt.tuners.grouping.learners import LEARNERS
 from torchtune_smt.tuners.grouping.minimum import MINIMIZER_LOSSES, BatchLearning
 from torchtune_smt.tuners.grouping.prepared import PreparedLearning
-from torchtune_smt.tuners.grouping.steps import GroupLearning, MixedLearning
 
 PART_GROUPS: Final = ("metric", "sampler", "loss", "regularizer", "optimizer")
 
@@ -50,28 +52,10 @@ INJECTED: Final = {
 }
 """Groups that describe an object of a class, and the arguments that it gets from elsewhere."""
 
-LEARNERS: Final[dict[str, type[GroupLearner]]] = {
-    "online": GroupLearning,
-    "mix": MixedLearning,
-    "batch": BatchLearning,
-    "random_pairs": RandomPairs,
-    "clusters": ClusteredWeights,
-}
-"""What learns groups, by the values of ``tuner.learning``."""
-
 # What a class must have to be one of these at all: who makes the object says so.
 _METHODS: Final = {"decoder": "decode", "tuner": "round", "tuner.solver": "solve"}
 # What `train` itself reads of the tuner's group: on what is tuned, and what is kept of it.
 _OF_TRAIN: Final = frozenset(("tune_on", "sentences", "checkpoint_minutes", "keep_lists"))
-
-# What an argument of a tuner's or solver's class stands for in the configuration.
-_GROUPS: Final = {
-    "metric": ("metric",),
-    "sampler": ("sampler", "metric"),
-    "loss": ("loss", "metric"),
-    "optimizer": ("optimizer", "regularizer"),
-    "learning": ("optimizer", "regularizer"),
-}
 
 
 def tuner_takes(cfg: DictConfig) -> set[str]:
@@ -116,7 +100,7 @@ def groups_taken(cfg: DictConfig) -> set[str]:
     names = tuner_takes(cfg)
     if has_solver(cfg):
         names |= argument_names(class_of(cfg, "tuner.solver"))
-    return {group for name in names for group in _GROUPS.get(name, ())}
+    return groups_of(names)
 
 
 def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:

@@ -19,13 +19,14 @@ from torchtune_smt.cli.command_line import (
     split_paths,
     systems_option,
 )
-from torchtune_smt.cli.hydra_main import error_line, hydra_main, warn
-from torchtune_smt.cli.run_folder import recorded_overrides
-from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.core.errors import InputError, cure_of, escaped
+from torchtune_smt.cli.errors import error_line
+from torchtune_smt.cli.hydra_main import hydra_main
+from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
+from torchtune_smt.core.stopping import raise_if_stopped
 from torchtune_smt.core.textio import atomic_writer, iterate_lines
 from torchtune_smt.runs.folder import LONGER, METRICS, RECORDS, WEIGHTS
 from torchtune_smt.runs.outputs import Kind, Output, is_list_line
+from torchtune_smt.runs.records import recorded_overrides
 
 WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
 """Options that change nothing in what comes out of a run."""

@@ -14,28 +14,23 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from torchtune_smt.cli.command_line import split_arguments, value_of
-from torchtune_smt.cli.compose import OFFERED, refuse_given
+from torchtune_smt.cli.command_line import OFFERED, refuse_given, split_arguments, value_of
 from torchtune_smt.cli.decoding import dataset_of_run, open_tuned
-from torchtune_smt.cli.hydra_main import (
-    check_written,
-    config_folders,
-    error_line,
-    hydra_main,
-)
+from torchtune_smt.cli.errors import check_written, error_line
+from torchtune_smt.cli.hydra_main import hydra_main
 from torchtune_smt.cli.options import chosen_name
+from torchtune_smt.cli.record import NEEDLESS, Settings, take_up
 from torchtune_smt.cli.rerank import output_of, risk_order
-from torchtune_smt.cli.run_folder import NEEDLESS, Settings, take_up
-from torchtune_smt.cli.stopping import raise_if_stopped
-from torchtune_smt.cli.uncovered import Uncovered
-from torchtune_smt.cli.wire import argument_names, class_of, decoder_class
+from torchtune_smt.cli.wire import class_of, decoder_class
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.resources import config_folder
+from torchtune_smt.core.recipe import argument_names
+from torchtune_smt.core.stopping import raise_if_stopped
 from torchtune_smt.core.textio import BadLine, blocks_of_lines
 from torchtune_smt.data.bitext import check_length, check_reserved
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.data.preprocess import Detokenizer
 from torchtune_smt.decoders.base import lists_of
+from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.formats import nbest_lines
 from torchtune_smt.kbest.lists import KBest, Source
 
@@ -128,9 +123,10 @@ def main() -> int:
                 Path(str(weights)).parent,
                 given,
                 needless=NEEDLESS - {"metric"} if value_of(given, "mbr") else NEEDLESS,
-                sources=[config_folder(), *config_folders(flags)],
             )
-        command = hydra_main("translate")(partial(_translate, settings=settings))
+        command = hydra_main("translate", take=settings.apply)(
+            partial(_translate, settings=settings)
+        )
         return command(settings.recorded)
     except (InputError, HydraException) as error:
         raise_if_stopped()

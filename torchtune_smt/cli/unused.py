@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.compose import (
+from torchtune_smt.cli.command_line import (
     OFFERED,
     Given,
-    given_options,
+    override_key,
     places_in_own_files,
     refuse_given,
 )
 from torchtune_smt.cli.options import chosen_name
-from torchtune_smt.cli.parts import Parts
 from torchtune_smt.cli.spending import (
     PART_GROUPS,
     cancelled_by_learning,
@@ -28,13 +27,14 @@ from torchtune_smt.cli.wire import class_of
 from torchtune_smt.core.accepts import behaves_as
 from torchtune_smt.losses import is_listwise
 from torchtune_smt.regularizers import NoRegularizer
+from torchtune_smt.runs.parts import Parts
 
 _SETS: Final = ("train", "dev", "test")
 # What an optimizer does with a regularizer.
 _OF_REGULARIZER: Final = ("optimizer.regularize_dense", "optimizer.regularize_each")
 
 
-def refuse_unused(unused: Mapping[str, str]) -> None:
+def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
     """Raise InputError if the command line sets an option that has no effect.
 
     What the files of ``conf/`` set, those of ``experiment=`` among them, may have none.
@@ -43,10 +43,12 @@ def refuse_unused(unused: Mapping[str, str]) -> None:
     ----------
     unused : mapping
         See `unused_options`.
+    overrides : sequence of str
+        What the user gave.
     """
-    refuse_given(unused, HydraConfig.get().overrides.task)
+    refuse_given(unused, overrides)
     # Where the user has said nothing of noise, lambdas in a file are not meant as a ratio alone.
-    given = {given.option for given in given_options(HydraConfig.get().overrides.task)}
+    given = set(map(override_key, HydraConfig.get().overrides.task))
     strengths = ("regularizer.noise", "regularizer.fraction")
     if not given.intersection(strengths) and not any(map(places_in_own_files, strengths)):
         for option in ("regularizer.lambda1", "regularizer.lambda2"):
@@ -54,20 +56,6 @@ def refuse_unused(unused: Mapping[str, str]) -> None:
                 raise Given(option, option, path=path, line=line).refused(
                     unused[option], "; add noise: null, and they are taken as they are"
                 )
-
-
-def refuse_unknown_values(features: Container[str]) -> None:
-    """Raise InputError if the command line sets the start weight of a feature that is not there.
-
-    The files of ``conf/init/`` name features that not every model has.
-    """
-    for given in given_options(HydraConfig.get().overrides.task):
-        group, _, name = given.option.partition("init.values.")
-        if name and not group and name not in features:
-            raise given.refused(
-                f"there is no feature {name} at the start",
-                "; leave it out, or give its weight in a file (init.file)",
-            )
 
 
 def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +83,7 @@ def _of_decoder(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> di
     unused: dict[str, str] = {}
     decoder = chosen_name(cfg, "decoder", choices["decoder"])
     for argument, groups in OFFERED.items():
-        if argument not in parts.decoder_takes:
+        if argument not in parts.decoding.names:
             reason = parts.decoder.takes_not.get(argument, f"takes no {argument}")
             unused |= dict.fromkeys(groups, f"{decoder} {reason}")
     if parts.model is not None and cfg.tuner.tune_on != "train":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,53 +14,60 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from torchtune_smt.cli.command_line import override_key
-from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.missing_classes import why_missing
+from torchtune_smt.cli.errors import option_errors, why_missing
 from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import Recipe, check_part
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.parallel.engine import usable_cores
 
 
 def make(
-    cfg: DictConfig,
-    group: str,
-    *methods: str,
-    offered: Mapping[str, Callable[[], Any]] | None = None,
-    without: Collection[str] = (),
-    **changed: Any,
+    cfg: DictConfig, group: str, *methods: str, without: Collection[str] = (), **changed: Any
 ) -> Any:
-    """Return the object that a group of the configuration describes.
+    """Return the object that a group of the configuration describes; see `recipe`."""
+    return _made(cfg, group, methods, without, changed, {})
+
+
+def recipe(cfg: DictConfig, group: str, *methods: str, without: Collection[str] = ()) -> Recipe:
+    """Return what makes the object that a group of the configuration describes.
 
     Parameters
     ----------
     methods : str
         What it must have.
-    offered : mapping, optional
-        What else there is: an argument of the class with one of these names gets what the callable
-        returns, which is not asked otherwise.
     without : collection of str
         Options of the group that are not arguments of the class.
-    changed
-        Arguments in the place of those of the configuration.
 
     Raises
     ------
     InputError
-        There is no such class, or an argument is out of range or of a wrong type.
+        There is no such class; or, when it makes the object, an argument is out of range or of a
+        wrong type.
     """
+
+    def made(*first: Any, **more: Any) -> Any:
+        return _made(cfg, group, methods, without, {}, more, first)
+
+    return Recipe(class_of(cfg, group), made, OmegaConf.select(cfg, group))
+
+
+def _made(
+    cfg: DictConfig,
+    group: str,
+    methods: Sequence[str],
+    without: Collection[str],
+    changed: Mapping[str, Any],
+    more: Mapping[str, Any],
+    first: Sequence[Any] = (),
+) -> Any:
     with option_errors(group, OmegaConf.select(cfg, group)):
-        given = arguments(cfg, group) | changed
+        given = arguments(cfg, group) | dict(changed)
         given = {name: value for name, value in given.items() if name not in without}
         partial = instantiate(given, _partial_=True, _convert_="object")
         check_scalars(group, partial)
-    more = {}
-    if offered:
-        names = argument_names(partial.func)
-        more = {name: what() for name, what in offered.items() if name in names}
-    with option_errors(group, OmegaConf.select(cfg, group)):
-        part = partial(**more)
+        part = partial(*first, **more)
     check_part(group, part, *methods)
     return part
 
@@ -148,34 +155,11 @@ def decoder_class(cfg: DictConfig) -> type[Decoder]:
     return kind
 
 
-def argument_names(kind: Callable[..., Any]) -> set[str]:
-    """Return the names of a class's arguments, with those that it hands on to its parents."""
-    if not inspect.isclass(kind):
-        return set(inspect.signature(kind).parameters)
-    names: set[str] = set()
-    for parent in kind.__mro__:
-        if "__init__" in vars(parent):
-            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
-            names.update(parameter.name for parameter in parameters)
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-                break
-    return names
-
-
 def check_scalars(group: str, made: functools.partial[Any]) -> None:
     """Raise InputError where a class is given what it does not accept, or no number or switch."""
     for name, rule in argument_rules(made.func, scalars=True).items():
         if name in made.keywords and not rule.fits(made.keywords[name]):
             raise InputError(f"{group}.{name} must be {rule.text}, not {made.keywords[name]!r}")
-
-
-def check_part(option: str, part: object, *methods: str) -> None:
-    """Raise InputError if an object made from the configuration lacks what it is needed for."""
-    for method in methods:
-        if not hasattr(part, method):
-            raise InputError(
-                f"{option}: {type(part).__name__} has no {method!r}; is it meant here?"
-            )
 
 
 def thread_count(threads: int | None) -> int:

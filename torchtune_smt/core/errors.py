@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import re
+import sys
 from collections.abc import Iterable
 from functools import partial
 from os import PathLike
@@ -60,6 +61,12 @@ def cure_of(error: OSError, otherwise: str = "") -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "let more files be open at a time, as with `ulimit -n 4096` before the command"
     return otherwise
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Print what a user is told and a command goes on after, a line each, as an error is."""
+    for sentence in sentences:
+        print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 class KernelError(RuntimeError):

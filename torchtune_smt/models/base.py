@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.snapshot import NamedWeights
-from torchtune_smt.core.weights_io import Part
+from torchtune_smt.core.weights_io import Origin, Part, digest_of
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.grammar.base import Grammar
 from torchtune_smt.lm.model import NgramModel
@@ -109,3 +109,53 @@ class ModelSource(Protocol):
             missing is refused.
         """
         ...
+
+
+# A model of so many bytes takes a while to open, and memory: it is announced.
+LARGE: Final = 10**9
+
+
+def model_size(options: Mapping[str, Any]) -> int:
+    """Return the bytes of all files that options of a model name; 0 where it is not built yet."""
+    values = [v for name, v in options.items() if name not in _NO_FILES and v != ""]
+    named = [Path(value) for value in values if isinstance(value, str | Path)]
+    files = [file for path in named for file in (path, *path.rglob("*")) if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+_NO_FILES: Final = ("_target_", "alignment_file")
+
+
+def announcement(options: Mapping[str, Any]) -> str | None:
+    """Return what is said before a large model is opened."""
+    size = model_size(options)
+    return None if size < LARGE else f"opening a model of {size / 1e9:.1f} GB"
+
+
+def model_origin(
+    text: str, model: Model, templates: Sequence[Any], options: Sequence[Mapping[str, Any]]
+) -> Origin:
+    """Return what weights belong to that are tuned with a model.
+
+    Parameters
+    ----------
+    text : str
+        `Dataset.description` of the text that is decoded.
+    model : Model
+    templates : sequence of RuleTemplate
+    options : sequence of mapping
+        The arguments of each.
+    """
+    described = [
+        f"{one.name} {type(one).__qualname__} "
+        f"{digest_of({name: value for name, value in given.items() if name != '_target_'})}"
+        for one, given in zip(templates, options, strict=True)
+    ]
+    features = Part(
+        " ".join(["dense", *sorted(one.name for one in templates)]), digest_of(sorted(described))
+    )
+    grammar, language_model = (
+        part._replace(name=f"{part.name} ({text.split()[0]})")
+        for part in (model.grammar_part, model.language_model_part)
+    )
+    return Origin.of_model(grammar, language_model, features, text)

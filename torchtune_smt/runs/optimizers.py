@@ -1,35 +1,33 @@
-"""The optimizer that the configuration names, with the regulariser that it takes."""
+"""Optimizers as a recipe describes them, with the regulariser that they take."""
 
 from __future__ import annotations
 
 import torch
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 from torch import Tensor
 
-from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.wire import argument_names, arguments, check_scalars
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import Recipe
 from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.optim.adapter import check_optimizer
 from torchtune_smt.regularizers import Regularizer
 
 
-class ChosenOptimizer:
-    """Makes optimizers as the group ``optimizer`` describes them.
+class Optimizers:
+    """Makes optimizers.
 
     Parameters
     ----------
-    cfg : DictConfig
+    recipe : Recipe
+        Of the class, but for the parameters.
     regularizer : Regularizer
         Given to a class that has an argument of this name.
+    regularizes_dense : bool
+        Whether dense features are not left alone.
 
     Attributes
     ----------
     name : str
         Of the class.
-    regularizes_dense : bool
-        Whether dense features are not left alone.
     regularizes : bool
         Whether it takes a regulariser.
     forgets : bool
@@ -39,24 +37,21 @@ class ChosenOptimizer:
 
     Raises
     ------
-    InputError
+    InputError, ValueError, TypeError
         An option is out of range, or the optimizer cannot tune.
     """
 
-    def __init__(self, cfg: DictConfig, regularizer: Regularizer) -> None:
-        options = arguments(cfg, "optimizer")
-        self.regularizes_dense = bool(options.pop("regularize_dense", False))
-        self._options = options
+    def __init__(
+        self, recipe: Recipe, regularizer: Regularizer, *, regularizes_dense: bool = False
+    ) -> None:
+        self.regularizes_dense = regularizes_dense
+        self._recipe = recipe
         self._regularizer = regularizer
-        with option_errors("optimizer", options):
-            self._make = instantiate(options, _partial_=True, _convert_="object")
-            check_scalars("optimizer", self._make)
-        kind = self._make.func
+        kind = recipe.kind
         self.name = getattr(kind, "__name__", str(kind))
-        self._names = argument_names(kind)
         self.forgets = bool(getattr(kind, "forgets", False))
-        self.regularizes = "regularizer" in self._names
-        if self.regularizes and not self.regularizes_dense and "unregularized" not in self._names:
+        self.regularizes = "regularizer" in recipe.names
+        if self.regularizes and not regularizes_dense and "unregularized" not in recipe.names:
             raise InputError(
                 f"optimizer: {self.name} takes a regularizer and no `unregularized`, the number of "
                 "dense features, which come first and are to be left alone: let it take that, or "
@@ -65,9 +60,9 @@ class ChosenOptimizer:
         optimizer = self([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))])
         # Those of this package are tested, and have kernels that take long to compile.
         if not type(optimizer).__module__.startswith(f"{PACKAGE.name}."):
-            with option_errors("optimizer"):
-                check_optimizer(self)
-        self.averages = options.get("average", "none") != "none" and hasattr(optimizer, "averaged")
+            check_optimizer(self)
+        self.average = recipe.options.get("average", "none")
+        self.averages = self.average != "none" and hasattr(optimizer, "averaged")
 
     def __call__(
         self, parameters: list[Tensor], n_dense: int = 0, regularizer: Regularizer | None = None
@@ -86,7 +81,6 @@ class ChosenOptimizer:
             "regularizer": self._regularizer if regularizer is None else regularizer,
             "unregularized": 0 if self.regularizes_dense else n_dense,
         }
-        taken = {name: value for name, value in offered.items() if name in self._names}
-        with option_errors("optimizer", self._options):
-            optimizer: torch.optim.Optimizer = self._make(parameters, **taken)
+        taken = {name: value for name, value in offered.items() if name in self._recipe.names}
+        optimizer: torch.optim.Optimizer = self._recipe.make(parameters, **taken)
         return optimizer

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
-
-from torchtune_smt.cli.belonging import model_origin, other_origin
-from torchtune_smt.cli.hydra_main import warn
-from torchtune_smt.cli.model_size import announcement
-from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.spending import tunes_while_decoding
-from torchtune_smt.cli.uncovered import Uncovered
-from torchtune_smt.cli.unused import refuse_unknown_values
-from torchtune_smt.cli.wire import check_part, make, thread_count
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, warn
+from torchtune_smt.core.recipe import check_part
 from torchtune_smt.core.weights import Weights
-from torchtune_smt.core.weights_io import Origin
+from torchtune_smt.core.weights_io import Origin, read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.suspicions import corpus_suspicions, output_suspicions
 from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.uncovered import Uncovered
 from torchtune_smt.kbest.sentences import Sentences
 from torchtune_smt.metrics.base import BoundMetric, Metric, Score, bind_metric
-from torchtune_smt.models.base import Model
+from torchtune_smt.models.base import Model, announcement, model_origin
 from torchtune_smt.models.moses_ini import read_any_weights
+from torchtune_smt.parallel.engine import usable_cores
+from torchtune_smt.runs.parts import Parts
 from torchtune_smt.tuners.sentences import Evaluated, evaluate_by, translate
 from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 
@@ -68,30 +62,27 @@ class Task(NamedTuple):
     read: tuple[str, ...] = ()
 
 
-def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) -> Task:
-    """Return the configured task; a model that is missing is built if it may be written."""
-    tune_on = cfg.tuner.tune_on
-    corpora = _Corpora(cfg, parts)
+def open_task(parts: Parts, *, may_write_model: bool = True) -> Task:
+    """Return the task of a run; a model that is missing is built if it may be written."""
+    corpora = _Corpora(parts)
     read = None
-    if cfg.init.file is not None:
-        read = read_any_weights(cfg.init.file, phrase_decoder=bool(parts.decoder.phrases))
+    if parts.init_file is not None:
+        read = read_any_weights(parts.init_file, phrase_decoder=bool(parts.decoder.phrases))
     # Before lists are read or a model is built, which takes long.
-    for name in sets_of_text(cfg, parts):
+    for name in sets_of_text(parts):
         corpora.read(name)
-    said = None if parts.model is None else announcement(cfg)
+    said = None if parts.model is None else announcement(getattr(parts.model, "__dict__", {}))
     if said is not None:
         print(said, flush=True)
-    decoder, model = _open_decoder(
-        cfg, parts, corpora, compare_bitext=True, may_write=may_write_model
-    )
+    decoder, model = _open_decoder(parts, corpora, compare_bitext=True, may_write=may_write_model)
     own_words = len(decoder.words)
-    if cfg.init.file is not None:
-        weights = weights_of_file(cfg.init.file, decoder, read=read)
+    if parts.init_file is not None:
+        weights = weights_of_file(parts.init_file, decoder, read=read)
     else:
-        weights = weights_of_values(dict(cfg.init["values"]), decoder)
+        weights = weights_of_values(parts.init_values, decoder)
     sets: dict[str, Sentences] = {}
     for name in ("train", "dev", "test"):
-        if name != "train" or tune_on == "train":
+        if name != "train" or parts.tune_on == "train":
             found = decoder.sentences(name, partial(corpora.read, name))
             if found is not None:
                 sets[name] = found
@@ -109,25 +100,33 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     if model is None:
         origin = decoder.origin()
     else:
-        origin = model_origin(cfg, parts.dataset, model, parts.templates)
-    notice = other_origin(cfg.init.file, origin)
-    if notice is not None:
-        print(notice)
-    refuse_unknown_values(decoder.features)
+        text = parts.dataset.description()
+        origin = model_origin(text, model, parts.templates, parts.template_options)
+    if parts.init_file is not None and origin is not None:
+        named = read_origin(parts.init_file)
+        difference = None if named is None else named.difference(origin)
+        if difference is not None:
+            print(f"{parts.init_file}: belongs to {difference}; tuning starts from it")
+    for name in parts.required:
+        if name not in decoder.features:
+            raise InputError(
+                f"there is no feature {name} at the start, and init.values.{name} would change "
+                "nothing; leave it out, or give its weight in a file (init.file)"
+            )
     for name, sentences in sets.items():
         if name != "train":
             uncovered = Uncovered(decoder)
             uncovered.add(sentences.sources)
-            said = uncovered.text(cfg.decoder.get("unknown"))
+            said = uncovered.text(parts.decoding.options.get("unknown"))
             if said is not None:
                 print(f"{name}: {said}")
-    tuning = sets[tune_on].sample(cfg.tuner.sentences, cfg.seed)
-    drawn = sets[tune_on].drawn(cfg.tuner.sentences, cfg.seed)
+    tuning = sets[parts.tune_on].sample(parts.sentences, parts.seed)
+    drawn = sets[parts.tune_on].drawn(parts.sentences, parts.seed)
     if decoder.stored:
-        lines, total_lines = [i + 1 for i in drawn], len(sets[tune_on])
+        lines, total_lines = [i + 1 for i in drawn], len(sets[parts.tune_on])
     else:
-        text = corpora.found[tune_on]
-        lines, total_lines = [text.lines[i] for i in drawn], text.total
+        corpus = corpora.found[parts.tune_on]
+        lines, total_lines = [corpus.lines[i] for i in drawn], corpus.total
     evaluated: dict[str, Sentences] = {name: sets[name] for name in ("dev", "test") if name in sets}
     # A decoder copies words that it does not know, and hypotheses are told apart by the ids of
     # their words: these must not depend on what is decoded first, as when a run is resumed, nor on
@@ -154,13 +153,13 @@ def open_task(cfg: DictConfig, parts: Parts, *, may_write_model: bool = True) ->
     )
 
 
-def sets_of_text(cfg: DictConfig, parts: Parts) -> list[str]:
+def sets_of_text(parts: Parts) -> list[str]:
     """Return the sets whose text is needed, the bitext that a model is built from left out."""
     if not parts.decoder.stored:
         return ["dev", "test"]
-    drops_copies = not tunes_while_decoding(cfg)
-    unused = parts.decoder.unused(cfg.decoder, cfg.tuner.tune_on, drops_copies=drops_copies)
-    sets = ["train"] * (cfg.tuner.tune_on == "train") + ["dev", "test"]
+    options, drops_copies = parts.decoding.options, not parts.online
+    unused = parts.decoder.unused(options, parts.tune_on, drops_copies=drops_copies)
+    sets = ["train"] * (parts.tune_on == "train") + ["dev", "test"]
     return [name for name in sets if f"data.{name}" not in unused]
 
 
@@ -169,9 +168,7 @@ def reads_text(parts: Parts) -> bool:
     return parts.decoder.stored or parts.decoder.sentences is not Decoder.sentences
 
 
-def open_decoder(
-    cfg: DictConfig, parts: Parts, words: Sequence[str], model: Sequence[str]
-) -> Decoder:
+def open_decoder(parts: Parts, words: Sequence[str], model: Sequence[str]) -> Decoder:
     """Return another decoder like that of a task, without reading the text of the task.
 
     Parameters
@@ -186,8 +183,7 @@ def open_decoder(
     InputError
         Its model is another one than the task's.
     """
-    corpora = _Corpora(cfg, parts)
-    decoder, own = _open_decoder(cfg, parts, corpora, compare_bitext=False, may_write=False)
+    decoder, own = _open_decoder(parts, _Corpora(parts), compare_bitext=False, may_write=False)
     if model_digests(own) != list(model):
         raise InputError(
             "the model that is found by a worker is not that of the run: copy the one of the "
@@ -205,7 +201,7 @@ def model_digests(model: Model | None) -> list[str]:
     return [model.grammar_part.digest, model.language_model_part.digest, *limits]
 
 
-def limits_of(model: Model | None, decoder: DictConfig) -> dict[str, str]:
+def limits_of(model: Model | None, decoder: Mapping[str, Any]) -> dict[str, str]:
     """Return the limits of the search that a model gives, and no option, as a run records them."""
     limits = {} if model is None else model.limits
     return {
@@ -216,23 +212,22 @@ def limits_of(model: Model | None, decoder: DictConfig) -> dict[str, str]:
 
 
 def _open_decoder(
-    cfg: DictConfig, parts: Parts, corpora: _Corpora, *, compare_bitext: bool, may_write: bool
+    parts: Parts, corpora: _Corpora, *, compare_bitext: bool, may_write: bool
 ) -> tuple[Decoder, Model | None]:
     """Return the configured decoder and its model; see `ModelSource.open`."""
-    tune_on = cfg.tuner.tune_on
     offered: dict[str, Callable[[], Any]] = {
         "templates": lambda: parts.templates,
-        "threads": lambda: thread_count(cfg.threads),
-        "tune_on": lambda: tune_on,
+        "threads": lambda: usable_cores() if parts.threads is None else parts.threads,
+        "tune_on": lambda: parts.tune_on,
     }
     model: Model | None = None
     if parts.model is not None:
-        folds = tune_on == "train" and cfg.lm == "folds"
+        folds = parts.tune_on == "train" and parts.folds
         model = parts.model.open(
             corpora.bitext, folds=folds, compare_bitext=compare_bitext, may_write=may_write
         )
         offered["model"] = lambda: model
-    decoder: Decoder = make(cfg, "decoder", "decode", offered=offered)
+    decoder: Decoder = parts.decoding(**offered)
     return decoder, model
 
 
@@ -245,10 +240,9 @@ class _Corpora:
         Those that were read.
     """
 
-    def __init__(self, cfg: DictConfig, parts: Parts) -> None:
-        self._cfg = cfg
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._longest = parts.decoder.longest_source(cfg.decoder)
+        self._longest = parts.decoder.longest_source(parts.decoding.options)
         self.found: dict[str, Corpus] = {}
 
     def read(self, name: str) -> Corpus | None:
@@ -267,7 +261,7 @@ class _Corpora:
     def bitext(self) -> Corpus:
         """Return the training bitext, without the pairs that are left out."""
         if "train" not in self.found:
-            on_train = self._cfg.tuner.tune_on == "train"
+            on_train = self._parts.tune_on == "train"
             max_words = self._longest if on_train else None
             dataset = self._parts.dataset
             self.found["train"] = dataset.require("train", training=True, max_words=max_words)

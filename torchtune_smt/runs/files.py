@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-
-from torchtune_smt.cli.command_line import leaves
-from torchtune_smt.cli.options import is_ours
-from torchtune_smt.cli.parts import Parts
 from torchtune_smt.core.archive import file_checksum
+from torchtune_smt.core.recipe import leaves
+from torchtune_smt.core.resources import PACKAGE
 from torchtune_smt.metrics.lists import ExternalScores
+from torchtune_smt.runs.parts import Parts
 
 # Of the options of decoders whose lists are stored; with `_scores`, Moses's files of scores.
 SETS: Final = ("train", "dev", "test")
 
 
-def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, dict[str, str]]:
+def read_files(
+    parts: Parts, settings: Mapping[str, Any], sets: Iterable[str]
+) -> dict[str, dict[str, str]]:
     """Return the checksums of what a run reads, by path, under the option that names the file.
 
     Of a class of the user's own they are those that its options name. A model's files and the
@@ -29,11 +29,13 @@ def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, 
 
     Parameters
     ----------
+    settings : mapping
+        All options of the run.
     sets : iterable of str
         The sets of the data that the run has read.
     """
     named = {
-        option: [p for p in paths if p.is_file()] for option, paths in _named(cfg, parts, sets)
+        option: [p for p in paths if p.is_file()] for option, paths in _named(parts, settings, sets)
     }
     return {
         option: {str(path): file_checksum(path) for path in paths}
@@ -42,7 +44,9 @@ def read_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> dict[str, 
     }
 
 
-def named_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> Iterator[tuple[str, Path]]:
+def named_files(
+    parts: Parts, settings: Mapping[str, Any], sets: Iterable[str]
+) -> Iterator[tuple[str, Path]]:
     """Yield every file that a run reads, or may read, and the option that names it.
 
     Besides those of `read_files` they are the bitext, start weights, files of models, and labels:
@@ -50,21 +54,21 @@ def named_files(cfg: DictConfig, parts: Parts, sets: Iterable[str]) -> Iterator[
 
     Parameters
     ----------
-    sets : iterable of str
+    settings, sets
         As for `read_files`.
     """
-    for option, paths in _named(cfg, parts, sets):
+    for option, paths in _named(parts, settings, sets):
         yield from ((option, path) for path in paths)
     for name in sets:
         yield from ((f"data.{name}", path) for path in parts.dataset.files(name))
-    for option, value in leaves("", OmegaConf.to_container(cfg, resolve=True)):
+    for option, value in leaves("", settings):
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and os.path.isfile(text):
                 yield option, Path(text)
 
 
 def _named(
-    cfg: DictConfig, parts: Parts, sets: Iterable[str]
+    parts: Parts, settings: Mapping[str, Any], sets: Iterable[str]
 ) -> Iterator[tuple[str, Iterable[Path]]]:
     """Yield the files of each option."""
     dataset, stored = parts.dataset, parts.decoder.stored
@@ -78,17 +82,18 @@ def _named(
         yield option, [dataset.source_file("train") if given is None else Path(given)]
     if stored:
         for option in (f"{name}{end}" for name in SETS for end in ("", "_scores")):
-            yield f"decoder.{option}", _paths(cfg.decoder.get(option))
+            yield f"decoder.{option}", _paths(parts.decoding.options.get(option))
     if isinstance(parts.metric, ExternalScores):
         yield "metric.path", _paths(os.fspath(parts.metric.path))
-    for group, value in OmegaConf.to_container(cfg, resolve=True).items():  # type: ignore[union-attr]
+    for group, value in settings.items():
         yield from _of_own_classes(str(group), value, own=False)
 
 
 def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, Iterable[Path]]]:
     """Yield what is a file of the texts that classes of others are given: nobody knows more."""
     if isinstance(value, dict):
-        own = not is_ours(value) if "_target_" in value else own
+        if "_target_" in value:
+            own = not str(value["_target_"]).startswith(f"{PACKAGE.name}.")
         for name, inner in value.items():
             yield from _of_own_classes(f"{option}.{name}", inner, own)
     elif isinstance(value, list):
@@ -98,7 +103,7 @@ def _of_own_classes(option: str, value: Any, own: bool) -> Iterator[tuple[str, I
         yield option, [Path(value)]
 
 
-def _paths(given: str | ListConfig | None) -> list[Path]:
+def _paths(given: str | Sequence[str] | None) -> list[Path]:
     """Return the files that an option names."""
     if given is None:
         return []

@@ -1,4 +1,4 @@
-"""The tuner that the configuration describes, in the loop of its rounds."""
+"""How a run tunes: its tuner, in the loop of its rounds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+import numpy as np
+from torch import Tensor
 
-from torchtune_smt.cli.dimension import Dimension
-from torchtune_smt.cli.group_learners import group_learner
-from torchtune_smt.cli.hydra_main import option_errors
-from torchtune_smt.cli.options import chosen_name
-from torchtune_smt.cli.parts import Parts, make_solver, refuse_device
-from torchtune_smt.cli.spending import (
-    groups_taken,
-    has_solver,
-    taken_by_others,
-    tuner_takes,
-    tunes_while_decoding,
-)
-from torchtune_smt.cli.task import Task, bind, score_of
-from torchtune_smt.cli.wire import class_of, make
 from torchtune_smt.core.accepts import declared
+from torchtune_smt.core.arrays import Int64
 from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.decoders.base import Decoder
 from torchtune_smt.kbest.sentences import Sentences
@@ -36,21 +25,37 @@ from torchtune_smt.parallel.base import Serial, Strategy, Work
 from torchtune_smt.parallel.decode import Decode, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, InProcess, Worker
 from torchtune_smt.parallel.shard_worker import ShardWorker
+from torchtune_smt.regularizers import Oscar
 from torchtune_smt.runs.folder import LISTS
+from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Rounds, check_ending
+from torchtune_smt.runs.task import Task, bind, score_of
 from torchtune_smt.tuners.base import Tuner
 from torchtune_smt.tuners.batch import BatchTuner, Solver
 from torchtune_smt.tuners.collect import Collector
 from torchtune_smt.tuners.grouping.base import GroupLearner
-from torchtune_smt.tuners.grouping.steps import ShardSteps, StepsResult, compute_here
+from torchtune_smt.tuners.grouping.steps import (
+    MixedLearning,
+    ShardSteps,
+    StepsResult,
+    compute_here,
+)
 from torchtune_smt.tuners.grouping.tuner import ScaleSolver
 from torchtune_smt.tuners.sentences import evaluate_by
+from torchtune_smt.tuners.start import PulledFeatures, features_there
 
 
 class Tuning:
-    """How the configuration tunes.
+    """How the parts of a run tune.
 
     It is made before anything is read or built: bad options are found then.
+
+    Attributes
+    ----------
+    strategy : Strategy
+    engine : Engine
+    dimension : int, optional
+        OSCAR's d, once it has been counted.
 
     Raises
     ------
@@ -58,44 +63,60 @@ class Tuning:
         An option is out of range, or has no effect.
     """
 
-    def __init__(self, cfg: DictConfig, parts: Parts) -> None:
-        self._cfg = cfg
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        options = cfg.tuner
-        self._takes = tuner_takes(cfg)
-        kind: type[Tuner] = class_of(cfg, "tuner")
-        self.online = tunes_while_decoding(cfg)
-        self._unit = kind.unit
-        self._rounds = options[f"{kind.unit}s"]
-        if parts.optimizer.averages and "average" in self._takes and options.result != "average":
+        self._takes = parts.tuning.names
+        kind, optimizer = parts.tuner, parts.optimizer
+        if optimizer.averages and "average" in self._takes and parts.result != "average":
             raise InputError(
-                f"optimizer.average={cfg.optimizer.average} has no effect on tuner.result="
-                f"{options.result}: set tuner.result=average, or optimizer.average=none"
+                f"optimizer.average={optimizer.average} has no effect on tuner.result="
+                f"{parts.result}: set tuner.result=average, or optimizer.average=none"
             )
-        with option_errors("tuner"):
-            check_ending(kind, self._rounds, options.patience, options.result)
-        self.strategy: Strategy = make(cfg, "parallel", "tuner", "shards_data")
-        self.engine: Engine = InProcess()
-        if self.uses_engine:
-            self.engine = make(cfg, "engine", "serve", "map", "close")
+        with named_errors("tuner"):
+            check_ending(kind, parts.rounds, parts.patience, parts.result)
+        self.strategy: Strategy = parts.strategy()
+        self.engine: Engine = parts.engine() if self.uses_engine else InProcess()
         self._check_strategy()
-        self.dimension = Dimension(cfg, parts)
-        if not has_solver(cfg):
-            refuse_device(cfg)
+        # Whose features OSCAR's d counts, or the number that was given; None without OSCAR.
+        counts = "regularizer" in parts.used and optimizer.regularizes
+        self._counted = _counted(parts) if counts and isinstance(parts.regularizer, Oscar) else None
+        self.dimension: int | None = None
+        if parts.solving is None:
+            refuse_device(parts)
             return
         if "dev" not in self._takes:
             # What a decoder knows before it decodes is dense.
-            known = cfg.init["values"] if parts.decoder.stored else None
-            if _scales(cfg) and cfg.init.file is None and not known:
+            known = parts.init_values if parts.decoder.stored else None
+            if parts.scales and parts.init_file is None and not known:
                 raise _nothing_to_scale()
-            self._solver = make_solver(cfg, parts, self.dimension.arguments)
-            self._max_features = _max_features(cfg, parts, self._solver)
+            self._solver = self._make_solver(self._for_optimizer)
+            self._max_features = self._limit_of_features()
             return
-        with option_errors("tuner.dev"):
-            check_ending(BatchTuner, options.dev.iterations, options.dev.patience, "best")
-        self._learning = group_learner(cfg, parts, self._compute)
+        with named_errors("tuner.dev"):
+            check_ending(BatchTuner, parts.on_dev["iterations"], parts.on_dev["patience"], "best")
+        assert parts.learner is not None
+        self._learning = parts.learner(self._compute)
         # The solver sees groups as features, all of which it may regularise.
-        self._solver = make_solver(cfg, parts, dict)
+        self._solver = self._make_solver(dict)
+
+    def _make_solver(self, arguments: Callable[[], dict[str, Any]]) -> Solver:
+        """Return the solver, whose optimizers are made with arguments that are asked for then."""
+        parts, recipe = self._parts, self._parts.solving
+        assert recipe is not None
+        if "device" not in recipe.names:
+            refuse_device(parts)
+
+        def optimizer(parameters: list[Tensor]) -> Any:
+            return parts.optimizer(parameters, **arguments())
+
+        solver: Solver = recipe(
+            sampler=lambda: parts.sampler,
+            loss=lambda: parts.loss,
+            optimizer=lambda: optimizer,
+            device=lambda: parts.device,
+            average=lambda: parts.optimizer.averages,
+        )
+        return solver
 
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Rounds:
         """Return the rounds of tuning, at the start.
@@ -107,9 +128,9 @@ class Tuning:
         resumed : bool
             Whether the folder has some from before.
         """
-        cfg, parts, takes = self._cfg, self._parts, self._takes
+        parts, takes = self._parts, self._takes
         # Where no gains are asked for, lists have some all the same.
-        metric = parts.metric if "metric" in groups_taken(cfg) else BleuPlusOne()
+        metric = parts.metric if "metric" in parts.used else BleuPlusOne()
         name = metric_name(metric)
         self.by = self._bound_to_dev(metric, task)
         if name != "BLEU" and self.by is None:
@@ -117,33 +138,32 @@ class Tuning:
             name = "BLEU"
 
         def collector(what: str, sentences: Sentences) -> Collector:
-            lists = _open_lists(folder / LISTS / what, cfg, task, resumed)
+            lists = self._open_lists(folder / LISTS / what, task, resumed)
             bound = bind(metric, task.decoder, sentences)
             decoder = self.strategy.decoder(task.decoder, self.engine)
             return Collector(decoder, task.weights, sentences, bound, lists, what, self.by is None)
 
         on_dev = task.tuning is task.sets["dev"]
         lists = None
-        scales = _scales(cfg)
         if "collector" in takes:
             if self._max_features and task.decoder.stored:
                 _check_list_features(task, self._max_features)
             lists = collector("", task.tuning)
         if "learning" in takes:
             _check_list_groups(task)
-        self.dimension.open(task, None if lists is None else lists.lists)
+        self._count(task, None if lists is None else lists.lists)
         others: dict[str, Callable[[], Any]] = {
             "collector": lambda: lists,
-            "solver": lambda: self._scaling(task, resumed) if scales else self._solver,
-            "dimension": lambda: lambda: self.dimension.value,
+            "solver": lambda: self._scaling(task, resumed) if parts.scales else self._solver,
+            "dimension": lambda: lambda: self.dimension,
             "learning": self._group_learning,
             "train": lambda: collector("learning", task.tuning),
             "dev": lambda: self._on_dev(collector("dev", task.sets["dev"]), name),
         }
         if self.strategy.shards_data:
             # Counted before weights come from a checkpoint, and the same in all workers.
-            self.dimension.arguments()
-            self.shard_dimension = self.dimension.value
+            self._for_optimizer()
+            self.shard_dimension = self.dimension
         self.make_tuner = self._maker(metric, others)
         tuner = self.strategy.tuner(
             Work(
@@ -152,22 +172,50 @@ class Tuning:
                 task.tuning,
                 task.decoder,
                 self.engine,
-                cfg.seed,
+                parts.seed,
                 task.lines,
                 task.total_lines,
             )
         )
         own = "dev" in takes or ("collector" in takes and on_dev)
         score: Callable[[], Score] = tuner.score if own else partial(self._dev_score, task)  # type: ignore[attr-defined]
-        options = cfg.tuner
         return Rounds(
             tuner,
             score,
-            rounds=self._rounds,
-            patience=options.patience,
-            result=options.result,
+            rounds=parts.rounds,
+            patience=parts.patience,
+            result=parts.result,
             name=name,
         )
+
+    # OSCAR's d
+
+    def _count(self, task: Task, lists: ListStore | None) -> None:
+        """Learn what is tuned, on lists or else those of the decoder, before any is decoded."""
+        self._n_dense = task.weights.n_dense
+        found: Callable[[], Int64]
+        found = partial(features_there, task.decoder, task.tuning.sources, task.weights)
+        if self._counted == "charts":
+            print("counting the features of the charts, for OSCAR's d", flush=True)
+            found = partial(np.copy, found())
+        elif lists is not None:
+            found = lists.features
+        dense = self._parts.optimizer.regularizes_dense
+        self._pulled = PulledFeatures(task.weights, dense, found)
+        if isinstance(self._counted, int):
+            self._pulled.check(self._counted)
+
+    def _for_optimizer(self) -> dict[str, Any]:
+        """Return what an optimizer of the run's weights is made with; d is counted now."""
+        oscar = {} if self._counted is None else {"regularizer": self._oscar()}
+        return {"n_dense": self._n_dense, **oscar}
+
+    def _oscar(self) -> Oscar:
+        """Return OSCAR with its d, which is counted now."""
+        given = self._counted
+        self.dimension = given if isinstance(given, int) else self._pulled.count()
+        oscar: Oscar = replace(self._parts.regularizer, dimension=self.dimension)  # type: ignore[assignment, type-var]
+        return oscar
 
     def take_met(self, task: Task) -> None:
         """Give what the decoder has met its ids in the weights.
@@ -186,7 +234,7 @@ class Tuning:
     def _bound_to_dev(self, metric: Metric, task: Task) -> BoundMetric | None:
         """Return the metric for dev, where its mean is what weights are chosen by."""
         dev = task.sets["dev"]
-        elsewhere = self._cfg.tuner.tune_on == "train" and declared(metric, "by_number", "bind")
+        elsewhere = self._parts.tune_on == "train" and declared(metric, "by_number", "bind")
         if is_of_bleu(metric) or elsewhere or not dev.has_references:
             return None
         return bind(metric, task.decoder, dev)
@@ -196,19 +244,25 @@ class Tuning:
         """Whether workers of an engine compute something."""
         return self.strategy.shards_data or self.strategy.decodes_lists
 
+    @property
+    def mixes_groups(self) -> bool:
+        """Whether workers take steps that groups are learnt by."""
+        learning = getattr(self, "_learning", None)
+        return isinstance(getattr(learning, "learner", learning), MixedLearning)
+
     def worker(self, decoder: Decoder) -> Worker:
         """Return what computes an epoch on a shard, or decodes."""
         if self.strategy.decodes_lists:
             return DecodeWorker(decoder)
-        self.dimension.open_known(len(decoder.dense_names))
+        # d is a number there.
+        self._n_dense = len(decoder.dense_names)
         return ShardWorker(self._maker(self._parts.metric), decoder)
 
     def _maker(
         self, metric: Metric, others: Mapping[str, Callable[[], Any]] | None = None
     ) -> Callable[[Weights, Sentences, Decoder], Tuner]:
         """Return what makes the tuner, of some weights, on some sentences."""
-        cfg, parts = self._cfg, self._parts
-        elsewhere = taken_by_others(cfg)
+        parts = self._parts
 
         def make_tuner(weights: Weights, sentences: Sentences, decoder: Decoder) -> Tuner:
             offered: dict[str, Callable[[], Any]] = {
@@ -218,24 +272,20 @@ class Tuning:
                 "metric": lambda: bind(metric, decoder, sentences),
                 "sampler": lambda: parts.sampler,
                 "loss": lambda: parts.loss,
-                "optimizer": lambda: parts.optimizer(
-                    [weights.parameter], **self.dimension.arguments()
-                ),
+                "optimizer": lambda: parts.optimizer([weights.parameter], **self._for_optimizer()),
                 "average": lambda: parts.optimizer.averages,
-                "seed": lambda: cfg.seed,
+                "seed": lambda: parts.seed,
             }
-            offered |= others or {}
-            tuner: Tuner = make(cfg, "tuner", "round", without=elsewhere, offered=offered)
+            tuner: Tuner = parts.tuning(**offered, **(others or {}))
             return tuner
 
         return make_tuner
 
     def _check_strategy(self) -> None:
         """Raise InputError if the tuner's rounds cannot be spread as the strategy says."""
-        options, name = self._cfg, type(self.strategy).__name__
-        # Of this package's tuners, one alone decodes itself.
-        tuner = chosen_name(options, "tuner", "online")
-        if not self.online and not isinstance(self.strategy, Serial | Decode):
+        optimizer, name = self._parts.optimizer, type(self.strategy).__name__
+        tuner, online = self._parts.tuner.__name__, self._parts.online
+        if not online and not isinstance(self.strategy, Serial | Decode):
             if self._takes.isdisjoint(("collector", "train", "dev")):
                 raise InputError(
                     f"parallel: {name} gives each shard a decoder, and {tuner} takes none: take "
@@ -245,41 +295,41 @@ class Tuning:
                 f"parallel: {name} spreads the mini-batches of an epoch, and this tuner collects "
                 "lists of all sentences: take parallel=decode, or tuner=online"
             )
-        if self.online and self.strategy.decodes_lists:
+        if online and self.strategy.decodes_lists:
             raise InputError(
                 f"parallel: {name} decodes all sentences with the same weights, and {tuner} "
                 "changes them while it decodes: take parallel=stale or itermix, or a tuner "
                 "that collects lists, such as tuner=pro"
             )
-        if self.strategy.shards_data and self._parts.optimizer.averages:
+        if self.strategy.shards_data and optimizer.averages:
             raise InputError(
-                f"optimizer.average={options.optimizer.average}: under parallel={name.lower()} "
+                f"optimizer.average={optimizer.average}: under parallel={name.lower()} "
                 "each shard has an optimizer of its own, whose average nobody asks for; set "
                 "optimizer.average=none, and tuner.result=average for the mean over epochs"
             )
         resends = self.strategy.shards_data and getattr(self.strategy, "resends", True)
-        if resends and self._parts.optimizer.forgets:
+        if resends and optimizer.forgets:
             raise InputError(
-                f"{self._parts.optimizer.name} forgets the sparse weights that it begins with, and "
+                f"{optimizer.name} forgets the sparse weights that it begins with, and "
                 f"under parallel={name.lower()} each epoch begins with those of all shards: take "
                 "parallel=mix, whose shards go on with their own, or another optimizer"
             )
-        loss = self._parts.loss if "loss" in self._takes else None
-        self.strategy.check(class_of(options, "tuner"), loss)
+        self.strategy.check(self._parts.tuner, self._parts.loss if "loss" in self._takes else None)
 
     def plan(self, folder: Path) -> str:
         """Return in one line what is going to be done, and where lists are held meanwhile."""
-        n, what = self._rounds, f"up to {self._rounds} {self._unit}s"
-        if self.online:
-            what = f"{n} {self._unit}{'s' if n > 1 else ''}"
+        n, unit = self._parts.rounds, self._parts.tuner.unit
+        what = f"{n} {unit}{'s' if n > 1 else ''}" if self._parts.online else f"up to {n} {unit}s"
         if "dev" in self._takes:
             what += ", groups tuned on dev in each"
-        text = f"{what}{self.dimension.text()}"
-        if not {"collector", "train"} & set(self._takes):
-            return text
-        kept = self._cfg.tuner.get("keep_lists", True)
-        fate = "they stay there" if kept else "removed at the end"
-        return f"{text}; k-best lists of all iterations in {folder / LISTS} ({fate})"
+        if self.dimension is not None:
+            given = isinstance(self._counted, int)
+            said = "as given" if given else f"features of the {self._counted}"
+            what += f"; OSCAR's d = {self.dimension:,} ({said})"
+        if self._takes.isdisjoint(("collector", "train")):
+            return what
+        fate = "they stay there" if self._parts.keep_lists else "removed at the end"
+        return f"{what}; k-best lists of all iterations in {folder / LISTS} ({fate})"
 
     def _scaling(self, task: Task, resumed: bool) -> Solver:
         """Return the solver, to which all sparse weights are one feature."""
@@ -290,9 +340,9 @@ class Tuning:
 
     def _group_learning(self) -> GroupLearner:
         """Return how groups are learnt, with OSCAR's d unless lists tell it."""
-        if self.dimension.source == "lists":
+        if self._counted == "lists":
             return self._learning
-        return replace(self._learning, regularizer=self.dimension.regularizer())
+        return replace(self._learning, regularizer=self._oscar())
 
     def _compute(self, tasks: Iterable[ShardSteps]) -> Iterator[StepsResult]:
         """Yield what shards of pairs come to, from workers if there are some."""
@@ -300,16 +350,70 @@ class Tuning:
 
     def _on_dev(self, collector: Collector, name: str) -> Rounds:
         """Return a run on dev that finds the weights of groups."""
-        options = self._cfg.tuner.dev
+        options = self._parts.on_dev
         tuner = BatchTuner(
             collector,
             self._solver,
-            interpolation=options.interpolation,
-            tolerance=options.tolerance,
-            seed=self._cfg.seed,
+            interpolation=options["interpolation"],
+            tolerance=options["tolerance"],
+            seed=self._parts.seed,
         )
-        rounds, patience = options.iterations, options.patience
+        rounds, patience = options["iterations"], options["patience"]
         return Rounds(tuner, tuner.score, rounds=rounds, patience=patience, name=name)
+
+    def _limit_of_features(self) -> int | None:
+        """Return how many features the solver takes at most; MERT has a limit."""
+        if self._parts.scales:
+            return None
+        most: int | None = getattr(self._solver, "max_features", None)
+        if most and self._parts.templates and not self._parts.decoder.stored:
+            raise InputError(
+                f"this tuner takes up to {most} features, and there are templates that make sparse "
+                "ones without number: set features=dense, or take a tuner for many features, such "
+                "as tuner=mira or tuner=pro, or tune one factor of weights that they have "
+                "(tuner.sparse=scale)"
+            )
+        return most
+
+    def _open_lists(self, folder: Path, task: Task, resumed: bool) -> ListStore:
+        """Return the lists of a run's folder, or empty ones for a run that begins."""
+        unique, n_dense = self._parts.unique, task.weights.n_dense
+        if unique == "string" and not task.tuning.has_references:
+            raise InputError(
+                "tuner.unique=string tells hypotheses apart by their words, and features.dat has "
+                "none; leave it out"
+            )
+        with named_errors("tuner"):
+            if resumed:
+                return ListStore.open(folder, n_dense=n_dense, unique=unique)
+            return ListStore(folder=folder, n_dense=n_dense, unique=unique)
+
+
+def refuse_device(parts: Parts) -> None:
+    """Raise InputError if a device was chosen for a tuner that has no use for one."""
+    if parts.device != "cpu":
+        raise InputError(
+            f"device={parts.device}: this tuner works on the CPU alone; leave it out, or take "
+            "tuner=pro or tuner=stochastic"
+        )
+
+
+def _counted(parts: Parts) -> str | int:
+    """Return whose features OSCAR's d counts, or the number that was given."""
+    given, stored = parts.dimension, parts.decoder.stored
+    if given is None:
+        return "charts" if parts.online and not stored else "lists"
+    if given == "charts" and stored:
+        raise InputError(
+            "regularizer.dimension=charts: stored k-best lists come without charts; set lists, or "
+            "a number"
+        )
+    if given == "lists" and parts.online and not stored:
+        raise InputError(
+            "regularizer.dimension=lists: while tuning online decodes, its lists are not known "
+            "beforehand; set charts, or a number"
+        )
+    return given
 
 
 def _nothing_to_scale() -> InputError:
@@ -318,26 +422,6 @@ def _nothing_to_scale() -> InputError:
         "tuner.sparse=scale tunes a factor of the sparse weights, and there are none to start "
         "from: name a weights file that has some (init=file init.file=), or leave tuner.sparse out"
     )
-
-
-def _scales(cfg: DictConfig) -> bool:
-    """Return whether sparse weights keep their ratios, and have one factor."""
-    return bool(cfg.tuner.get("sparse") == "scale")
-
-
-def _max_features(cfg: DictConfig, parts: Parts, solver: Solver) -> int | None:
-    """Return how many features a solver takes at most; MERT has a limit."""
-    if _scales(cfg):
-        return None
-    most: int | None = getattr(solver, "max_features", None)
-    if most and cfg.features.templates and not parts.decoder.stored:
-        raise InputError(
-            f"this tuner takes up to {most} features, and there are templates that make sparse "
-            "ones without number: set features=dense, or take a tuner for many features, such as "
-            "tuner=mira or tuner=pro, or tune one factor of weights that they have "
-            "(tuner.sparse=scale)"
-        )
-    return most
 
 
 def _check_list_groups(task: Task) -> None:
@@ -360,17 +444,3 @@ def _check_list_features(task: Task, most: int) -> None:
             "some, as in decoder.features=[NAME,NAME], or take a tuner for many features, such as "
             "tuner=mira or tuner=pro"
         )
-
-
-def _open_lists(folder: Path, cfg: DictConfig, task: Task, resumed: bool) -> ListStore:
-    """Return the lists of a run's folder, or empty ones for a run that begins."""
-    unique, n_dense = cfg.tuner.unique, task.weights.n_dense
-    if unique == "string" and not task.tuning.has_references:
-        raise InputError(
-            "tuner.unique=string tells hypotheses apart by their words, and features.dat has none; "
-            "leave it out"
-        )
-    with option_errors("tuner"):
-        if resumed:
-            return ListStore.open(folder, n_dense=n_dense, unique=unique)
-        return ListStore(folder=folder, n_dense=n_dense, unique=unique)

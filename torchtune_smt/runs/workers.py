@@ -1,33 +1,37 @@
-"""Workers of an engine: they open what the configuration names once more."""
+"""Workers of an engine: they open what a run is made of once more."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 
-from torchtune_smt.cli.parts import Parts
-from torchtune_smt.cli.task import Task, model_digests, open_decoder, open_task, reads_text
-from torchtune_smt.cli.tuning import Tuning
 from torchtune_smt.core.archive import FileIdentity, accepted_files, trusting
 from torchtune_smt.parallel.decode import DecodeTask, DecodeWorker
 from torchtune_smt.parallel.engine import Engine, Worker
 from torchtune_smt.parallel.shard_worker import ShardTask, ShardWorker, active
+from torchtune_smt.runs.parts import Parts
 from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.task import Task, model_digests, open_decoder, open_task, reads_text
+from torchtune_smt.runs.tuning import Tuning
 from torchtune_smt.tuners.grouping.steps import one_step
 
 # Sentences that a worker is tried on.
 _TRIED: Final = 5
 
 
-def serve_workers(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
-    """Tell the engine how workers are opened; return who ends them when the run is over."""
+def serve_workers(tuning: Tuning, task: Task, make_parts: Callable[[], Parts]) -> Callback:
+    """Tell the engine how workers are opened; return who ends them when the run is over.
+
+    Parameters
+    ----------
+    make_parts : callable
+        Makes the parts of the run once more, in another process; it can be pickled.
+    """
     # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
     dimension = None
     if tuning.strategy.shards_data:
@@ -39,9 +43,9 @@ def serve_workers(cfg: DictConfig, tuning: Tuning, task: Task) -> Callback:
         some = task.tuning.sources[:_TRIED]
         decode = DecodeWorker(task.decoder.fork())
         decode(active(task.weights), DecodeTask(some, None))
-        if cfg.tuner.get("learning") == "mix":
+        if tuning.mixes_groups:
             decode(None, one_step())
-    tuning.engine.serve(OpenWorker.of(cfg, task, dimension))
+    tuning.engine.serve(OpenWorker.of(task, make_parts, dimension))
     return _EndOfWorkers(tuning.engine)
 
 
@@ -60,10 +64,10 @@ class OpenWorker:
 
     Attributes
     ----------
-    cfg : DictConfig
-        The configuration of the run.
-    hydra : DictConfig, optional
-        What Hydra knows of it.
+    make_parts : callable
+        Makes the parts of the run.
+    dimension : int, optional
+        OSCAR's d, which is known already.
     words : list of str
         `Task.words`: they have the same ids in all processes.
     model : list of str
@@ -73,27 +77,19 @@ class OpenWorker:
         worker has in memory what it uses of them.
     """
 
-    cfg: DictConfig
-    hydra: Any
+    make_parts: Callable[[], Parts]
+    dimension: int | None
     words: list[str]
     model: list[str]
     accepted: frozenset[FileIdentity]
 
     @classmethod
-    def of(cls, cfg: DictConfig, task: Task, dimension: int | None) -> OpenWorker:
-        """Return what opens workers of a run; OSCAR's d, if there is one, is known already."""
-        cfg = deepcopy(cfg)
-        OmegaConf.set_struct(cfg, False)
-        # Processes share the cores.
-        cfg.threads = cfg.threads or 1
-        if dimension is not None:
-            cfg.regularizer.dimension = dimension
-        hydra = HydraConfig.instance().cfg
-        return cls(cfg, hydra, task.words, model_digests(task.model), accepted_files())
+    def of(cls, task: Task, make_parts: Callable[[], Parts], dimension: int | None) -> OpenWorker:
+        """Return what opens workers of a run."""
+        return cls(make_parts, dimension, task.words, model_digests(task.model), accepted_files())
 
     def __call__(self) -> Worker:
         """Return a worker."""
-        HydraConfig.instance().cfg = self.hydra
         torch.set_num_threads(1)
         # The driver has said it.
         with (
@@ -101,8 +97,11 @@ class OpenWorker:
             contextlib.redirect_stderr(io.StringIO()),
             trusting(self.accepted),
         ):
-            parts = Parts(self.cfg)
-            tuning = Tuning(self.cfg, parts)
+            parts = self.make_parts()
+            # Processes share the cores.
+            parts.threads = parts.threads or 1
+            parts.dimension = self.dimension or parts.dimension
+            tuning = Tuning(parts)
             if reads_text(parts):
-                return tuning.worker(open_task(self.cfg, parts, may_write_model=False).decoder)
-            return tuning.worker(open_decoder(self.cfg, parts, self.words, self.model))
+                return tuning.worker(open_task(parts, may_write_model=False).decoder)
+            return tuning.worker(open_decoder(parts, self.words, self.model))

@@ -1,0 +1,221 @@
+"""What a run is made of, before anything is read, built or decoded."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.snapshot import NamedWeights
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.losses import Logistic, Loss
+from torchtune_smt.metrics import Metric, NakovBleu
+from torchtune_smt.models.base import ModelSource
+from torchtune_smt.models.moses_ini_writing import INI, export_to_ini, files_of_ini
+from torchtune_smt.optim import AdaGrad
+from torchtune_smt.parallel.base import Serial, Strategy
+from torchtune_smt.parallel.engine import Engine, InProcess
+from torchtune_smt.regularizers import L1, Regularizer
+from torchtune_smt.runs.optimizers import Optimizers
+from torchtune_smt.samplers import PairSampler, ProSampler
+from torchtune_smt.tuners.base import Tuner
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.steps import Compute
+from torchtune_smt.tuners.online import OnlineTuner
+
+# What an argument of a tuner's or solver's class stands for.
+_GROUPS: Final = {
+    "metric": ("metric",),
+    "sampler": ("sampler", "metric"),
+    "loss": ("loss", "metric"),
+    "optimizer": ("optimizer", "regularizer"),
+    "learning": ("optimizer", "regularizer"),
+}
+
+
+def groups_of(names: Iterable[str]) -> set[str]:
+    """Return which parts the arguments of a tuner, or of its solver, make use of."""
+    return {group for name in names for group in _GROUPS.get(name, ())}
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """The replaceable parts of a run, and when it ends.
+
+    Attributes
+    ----------
+    dataset : Dataset
+    decoding : Recipe
+        Of the decoder, which is offered ``model``, ``templates``, ``threads`` and ``tune_on``.
+    model : ModelSource, optional
+        For a decoder that takes one.
+    templates : sequence of RuleTemplate
+    template_options : sequence of mapping
+        Their arguments, which tell one of a name from another.
+    metric, sampler, loss, regularizer, optimizer
+    tuning : Recipe
+        Of the tuner; see `torchtune_smt.runs.tuning.Tuning.open` for what it is offered.
+    solving : Recipe, optional
+        Of the solver of a tuner that has one, or of its rounds on dev.
+    learner : callable, optional
+        Returns what learns groups, given what computes its steps.
+    strategy, engine : callable
+        Return a parallel strategy, and where it computes.
+    dimension : {"charts", "lists"} or int, optional
+        OSCAR's d, or whose features are counted for it.
+    init_file, init_values
+        The weights that tuning starts from.
+    required : collection of str
+        Features among `init_values` that must be there.
+    tune_on : {"dev", "train"}
+    sentences : int, optional
+        So many of them, drawn with the seed.
+    folds : bool
+        Whether sentences of ``train`` are decoded with cross-fitted language models.
+    device : {"cpu", "cuda"}
+        For solvers that take one.
+    rounds, patience, result
+        See `torchtune_smt.runs.rounds.Rounds`.
+    unique : {"derivation", "string"}
+        What k-best lists hold once.
+    scales : bool
+        Whether sparse weights keep their ratios, and have one factor.
+    on_dev : mapping
+        ``iterations``, ``patience``, ``interpolation``, ``tolerance`` of rounds on dev.
+    keep_lists : bool
+        Whether k-best lists stay when the run is finished.
+    checkpoint_minutes : float
+        A step is saved if the last time was so long ago.
+    """
+
+    dataset: Dataset
+    decoding: Recipe
+    model: ModelSource | None = None
+    templates: Sequence[Any] = ()
+    template_options: Sequence[Mapping[str, Any]] = ()
+    metric: Metric = field(default_factory=NakovBleu)
+    sampler: PairSampler = field(default_factory=ProSampler)
+    loss: Loss = field(default_factory=Logistic)
+    regularizer: Regularizer = field(default_factory=lambda: L1(0.1))
+    optimizer: Optimizers = None  # type: ignore[assignment]
+    tuning: Recipe = field(default_factory=lambda: Recipe.of(OnlineTuner))
+    solving: Recipe | None = None
+    learner: Callable[[Compute], GroupLearner] | None = None
+    strategy: Callable[[], Strategy] = Serial
+    engine: Callable[[], Engine] = InProcess
+    dimension: str | int | None = None
+    init_file: str | None = None
+    init_values: Mapping[str, float] = field(default_factory=dict)
+    required: Collection[str] = ()
+    tune_on: str = "dev"
+    sentences: int | None = None
+    seed: int = 1
+    threads: int | None = None
+    folds: bool = True
+    device: str = "cpu"
+    rounds: int = 8
+    patience: int | None = None
+    result: str = "best"
+    unique: Literal["derivation", "string"] = "derivation"
+    scales: bool = False
+    on_dev: Mapping[str, Any] = field(default_factory=dict)
+    keep_lists: bool = True
+    checkpoint_minutes: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.optimizer is None:
+            self.optimizer = Optimizers(Recipe.of(AdaGrad, lr=0.02), self.regularizer)
+        self.template_options = self.template_options or [{} for _ in self.templates]
+        kind = self.decoder
+        if not inspect.isclass(kind) or not issubclass(kind, Decoder):
+            raise InputError(
+                f"decoder: {kind.__name__} is no torchtune_smt.decoders.Decoder; is it meant here?"
+            )
+        if self.model is not None and kind.phrases not in (None, self.model.phrases):
+            raise InputError(
+                "this decoder takes phrase pairs, and this model has rules with gaps; take "
+                "model=phrase or model=moses"
+                if kind.phrases
+                else "this decoder takes rules with gaps, and this model has phrase pairs "
+                "alone; take model=hiero, or decoder=phrase"
+            )
+
+    @property
+    def decoder(self) -> type[Decoder]:
+        """The class of the decoder."""
+        return self.decoding.kind  # type: ignore[return-value]
+
+    @property
+    def tuner(self) -> type[Tuner]:
+        """The class of the tuner."""
+        return self.tuning.kind  # type: ignore[return-value]
+
+    @property
+    def online(self) -> bool:
+        """Whether the tuner decodes itself, and no lists are collected for it."""
+        return "decoder" in self.tuning.names
+
+    @property
+    def used(self) -> set[str]:
+        """Which of metric, sampler, loss, regularizer and optimizer the tuner takes."""
+        solver = set() if self.solving is None else self.solving.names
+        return groups_of(self.tuning.names | solver)
+
+    def check(self) -> None:
+        """Raise InputError if parts, each right by itself, make no sense together."""
+        ours = self.decoder.__module__.startswith("torchtune_smt.")
+        if ours and self.decoding.options.get("k") == 1:
+            raise InputError(
+                "decoder.k=1: lists of one hypothesis leave nothing to choose, and nothing can be "
+                "learned from them; give 2 or more"
+            )
+        if self.model is not None and self.tune_on == "train":
+            self.model.check_training(self.folds)
+
+    @property
+    def ini_of_start(self) -> Path | None:
+        """The ``moses.ini`` whose weights tuning begins with."""
+        given = self.init_file
+        return None if given is None or Path(given).suffix != ".ini" else Path(given)
+
+    @property
+    def kept(self) -> list[Path]:
+        """The files that `export` reads, which nobody may remove before."""
+        given = getattr(self.model, "ini", None)
+        kept = [] if given is None else [Path(given)]
+        return kept if self.ini_of_start is None else [*kept, *files_of_ini(self.ini_of_start)]
+
+    def left_alone(self, folder: Path) -> list[Path]:
+        """Return the files of `kept` if `export` writes over none of them; else none.
+
+        It writes nothing where the ``moses.ini`` that it would copy is the one of the folder.
+        """
+        copied = self.ini_of_start if self.model is None else getattr(self.model, "ini", None)
+        own = folder / INI
+        return self.kept if copied and own.exists() and own.samefile(copied) else []
+
+    def export(self, folder: Path, weights: NamedWeights) -> str | None:
+        """Write tuned weights to a run's folder for another decoder, if there is one.
+
+        That is the model's, or where lists were tuned from a ``moses.ini`` on, the one that it is
+        of.
+
+        Returns
+        -------
+        str, optional
+            Why nothing is written, although there is such a decoder.
+        """
+        if self.model is not None:
+            return self.model.export(folder, weights)
+        start = self.ini_of_start
+        if start is None or not self.decoder.stored:
+            return None
+        if self.decoding.options.get("features", "all") != "all":
+            return f"no {INI} is written: decoder.features may leave out features of {start}"
+        return export_to_ini(folder, start, weights)

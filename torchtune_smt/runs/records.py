@@ -1,0 +1,276 @@
+"""What runs have recorded in their folders, which may come from anybody."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from dataclasses import fields
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import named_errors
+from torchtune_smt.core.resources import EXAMPLE
+from torchtune_smt.core.textio import check_plain
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.runs.folder import RECORDS
+
+OVERRIDES: Final = f"{RECORDS}/overrides.yaml"
+HYDRA: Final = f"{RECORDS}/hydra.yaml"
+CONFIG: Final = "config.yaml"
+
+_SETS: Final = ("train", "dev", "test")
+# Of one text, and of a record.
+_MAX_CHARACTERS: Final = 10_000
+_MAX_BYTES: Final = 1_000_000
+
+
+def is_plain(value: Any, of_others: bool = False) -> bool:
+    """Return whether a value is a number, a word, null, or a list of them; no path to a device.
+
+    Nobody knows what classes of others do with a path: they get none to just anywhere.
+    """
+    if isinstance(value, list):
+        return all(not isinstance(entry, list) and is_plain(entry, of_others) for entry in value)
+    if not isinstance(value, str):
+        return value is None or isinstance(value, bool | int | float)
+    if "${" in value or not value.isprintable() or len(value) > _MAX_CHARACTERS:
+        return False
+    if of_others and (value.startswith(("/", "~")) or ".." in PurePath(value).parts):
+        return False
+    try:
+        check_plain(value)
+    except (InputError, OSError):
+        return False
+    return True
+
+
+def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> None:
+    """Raise InputError if a folder that is about to be written to leads elsewhere.
+
+    Only folders and plain files may be in it: whoever writes to a link writes to another place.
+
+    Parameters
+    ----------
+    folder : path
+    ours : callable, optional
+        Whether something of a name is written here, and not the user's; by default all is.
+    """
+    for where, folders, files in os.walk(folder):
+        if ours is not None and where == str(folder):
+            folders[:], files = [list(filter(ours, names)) for names in (folders, files)]
+        for name in (*folders, *files):
+            path = Path(where, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise InputError(
+                    "is no plain file or folder, and a run's folder may hold no others; put what "
+                    "it leads to in its place, or remove it",
+                    path=path,
+                )
+
+
+def recorded_overrides(folder: Path) -> list[str]:
+    """Return the overrides that a run recorded, to be shown and compared; none without a record.
+
+    Raises
+    ------
+    InputError
+        The record is damaged.
+    """
+    path = folder / OVERRIDES
+    return read_overrides(path) if os.path.lexists(path) else []
+
+
+def recorded_data(folder: Path) -> dict[str, Any] | None:
+    """Return the options of the group ``data`` of a finished run; None if it recorded none.
+
+    Where the run was made in another folder than this one, a set whose files have something else
+    there is named by those.
+
+    Raises
+    ------
+    InputError
+        The record is damaged, or has a value that is not taken from a folder.
+    """
+    found = _configuration(folder)
+    return None if found is None else _data(found, folder)
+
+
+def lacks_words(folder: Path, split: str) -> bool:
+    """Return whether a finished run had lists of a set without words: Moses's features.dat.
+
+    Places in the lists stand then where its translations would.
+
+    Raises
+    ------
+    InputError
+        The record is damaged.
+    """
+    decoder = (_configuration(folder) or {}).get("decoder")
+    return isinstance(decoder, dict) and decoder.get(f"{split}_scores") is not None
+
+
+class Tuning(NamedTuple):
+    """What a run was tuned on.
+
+    Attributes
+    ----------
+    data : dict of str to Any
+        The options of the group ``data``.
+    tune_on : {"dev", "train"}
+    sentences : int, optional
+        So many of them, drawn with the seed.
+    seed : int
+    """
+
+    data: dict[str, Any]
+    tune_on: str
+    sentences: int | None
+    seed: int
+
+
+def recorded_tuning(folder: Path) -> Tuning | None:
+    """Return what a finished run was tuned on; None if it did not record it.
+
+    Raises
+    ------
+    InputError
+        As for `recorded_data`.
+    """
+    found = _configuration(folder)
+    if found is None:
+        return None
+    path = folder / CONFIG
+    tuner, seed = found.get("tuner"), found.get("seed")
+    tuner = tuner if isinstance(tuner, dict) else {}
+    tune_on, size = tuner.get("tune_on"), tuner.get("sentences")
+    sized = size is None or (type(size) is int and size > 0)
+    # What is there instead of a word may be huge when it is written out.
+    if not isinstance(tune_on, str) or tune_on not in ("dev", "train") or not sized:
+        tune_on = None
+    if tune_on is None or type(seed) is not int or seed < 0:
+        raise InputError("does not say what was tuned on; the run folder is damaged", path=path)
+    return Tuning(_data(found, folder), tune_on, size, seed)
+
+
+def _configuration(folder: Path) -> dict[str, Any] | None:
+    """Return the resolved configuration of a finished run; None if it recorded none."""
+    path = folder / CONFIG
+    found: dict[str, Any] | None = None
+    if os.path.lexists(path):
+        found = read_yaml(path, dict, "configuration")
+    return found
+
+
+def _data(configuration: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the options of the group ``data`` of the configuration of a run in a folder."""
+    data = configuration.get("data")
+    names = {entry.name for entry in fields(Dataset)}
+    if (
+        not isinstance(data, dict)
+        or not data.keys() <= names
+        or not all(is_plain(value) for value in data.values())
+    ):
+        raise InputError(
+            "has no plain settings for its data; say what they are: data=NAME",
+            path=folder / CONFIG,
+        )
+    # What has no relative path is the same everywhere.
+    if all(os.path.isabs(path) or path == EXAMPLE for path in _data_paths(data)):
+        return data
+    place = place_of(folder)
+    if place is not None:
+        sets = {split: _files_of(data, split, place) for split in _SETS}
+        for split, there in sets.items():
+            here = _files_of(data, split, Path())
+            if there is not None and (here is None or not _same_text(here, there)):
+                data[split] = there
+    return data
+
+
+def _data_paths(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the files and folders that options of the group ``data`` name."""
+    folders = data.get("folders") or []
+    yield from [folders] if isinstance(folders, str) else map(str, folders)
+    for split in _SETS:
+        if isinstance(data.get(split), list):
+            yield from map(str, data[split])
+
+
+def _same_text(here: Sequence[str], there: Sequence[str]) -> bool:
+    """Return whether files have what others have, of which they may be copies."""
+    return len(here) == len(there) and all(
+        os.path.samefile(*pair) or filecmp.cmp(*pair, shallow=False)
+        for pair in zip(here, there, strict=True)
+    )
+
+
+def place_of(folder: Path, *, as_recorded: bool = True) -> Path | None:
+    """Return the folder in which a run was made; None if it is not there any more, or not known.
+
+    A run may have been moved together with what is around it: its own place then tells.
+
+    Parameters
+    ----------
+    as_recorded : bool
+        Believe the record where the place of the run does not tell.
+    """
+    found = of_hydra(folder)
+    for name in ("hydra", "runtime"):
+        found = found.get(name) if isinstance(found, dict) else None
+    found = found if isinstance(found, dict) else {}
+    recorded, output = found.get("cwd"), found.get("output_dir")
+    if not isinstance(recorded, str) or not isinstance(output, str):
+        return None
+    place, inside = Path(recorded), PurePath(output)
+    if inside.is_relative_to(place):
+        parts, own = inside.relative_to(place).parts, folder.resolve().parts
+        if parts and own[-len(parts) :] == parts:
+            place, as_recorded = Path(*own[: -len(parts)]), True
+    return place if as_recorded and place.is_dir() else None
+
+
+def of_hydra(folder: Path) -> Any:
+    """Return what Hydra knew of a run; None if nothing was recorded."""
+    path = folder / HYDRA
+    return read_yaml(path, dict, "record of Hydra") if os.path.lexists(path) else None
+
+
+def _files_of(data: dict[str, Any], split: str, place: Path) -> list[str] | None:
+    """Return the files of a set as they are named in a folder; None if they are not there."""
+    try:
+        with named_errors("data"), chdir(place):
+            dataset = Dataset(**data)
+            if getattr(dataset, split) is None:
+                return None
+            files = [str(path.absolute()) for path in dataset.files(split)]
+    except (InputError, OSError):
+        return None
+    return files if all(os.path.isfile(path) for path in files) else None
+
+
+def read_overrides(path: Path) -> list[str]:
+    """Return the overrides that Hydra recorded."""
+    recorded: list[str] = read_yaml(path, list, "list of overrides")
+    if not all(isinstance(o, str) for o in recorded):
+        raise InputError("is no list of overrides; the run folder is damaged", path=path)
+    return recorded
+
+
+def read_yaml(path: Path, kind: type, what: str) -> Any:
+    """Return what a record of a run holds, which must be of a type."""
+    try:
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ValueError
+        recorded = yaml.safe_load(path.read_text("utf-8"))
+        if not isinstance(recorded, kind):
+            raise ValueError
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        raise InputError(f"is no {what}; the run folder is damaged", path=path) from None
+    return recorded

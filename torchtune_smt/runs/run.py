@@ -1,0 +1,376 @@
+"""A run: prepare, tune, finish, in a folder of its own; the command and a notebook use it alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.textio import atomic_writer
+from torchtune_smt.core.weights_io import save_weights
+from torchtune_smt.metrics.base import Score
+from torchtune_smt.runs.checkpoint import Checkpoints, NameFile, load_checkpoint
+from torchtune_smt.runs.console import Console
+from torchtune_smt.runs.files import named_files, read_files
+from torchtune_smt.runs.folder import (
+    CHECKPOINT,
+    COMPOUNDS,
+    LOG,
+    LONGER,
+    NAMES,
+    WEIGHTS,
+    check_foreign,
+    check_model_apart,
+    check_not_read,
+    check_unused,
+    empty,
+    is_finished,
+    remove_lists,
+)
+from torchtune_smt.runs.group_records import GroupRecords
+from torchtune_smt.runs.log import RunLog
+from torchtune_smt.runs.parts import Parts
+from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.samples import SampleTranslations
+from torchtune_smt.runs.summary import contents, gained_nothing, summary
+from torchtune_smt.runs.task import Task, evaluate_start, limits_of, open_task, score_of
+from torchtune_smt.runs.transcript import Transcript
+from torchtune_smt.runs.tuning import Tuning
+from torchtune_smt.runs.workers import serve_workers
+from torchtune_smt.tuners.grouping.tuner import GroupingTuner
+from torchtune_smt.tuners.sentences import evaluate_by
+
+
+class Run:
+    """A run of tuning: `prepare`, `tune` and `finish`, in this order.
+
+    Parameters
+    ----------
+    folder : path
+        Gets all that comes out.
+    parts : Parts
+    settings : mapping, optional
+        All options, as they are shown; files that they name are read.
+    fingerprint : mapping of str to str, optional
+        What the result depends on: a run is resumed with the same.
+    hparams : mapping, optional
+        What tells the run from others in TensorBoard's table.
+    callbacks : sequence of Callback
+    record : callable, optional
+        Writes to the folder how the run was configured; told whether a finished run is made longer.
+    make_parts : callable, optional
+        Makes the parts once more, in the workers of an engine.
+    option : str
+        The option that chooses another folder.
+
+    Attributes
+    ----------
+    tuning : Tuning
+    task : Task
+        From `prepare` on, as `rounds`.
+    rounds : Rounds
+
+    Raises
+    ------
+    InputError
+        The parts do not go together.
+    """
+
+    task: Task
+    rounds: Rounds
+
+    def __init__(
+        self,
+        folder: Path | str,
+        parts: Parts,
+        *,
+        settings: dict[str, Any] | None = None,
+        fingerprint: Mapping[str, str] | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        record: Callable[[bool], None] = lambda longer: None,
+        make_parts: Callable[[], Parts] | None = None,
+        option: str = "folder",
+    ) -> None:
+        self._start = time.perf_counter()
+        self.folder, self.parts = Path(folder), parts
+        self.tuning = Tuning(parts)
+        self._settings = settings or {}
+        self._fingerprint = dict(fingerprint or {})
+        self._hparams = dict(hparams or {})
+        self._callbacks = list(callbacks)
+        self._record = record
+        self._make_parts = make_parts
+        self._option = option
+
+    def prepare(
+        self,
+        *,
+        resume: bool = False,
+        longer: bool = False,
+        overwrite: bool = False,
+        may_write_model: bool = True,
+        printed: Transcript | None = None,
+    ) -> None:
+        """Read and build what there is to tune, and score it, or take a stopped run up.
+
+        Parameters
+        ----------
+        resume : bool
+            Go on with the run of the folder.
+        longer : bool
+            It may be finished, and is given more rounds.
+        overwrite : bool
+            Remove a run that the folder has.
+        may_write_model : bool
+            Whether a model that is missing is built.
+        printed : Transcript, optional
+            Written to the folder from now on.
+
+        Raises
+        ------
+        InputError
+            A file is bad, or of no use for this run; or the folder is of another one.
+        """
+        parts, folder = self.parts, self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._resumed = resume
+        if resume:
+            self._check_finished(longer)
+        else:
+            if not overwrite:
+                check_unused(folder, "resume it", self._option)
+            check_foreign(folder, parts.kept, self._option)
+            built_in = getattr(parts.model, "folder", None)
+            if parts.model is not None and parts.model.from_bitext and built_in is not None:
+                check_model_apart(folder, Path(built_in), self._option)
+        # The tensors of a mini-batch are small: threads cost more than they bring, and decode
+        # besides.
+        torch.set_num_threads(1)
+        task = self.task = open_task(parts, may_write_model=may_write_model)
+        self._files = read_files(parts, self._settings, task.read)
+        if not resume:
+            named = [*named_files(parts, self._settings, task.read)]
+            named += [("init.file", path) for path in parts.kept]
+            check_not_read(folder, named, parts.left_alone(folder), self._option)
+        # All weights 0 leave stored lists as they are.
+        self._as_they_came = task.decoder.stored and not bool(task.weights.parameter.any())
+        self.rounds = self.tuning.open(task, folder, resumed=resume)
+        if not resume:
+            # Now that nothing can be wrong with the options of this one.
+            if overwrite:
+                empty(folder, parts.kept)
+            self._record(False)
+        if printed is not None:
+            printed.open(folder / LOG, append=resume)
+        self._names: NameFile | None = None
+        lacking = self._complete_fingerprint()
+        if resume:
+            self._take_up(lacking)
+        else:
+            self._score_start()
+        if parts.dataset.splitter is not None:
+            # So that the same words are split when the weights are used.
+            parts.dataset.splitter.save(folder / COMPOUNDS)
+        if self.tuning.uses_engine:
+            make_parts = self._make_parts or (lambda: parts)
+            self._callbacks.insert(0, serve_workers(self.tuning, task, make_parts))
+        which = "the bitext" if parts.tune_on == "train" else "dev"
+        plan = self.tuning.plan(folder)
+        print(f"tuning on {len(task.tuning):,} sentences of {which}, {plan}", flush=True)
+
+    def _complete_fingerprint(self) -> dict[str, str]:
+        """Add what only files tell; return what is said where a checkpoint lacks some of it."""
+        task, origin, found = self.task, self.task.origin, self._fingerprint
+        lacking = {}
+        _, *steps = origin.text.split() if origin and origin.is_model else [""]
+        if "lowercase" in steps[1:]:
+            # It was the first step once, and the settings of a run from then are the same. A model
+            # of that text is another one, too, which says less.
+            found["text"] = " ".join(steps)
+            lacking["text"] = (
+                "is of a run of an earlier version, which lowercased text first, and so split "
+                f"some words in other places than now ({', '.join(steps)}); "
+                "start the run anew"
+            )
+        found |= origin.digests() if origin else {}
+        found |= limits_of(task.model, self.parts.decoding.options)
+        return lacking
+
+    def _check_finished(self, longer: bool) -> None:
+        """Raise InputError if the run is finished, and is not made longer, or cannot be."""
+        folder = self.folder
+        if not is_finished(folder):
+            return
+        # What a kill at its end has left.
+        self._tidy()
+        if not (folder / CHECKPOINT).exists():
+            kept = "" if self.parts.keep_lists else " (tuner.keep_lists=true keeps it)"
+            raise InputError(
+                f"this run is finished, and what more rounds would start from is not there{kept}",
+                path=folder,
+            )
+        if not longer:
+            raise self._finished()
+
+    def _finished(self, done: int | None = None) -> InputError:
+        """Return the error of a run that has nothing left to do, after so many rounds."""
+        after = "" if done is None else f", after {done} of them"
+        return InputError(
+            f"this run is finished{after}; to make it longer give more rounds "
+            f"(tuner.{self.parts.tuner.unit}s=N), or another tuner.patience if none was better for "
+            "long",
+            path=self.folder,
+        )
+
+    def _take_up(self, lacking: Mapping[str, str]) -> None:
+        """Go on where the run of the folder was stopped."""
+        run, folder = self.rounds, self.folder
+        self._before = _scores_before(folder, self.task.sets, run.name)
+        path, found = folder / CHECKPOINT, self._fingerprint
+        self._names = load_checkpoint(path, self.task.weights, run, found, self._files, lacking)
+        done = run.progress
+        # Without weights of its own it was killed while it ended, and does that again.
+        ended = done.round > run.rounds or done.is_stale(run.patience)
+        if ended and is_finished(folder):
+            raise self._finished(done.round - 1)
+        try:
+            run.check_left()
+        except ValueError as error:
+            raise InputError(f"tuner.{error}", path=folder) from None
+        self._longer = (folder / WEIGHTS).exists()
+        self._record(self._longer)
+        print(f"resuming in {run.tuner.unit} {done.round}, after {done.sentences:,} sentences")
+
+    def _score_start(self) -> None:
+        """Score the weights that tuning starts from."""
+        run, task, self._longer = self.rounds, self.task, False
+        print("scoring before tuning", flush=True)
+        before = self._before = evaluate_start(task, self.tuning.by)
+        self.tuning.take_met(task)
+        run.progress.note_start(before["dev"].tuned, task.weights.parameter)
+        scores = ", ".join(f"{name} BLEU {score.bleu:.2f}" for name, score in before.items())
+        if run.name != "BLEU":
+            scores = f"dev {run.shown(before['dev'].tuned)}, {scores}"
+        order = " (the order of the lists, as all weights are 0)" if self._as_they_came else ""
+        print(f"before tuning: {scores}{order}", flush=True)
+
+    def tune(self) -> None:
+        """Tune, round after round, and leave the resulting weights in place.
+
+        Raises
+        ------
+        InputError
+            There is nothing to learn from, or a file cannot be written.
+        DivergenceError
+            A weight is not finite.
+        """
+        run, task, parts, folder = self.rounds, self.task, self.parts, self.folder
+        with ExitStack() as stack:
+            log = stack.enter_context(RunLog(folder, run.progress if self._resumed else None))
+            samples = SampleTranslations(log, task.decoder, task.weights, task.sets["dev"])
+            if not self._resumed:
+                samples.record(0)
+                shown = yaml.safe_dump(self._settings, sort_keys=False, allow_unicode=True)
+                log.text("config", f"```yaml\n{shown}\n```")
+                first = {f"bleu/{name}": score.bleu for name, score in self._before.items()}
+                own = {} if run.name == "BLEU" else {"metric/dev": self._before["dev"].tuned}
+                log.scalars(0, first | own)
+                log.weights(0, task.weights)
+                if parts.online and self.tuning.dimension is not None:
+                    log.scalars(0, {"oscar/dimension": self.tuning.dimension})
+            path, found = folder / CHECKPOINT, self._fingerprint
+            saved = Checkpoints(path, found, parts.checkpoint_minutes, self._names, self._files)
+            run.callbacks = [
+                log,
+                samples,
+                Console(len(task.tuning) if parts.online else None),
+                *([GroupRecords(log, folder)] if isinstance(run.tuner, GroupingTuner) else []),
+                *self._callbacks,
+                saved,
+            ]
+            run.run()
+            self._log, self._open = log, stack.pop_all()
+
+    def finish(self) -> float:
+        """Evaluate the resulting weights and write all down; return the score of dev.
+
+        Raises
+        ------
+        InputError
+            A file cannot be written.
+        """
+        with self._open:
+            return self._finish()
+
+    def _finish(self) -> float:
+        run, task, folder, log = self.rounds, self.task, self.folder, self._log
+        progress, unit, before = run.progress, run.tuner.unit, self._before
+        after: dict[str, Score] = {}
+        signature = ""
+        translations = {}
+        for name, some in task.sets.items():
+            by = self.tuning.by if name == "dev" else None
+            found = evaluate_by(by, task.decoder, task.weights, some)
+            after[name], lines = score_of(found), found.lines
+            signature = signature or found.score.signature
+            translations[name] = some.lines(lines)
+        best = progress.best.round if progress.best is not None else 0
+        tuned = {f"bleu/{name}_tuned": score.bleu for name, score in after.items()}
+        if run.name != "BLEU":
+            tuned["metric/dev_tuned"] = after["dev"].tuned
+        reached = [f"best {unit}: {best or '0 (the start)'}"]
+        if progress.round - 1 != best:
+            reached.append(f"last {unit}: {progress.round - 1}, dev {run.shown(progress.last)}")
+        if self._as_they_came:
+            reached.append("before: the order of the lists, as all weights were 0")
+        if after["dev"].tuned <= before["dev"].tuned:
+            reached.append(gained_nothing(run))
+        text = summary(before, after, signature, task.weights, run, reached, self._start)
+        log.scalars(progress.sentences, tuned | {f"best_{unit}": best})
+        log.text("summary", f"```\n{text}\n```")
+        log.hparams(self._hparams, tuned)
+        if self._longer:
+            self._record(False)
+        for name, of_set in translations.items():
+            with atomic_writer(folder / f"{name}.translations.txt", own=True) as file:
+                file.writelines(of_set)
+        note = self.parts.export(folder, task.weights)
+        # Last: a folder with weights holds a run that is finished.
+        save_weights(folder / WEIGHTS, task.weights, task.origin)
+        (folder / LONGER).unlink(missing_ok=True)
+        self._tidy()
+        print(f"\n{text}\n{'-' * 72}\n{contents(folder)}")
+        if note is not None:
+            print(note)
+        return after["dev"].tuned
+
+    def _tidy(self) -> None:
+        """Remove of a finished run its lists, unless they stay, and a checkpoint of no use then.
+
+        Other checkpoints stay: from them a run can be made longer.
+        """
+        if not self.parts.keep_lists:
+            for name in (CHECKPOINT, NAMES):
+                (self.folder / name).unlink(missing_ok=True)
+            remove_lists(self.folder)
+
+
+def _scores_before(folder: Path, sets: Iterable[str], metric: str) -> dict[str, Score]:
+    """Return the scores before tuning that a run recorded."""
+    first = RunLog.first_line(folder)
+    try:
+        found = {name: Score(first[f"bleu/{name}"], first[f"bleu/{name}"]) for name in sets}
+        if metric != "BLEU":
+            found["dev"] = found["dev"]._replace(tuned=first["metric/dev"])
+        return found
+    except KeyError as error:
+        raise InputError(
+            f"{folder}: metrics.jsonl has no {error.args[0]} before tuning; start the run anew"
+        ) from None

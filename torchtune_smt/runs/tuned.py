@@ -1,0 +1,233 @@
+"""A decoder with tuned weights: those of a run, or of a file, and the model that they belong to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.snapshot import FrozenWeights
+from torchtune_smt.core.weights_io import Origin, read_origin
+from torchtune_smt.data.bitext import Corpus
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.base import Decoder, features_in_use
+from torchtune_smt.models.base import Model, announcement, model_origin
+from torchtune_smt.models.moses_ini import read_any_weights
+from torchtune_smt.parallel.engine import usable_cores
+
+
+class Tuned(NamedTuple):
+    """A decoder and weights that belong to it.
+
+    Attributes
+    ----------
+    decoder : Decoder
+    weights : FrozenWeights
+    train_index : mapping of int to int
+        By the number of a sentence in the set that was given: its number in the bitext that the
+        model was built from.
+    """
+
+    decoder: Decoder
+    weights: FrozenWeights
+    train_index: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSystem:
+    """What a decoder with tuned weights is opened from.
+
+    Attributes
+    ----------
+    path : str
+        The weights.
+    decoding : Recipe
+        Of the decoder, which is offered ``model``, ``templates`` and ``threads``.
+    dataset : Dataset
+    source : callable
+        Returns the `ModelSource`; asked for a decoder that takes a model.
+    templates, template_options
+        As for `torchtune_smt.runs.parts.Parts`.
+    threads : int, optional
+    folds : bool
+        Whether sentences of the bitext are decoded with cross-fitted language models.
+    may_build : bool
+        Whether a model that is missing is built.
+    names_model, names_decoder, names_data : bool
+        Whether it was said which these are, and not left to a default.
+    """
+
+    path: str
+    decoding: Recipe
+    dataset: Dataset
+    source: Callable[[], Any]
+    templates: Sequence[Any] = ()
+    template_options: Sequence[Mapping[str, Any]] = ()
+    threads: int | None = None
+    folds: bool = False
+    may_build: bool = False
+    names_model: bool = True
+    names_decoder: bool = True
+    names_data: bool = True
+
+    def open(self, more: Sequence[Any] = (), train: Corpus | None = None) -> Tuned:
+        """Return the decoder and the weights.
+
+        How many weights are of features that the decoder does not have is said: they have no
+        effect.
+
+        Parameters
+        ----------
+        more : sequence of RuleTemplate
+            Templates whose features the decoder is to have besides; they have no weight here.
+        train : Corpus, optional
+            A training set that is to be decoded. As in tuning, the model must not have seen those
+            of its sentences that it was built from: with `folds` it has cross-fitted language
+            models.
+
+        Raises
+        ------
+        InputError
+            The weights belong to another model, or nobody says to which; or the training bitext is
+            no longer that of the model.
+        """
+        named = self._check_named()
+        train_index: dict[int, int] = {}
+
+        @cache
+        def bitext() -> Corpus:
+            found = self.dataset.require("train", training=True)
+            tell(f"training bitext: {found.summary()}")
+            return found
+
+        def model() -> Model:
+            source = self.source()
+            said = announcement(getattr(source, "__dict__", {}))
+            if said is not None:
+                tell(said)
+            if train is not None and source.from_bitext:
+                train_index.update(train.places_in(bitext()))
+            if self.may_build and source.from_bitext:
+                _keep_another(source)
+            folds = bool(train_index) and self.folds
+            found: Model = source.open(
+                bitext, folds=folds, report=tell, compare_bitext=False, may_write=self.may_build
+            )
+            if train_index:
+                _check_bitext(source, bitext(), folds)
+                if not found.folds:
+                    tell("sentences of train are scored by a language model that has seen them")
+            text, options = self.dataset.description(), self.template_options
+            self._check_belongs(named, model_origin(text, found, self.templates, options))
+            return found
+
+        decoder: Decoder = self.decoding(
+            model=model,
+            templates=lambda: [*self.templates, *more],
+            threads=lambda: usable_cores() if self.threads is None else self.threads,
+        )
+        found = read_any_weights(self.path, phrase_decoder=bool(decoder.phrases))
+        weights = FrozenWeights(*found)
+        dense = np.arange(len(decoder.dense_names))
+        if dense.size and not weights.read(decoder.features, dense).any():
+            raise InputError(
+                "has no weight for any dense feature of this model; was it made with another one?",
+                path=self.path,
+            )
+        features_in_use(self.path, weights.features, decoder, tell)
+        # Rows of features are written in this order.
+        decoder.features.intern(weights.features.names(range(len(weights))))
+        return Tuned(decoder, weights, train_index)
+
+    def _check_named(self) -> Origin | None:
+        """Return what the weights say that they belong to, before any model is opened for them.
+
+        Raises
+        ------
+        InputError
+            They are of k-best lists; or nobody says which model is meant.
+        """
+        origin = read_origin(self.path)
+        of_lists = origin is not None and not origin.is_model
+        if self.decoding.kind.stored or (of_lists and not self.names_decoder):  # type: ignore[attr-defined]
+            raise InputError(
+                "these weights are of a run with decoder=kbest_files, which translates "
+                "nothing: apply them to a list with scripts/rerank.py, or translate with "
+                "decoder=hiero",
+                path=self.path,
+            )
+        if self.names_model:
+            return origin
+        if origin is None:
+            raise InputError(
+                "does not say which model the weights belong to, and lies in no run's folder; give "
+                "the model, as in data=NAME model=hiero, or data=NAME model=files "
+                "model.grammar=FILE model.language_model=FILE",
+                path=self.path,
+            )
+        raise InputError(
+            f"lies in no run's folder, which would say how to open its model; give the options "
+            f"that it was tuned with, above all data=... and model=...: it belongs to the grammar "
+            f"{origin.parts['grammar']}",
+            path=self.path,
+        )
+
+    def _check_belongs(self, named: Origin | None, here: Origin) -> None:
+        """Raise InputError if weights are of another model, or of text prepared in another way."""
+        if named is None or not named.is_model:
+            return
+        # What is split in other places has a model of its own, too, by which nobody would know why.
+        if named.lowercased_first and "lowercase" in here.text.split():
+            raise InputError(
+                f"belongs to text that was prepared as {named.text}, in an order that splits it in "
+                f"other places than {here.text}; tune anew, or translate text that is lowercased "
+                "already, with data.lowercase=false",
+                path=self.path,
+            )
+        difference = named.difference(here)
+        if difference is not None:
+            raise InputError(
+                f"belongs to {difference}; give its own (data=..., model=..., features=...), or "
+                "tune with what is here (init=file init.file=...)",
+                path=self.path,
+            )
+        if named.text != here.text and not self.names_data:
+            raise InputError(
+                f"belongs to text that is prepared as {named.text}, and not as {here.text}; say "
+                "how it is to be (data=..., data.lowercase=..., data.tokenize=...)",
+                path=self.path,
+            )
+
+
+def tell(line: str) -> None:
+    """Print what a user is told: the standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _check_bitext(source: Any, bitext: Corpus, folds: bool) -> None:
+    """Check that a model was built from this bitext: its sentences are numbered as there."""
+    reason = source.why_not_built(bitext, folds=folds)
+    if reason is not None:
+        raise InputError(
+            f"sentences of train cannot be left out of the model: {reason}; put back the text that "
+            "it was built from, or tune anew",
+            path=source.folder,
+        )
+
+
+def _keep_another(source: Any) -> None:
+    """Raise InputError if the model would be built where another one lies, which may be needed."""
+    reason = source.why_not_built(None, folds=False)
+    if reason is not None and source.is_there():
+        raise InputError(
+            f"{reason}, and translating replaces no model; leave model.folder out, name the folder "
+            "of this model or one that is not there yet, or build the model anew with build_model",
+            path=source.folder,
+        )

@@ -1,0 +1,91 @@
+"""What learns groups, by the names of the ways to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torchtune_smt.core.checks import check_device
+from torchtune_smt.core.recipe import named_errors
+from torchtune_smt.minimizer import Accuracy
+from torchtune_smt.regularizers import Oscar
+from torchtune_smt.tuners.grouping.base import GroupLearner
+from torchtune_smt.tuners.grouping.controls import ClusteredWeights, RandomPairs
+from torchtune_smt.tuners.grouping.minimum import BatchLearning, minimizer_loss
+from torchtune_smt.tuners.grouping.prepared import PreparedLearning
+from torchtune_smt.tuners.grouping.steps import Compute, GroupLearning, MixedLearning
+
+LEARNERS: Final[dict[str, type[GroupLearner]]] = {
+    "online": GroupLearning,
+    "mix": MixedLearning,
+    "batch": BatchLearning,
+    "random_pairs": RandomPairs,
+    "clusters": ClusteredWeights,
+}
+
+
+def group_learner(
+    options: Mapping[str, Any],
+    oscar: Oscar,
+    strength: Mapping[str, float | None],
+    algorithm: Mapping[str, Any],
+    compute: Compute,
+    device: str = "cpu",
+) -> GroupLearner:
+    """Return what learns groups.
+
+    Parameters
+    ----------
+    options : mapping
+        ``learning``, one of `LEARNERS`, ``scaling``, ``merge_identical``, and what these take.
+    oscar : Oscar
+    strength : mapping
+        ``fraction`` and ``noise``, of which a fraction counts first; see `BatchLearning`.
+    algorithm : mapping
+        The options of an optimizer of Algorithm 2: ``regularizer``, ``lr``, ``schedule``.
+    compute : callable
+        Takes the steps of shards; see `torchtune_smt.tuners.grouping.steps`.
+    device : {"cpu", "cuda"}
+
+    Raises
+    ------
+    InputError
+        An option is out of range.
+    """
+    learner = _learner(options, oscar, strength, algorithm, compute, device)
+    if options["scaling"] == "none" and not options["merge_identical"]:
+        return learner
+    scaling, merge = options["scaling"], options["merge_identical"]
+    return PreparedLearning(learner.regularizer, learner, scaling, merge)
+
+
+def _learner(
+    options: Mapping[str, Any],
+    oscar: Oscar,
+    strength: Mapping[str, float | None],
+    algorithm: Mapping[str, Any],
+    compute: Compute,
+    device: str,
+) -> GroupLearner:
+    learning, passes = options["learning"], options["passes"]
+    if learning == "batch":
+        chosen = options["minimizer"]
+        with named_errors("tuner.minimizer"):
+            loss = minimizer_loss(chosen["loss"], chosen["mu"])
+            seconds = float("inf") if chosen["seconds"] is None else chosen["seconds"]
+            accuracy = Accuracy(chosen["residual"], chosen["gap"], seconds)
+            check_device(device)
+        fraction = strength["fraction"]
+        noise = strength["noise"] if fraction is None else None
+        with named_errors("regularizer"):
+            return BatchLearning(oscar, loss, fraction, accuracy, device, chosen["path"], noise)
+    if learning == "random_pairs":
+        return RandomPairs(oscar)
+    if learning == "clusters":
+        with named_errors("tuner.clusters"):
+            return ClusteredWeights(oscar, **options["clusters"], passes=passes)
+    steps = algorithm["regularizer"], algorithm["lr"], algorithm["schedule"], passes
+    with named_errors("tuner"):
+        if learning == "mix":
+            return MixedLearning(*steps, options["shards"], compute)
+        return GroupLearning(*steps)
