@@ -105,10 +105,9 @@ def read_corpus(
 
     Parameters
     ----------
-    source
-        The file of the source language.
-    references
-        The target side of a bitext, or the references of a test set, one file each.
+    source, references
+        The file of the source language; the target side of a bitext, or the references of a test
+        set, one file each.
     empty
         What happens to a line that has no word in one of the files: it is an error, or it is
         left out of all of them and counted.
@@ -246,41 +245,39 @@ def find_files(
         plain, packed = folder / name, folder / f"{name}.gz"
         return plain if plain.is_file() else packed if packed.is_file() else None
 
+    def missing(what: str) -> InputError:
+        return InputError(f"{what}; check the path and the languages of the data set", path=folder)
+
     source = existing(f"{split}.{source_language}")
     if source is None:
-        raise InputError(
-            f"there is no {split}.{source_language}, plain or .gz; check the path and the "
-            "languages of the data set",
-            path=folder,
-        )
-    single = existing(f"{split}.{target_language}")
+        raise missing(f"there is no {split}.{source_language}, plain or .gz")
+    name = f"{split}.{target_language}"
+    single = existing(name)
     numbers = sorted(
         int(number)
-        for path in folder.glob(f"{split}.{target_language}.*")
+        for path in folder.glob(f"{name}.*")
         if (number := path.name.removesuffix(".gz").rsplit(".", 1)[1]).isdecimal()
     )
     if single is not None and numbers:
         raise InputError(
-            f"both {single.name} and {split}.{target_language}.{numbers[0]} are there, and only "
-            "one kind can be meant; move the other away",
+            f"both {single.name} and {name}.{numbers[0]} are there, and only one kind can be "
+            "meant; move the other away",
             path=folder,
         )
     if single is not None:
         return source, [single]
     if not numbers:
-        raise InputError(
-            f"the references of {source.name} are missing: neither {split}.{target_language} nor "
-            f"{split}.{target_language}.0, plain or .gz, is there",
-            path=folder,
+        raise missing(
+            f"the references of {source.name} are missing: neither {name} nor {name}.0, plain or "
+            ".gz, is there"
         )
     references = []
     for index in range(numbers[-1] + 1):
-        name = f"{split}.{target_language}.{index}"
-        reference = existing(name)
+        reference = existing(f"{name}.{index}")
         if reference is None:
             raise InputError(
-                f"reference {name} is missing, and {split}.{target_language}.{numbers[-1]} is "
-                "there; references are numbered from 0 without a gap",
+                f"reference {name}.{index} is missing, and {name}.{numbers[-1]} is there; "
+                "references are numbered from 0 without a gap",
                 path=folder,
             )
         references.append(reference)

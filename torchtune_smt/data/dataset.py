@@ -127,14 +127,9 @@ class Dataset(Checked):
     ) -> Corpus | None:
         """Read a set (``train``, ``dev``, ``test``); None if there is none.
 
-        Lines of it that were left out as they are empty are logged, but for a training bitext.
-
-        Parameters
-        ----------
-        training : bool
-            Leave out what `max_length` and `max_ratio` leave out; see `read_corpus`, too.
-        max_words : int, optional
-            A source sentence with more words, which could not be decoded, is an error.
+        Lines of it that were left out as they are empty are logged, but for a training bitext, of
+        which what `max_length` and `max_ratio` leave out is left out, too. With `max_words` a
+        source sentence with more, which could not be decoded, is an error.
 
         Raises
         ------

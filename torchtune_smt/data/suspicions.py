@@ -53,15 +53,10 @@ def corpus_suspicions(
     sets: Mapping[str, Corpus],
     vocabularies: tuple[Container[str], Container[str]] | None = None,
 ) -> list[str]:
-    """Return what is suspicious about the text of a run, a sentence each.
+    """Return what is suspicious about the sets (train, dev, test) of a run, a sentence each.
 
-    Parameters
-    ----------
-    sets : mapping of str to Corpus
-        With the names train, dev and test, as far as there are such sets.
-    vocabularies : (container of str, container of str), optional
-        Source and target words of the model; by default those of train. Without either nobody
-        can say whether languages are swapped.
+    `vocabularies` are the source and target words of the model; by default those of train. Without
+    either nobody can say whether languages are swapped.
     """
     if vocabularies is None and "train" in sets:
         vocabularies = _words(sets["train"].source), _words(sets["train"].targets)
@@ -91,15 +86,8 @@ def output_suspicions(
 ) -> list[str]:
     """Return what is suspicious about translations beside their references, a sentence each.
 
-    Parameters
-    ----------
-    name : str
-        What the translations are called.
-    lines : sequence of word lists
-    references : sequence of sequences of word lists
-        ``references[i]``: those of line i.
-    case, tokens : bool
-        Whether case, and the way in which text is split, make a difference.
+    `name` is what the translations are called; `case` and `tokens` say whether case, and the way in
+    which text is split, make a difference.
     """
     first = [row[0] for row in references]
     one, other = TextProfile.of(lines), TextProfile.of(first)
@@ -111,31 +99,17 @@ def output_suspicions(
 
 @dataclass(frozen=True)
 class TextProfile:
-    """What tells how a text was prepared.
-
-    Attributes
-    ----------
-    words : int
-        In the sample.
-    capitals : float
-        Share of the words with a capital letter.
-    marks : int
-        Punctuation marks at the end of words, or alone.
-    attached : float
-        Share of them that are attached to a word.
-    pieces : float
-        Share of the words that are marked as pieces of words (``@@`` at the end, ``▁`` in front).
-    entities : int
-        Characters that are written as Moses escapes them (``&apos;``).
-    unescaped : int
-        Characters that it would escape.
-    """
+    """What tells how a text was prepared, of a sample of its lines."""
 
     words: int
+    # Share of the words with a capital letter.
     capitals: float
+    # Punctuation marks at the end of words, or alone; share of them that are attached to a word.
     marks: int
     attached: float
+    # Share of the words that are marked as pieces of words (``@@`` at the end, ``▁`` in front).
     pieces: float
+    # Characters as Moses escapes them (``&apos;``), and those that it would escape.
     entities: int
     unescaped: int
 
@@ -319,22 +293,21 @@ def _dropped(train: Corpus) -> list[str]:
 def _copied(sets: Mapping[str, Corpus]) -> list[str]:
     """Look for sentences with their translations that are in two sets."""
     found = []
-    pairs = {name: _pairs(sets[name]) for name in ("dev", "test") if name in sets}
-    for name, copies in pairs.items():
-        if "train" in sets:
-            known = _pairs(sets["train"], among=copies)
-            count = sum(not known.isdisjoint(row) for row in _rows(sets[name]))
-            if 2 * count > len(sets[name]):
-                found.append(
-                    f"{count:,} of {len(sets[name]):,} sentences of {name} are in train with their "
-                    "translations: scores on them say little; take them out of one of the two"
-                )
-    if len(pairs) == 2:
-        count = sum(not pairs["dev"].isdisjoint(row) for row in _rows(sets["test"]))
-        if 2 * count > min(len(sets["dev"]), len(sets["test"])):
+    small = [name for name in ("dev", "test") if name in sets]
+    pairs = {name: _pairs(sets[name]) for name in small}
+    for name, other in [*((name, "train") for name in small), ("test", "dev")]:
+        if name not in pairs or other not in sets:
+            continue
+        trained = other == "train"
+        known = _pairs(sets[other], among=pairs[name]) if trained else pairs[other]
+        count = sum(not known.isdisjoint(row) for row in _rows(sets[name]))
+        size = len(sets[name])
+        if 2 * count > (size if trained else min(size, len(sets[other]))):
+            cure = "take them out of one of the two" if trained else "take other sentences"
+            why = "scores on them say" if trained else "on what was tuned on, scores say"
             found.append(
-                f"{count:,} of {len(sets['test']):,} sentences of test are in dev with their "
-                "translations: on what was tuned on, scores say little; take other sentences"
+                f"{count:,} of {size:,} sentences of {name} are in {other} with their "
+                f"translations: {why} little; {cure}"
             )
     return found
 

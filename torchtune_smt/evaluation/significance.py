@@ -303,17 +303,7 @@ class Evaluation:
     def scores(self, *, samples: int = SAMPLES, seed: int = SEED) -> dict[str, list[SystemScore]]:
         """Return the scores of each system, one a metric.
 
-        Parameters
-        ----------
-        samples : int
-            Of the bootstrap; 1 or more.
-        seed : int
-            Of the bootstrap; 0 or more.
-
-        Raises
-        ------
-        ValueError
-            An argument is out of range.
+        ValueError is raised for `samples` below 1, or a `seed` below 0, of the bootstrap.
         """
         _check_sampling(samples, seed)
         return {
@@ -350,12 +340,12 @@ class Evaluation:
         samples : int
             Samples or trials; 1 or more.
         seed : int
-            0 or more.
+            0 or more. A p-value depends on the two systems and the seed alone.
 
         Returns
         -------
         list of Comparison
-            Metric by metric. A p-value depends on the two systems and the seed alone.
+            Metric by metric.
 
         Raises
         ------
