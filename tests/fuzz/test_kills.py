@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from kill_kinds import KINDS
 
-# Of those whose workers are opened anew each time two are enough here: they take longest.
-FEW = [kind for kind, how in KINDS.items() if not how.workers or kind in ("mix", "learn")]
+# Of those whose workers are opened anew each time one is enough here: they take longest.
+FEW = [kind for kind, how in KINDS.items() if not how.workers or kind == "mix"]
 
 
 @pytest.mark.slow
 def test_killed_runs_and_builds_end_as_undisturbed_ones() -> None:
     """One process does them all: it loads the compiled kernels once."""
     script = Path(__file__).with_name("kills.py")
-    command = [sys.executable, script, *FEW, "--kills", "3"]
+    command = [sys.executable, script, *FEW, "--kills", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()
