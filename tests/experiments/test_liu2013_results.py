@@ -23,11 +23,11 @@ from published import read_results
 from stand_ins import POINTS, FakeCorpus, result
 from tables import Section
 
-from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.core.weights import Weights
 from torchtune_smt.kbest.sentences import Sentences
+from torchtune_smt.runs.outputs import WITHOUT_EFFECT
 from torchtune_smt.tuners.grouping.groups import FeatureGroups, save_groups
 
 

@@ -12,13 +12,19 @@ from torchtune_smt.cli.errors import option_errors
 from torchtune_smt.cli.systems import paths_of
 from torchtune_smt.cli.wire import make_dataset
 from torchtune_smt.core.errors import InputError
-from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.core.weights_io import read_origin
 from torchtune_smt.data.bitext import Corpus
 from torchtune_smt.data.dataset import Dataset
 from torchtune_smt.kbest.formats import read_lists
 from torchtune_smt.kbest.lists import Source
-from torchtune_smt.runs.outputs import Output, Outputs, check_text, is_list_line
+from torchtune_smt.runs.outputs import (
+    Output,
+    Outputs,
+    check_text,
+    columns_of,
+    is_list_line,
+    of_skipped,
+)
 from torchtune_smt.runs.records import lacks_words, recorded_data
 
 if TYPE_CHECKING:
@@ -143,7 +149,7 @@ def read_outputs(
         # Of files that are given: those of all lines.
         references = paths_of("references", cfg.references)
         skipped = None
-        columns = _columns([], [*references, *map(str, files.values())], len(references))
+        columns = columns_of([], [*references, *map(str, files.values())], len(references))
         rows = [list(row) for row in zip(*columns[: len(references)], strict=True)]
         for path, lines in zip(references, columns, strict=False):
             check_text(path, lines)
@@ -152,7 +158,7 @@ def read_outputs(
         skipped = corpus
         rows = [[" ".join(words) for words in row] for row in corpus.references]
         first = [row[0] for row in rows]
-        columns = _columns([first], [*map(str, files.values())], 0, corpus)[1:]
+        columns = columns_of([first], [*map(str, files.values())], 0, corpus)[1:]
     else:
         raise InputError(
             "there is nothing to compare with: give references=[FILE,...], or data=NAME, whose "
@@ -172,7 +178,7 @@ def read_outputs(
         if len(lines) != len(rows):
             raise InputError(
                 f"has translations of {len(lines)} sentences, and there are references of "
-                f"{len(rows)}{_of_skipped(skipped, len(lines))}",
+                f"{len(rows)}{of_skipped(skipped, len(lines))}",
                 path=output.path,
             )
     if corpus is not None and len(corpus.source) != len(rows):
@@ -270,44 +276,3 @@ def _untranslated(
 def _translations(cfg: DictConfig, output: Output) -> Path:
     run = output.kind == "run"
     return output.path / f"{cfg.split}.translations.txt" if run else output.path
-
-
-def _of_skipped(corpus: Corpus | None, count: int) -> str:
-    """Return what is added on lines that data.empty=skip left out, where a count has them."""
-    if corpus is None or not corpus.dropped or count != corpus.total:
-        return ""
-    first = min(set(range(1, corpus.total + 1)).difference(corpus.lines))
-    lines = corpus.total - len(corpus)
-    said = f"line {first}" if lines == 1 else f"{lines} lines, of which line {first} is the first,"
-    return (
-        f"; data.empty=skip left {said} out: leave the same out here, or compare with the files of "
-        "all references (references=[FILE,...])"
-    )
-
-
-def _columns(
-    given: Sequence[Sequence[str]],
-    files: Sequence[str],
-    references: int,
-    skipped: Corpus | None = None,
-) -> list[list[str]]:
-    """Return the lines of all files, behind columns that are given: all must have as many lines.
-
-    They are read side by side, so that one that is far too long takes no memory. The first files
-    are those of references. `skipped` is the corpus, where it may lack lines that files have.
-    """
-    try:
-        rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
-    except UnequalLinesError as error:
-        first, *_ = error.counts
-        for number, (path, count) in enumerate(zip(files, error.counts[len(given) :], strict=True)):
-            if count != first:
-                raise InputError(
-                    f"has {count} lines, {files[0]} has {first}; every file of references "
-                    "needs one line a sentence"
-                    if number < references
-                    else f"has {count} lines, and there are references of {first} sentences; both "
-                    f"need one line a sentence{_of_skipped(skipped, count)}",
-                    path=path,
-                ) from None
-    return [[row[i] for row in rows] for i in range(len(given) + len(files))]

@@ -29,7 +29,6 @@ from torchtune_smt.cli.hydra_main import Sweep, hydra_main
 from torchtune_smt.cli.options import require_all
 from torchtune_smt.cli.parts import PartsOf, check_grouping, make_parts
 from torchtune_smt.cli.record import Settings, record, says_where, take_up
-from torchtune_smt.cli.systems import WITHOUT_EFFECT
 from torchtune_smt.cli.unused import refuse_unused, unused_options
 from torchtune_smt.cli.wire import make_list
 from torchtune_smt.core.errors import InputError, NotWrittenError, shown, warn
@@ -46,6 +45,7 @@ from torchtune_smt.runs.folder import (
     is_of_runs,
     is_of_sweeps,
 )
+from torchtune_smt.runs.outputs import WITHOUT_EFFECT
 from torchtune_smt.runs.records import refuse_links
 from torchtune_smt.runs.run import Run
 from torchtune_smt.runs.transcript import Transcript, transcript

@@ -1,19 +1,24 @@
-"""What is compared: the outputs of runs, and what they are of a set."""
+"""What is compared: systems, each with the outputs of one run or of several seeds."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.errors import InputError, cure_of, escaped, warn
 from torchtune_smt.core.text import BLANKS, split_fields, split_words, whole_number
+from torchtune_smt.core.textio import UnequalLinesError, iterate_lines, parallel_lines
 from torchtune_smt.data.bitext import Corpus
-from torchtune_smt.runs.folder import RECORDS, WEIGHTS
+from torchtune_smt.runs.folder import LONGER, RECORDS, WEIGHTS
+
+WITHOUT_EFFECT: Final = ("resume", "overwrite", "threads", "callbacks", "report")
+"""Options that change nothing in what comes out of a run."""
 
 Kind = Literal["run", "weights", "lists", "translations"]
 
@@ -27,8 +32,8 @@ class Output:
     path : Path
         As it was given, or as it was found in a folder that was given.
     kind : {"run", "weights", "lists", "translations"}
-    overrides : tuple of str
-        Of a run's command line, its seed and Hydra's options left out.
+    overrides, ordered : tuple of str
+        Of a run's command line, its seed and Hydra's options left out; in the order of options.
     seed : str
         Of a run, as its command line has it.
     """
@@ -36,6 +41,7 @@ class Output:
     path: Path
     kind: Kind
     overrides: tuple[str, ...] = ()
+    ordered: tuple[str, ...] = ()
     seed: str = ""
 
     @property
@@ -79,6 +85,159 @@ class Outputs(NamedTuple):
     lists: dict[Output, list[list[str]]]
 
 
+Recorded = Callable[[Path], Mapping[str, str]]
+"""Returns the overrides of a run's command line, given by its folder, by their options."""
+
+
+def found_systems(
+    named: Mapping[str, Sequence[str]],
+    recorded: Recorded,
+    *,
+    group_seeds: bool = True,
+    marker: str = WEIGHTS,
+) -> dict[str, list[Output]]:
+    """Return the outputs of each system by its name, which paths have, or are given for ``""``.
+
+    Systems that have names keep them, and have all outputs that are found under theirs. Otherwise a
+    file is a system of its own, with its path for a name. Runs whose command lines differ in the
+    seed alone are one system (unless not `group_seeds`), named after the overrides that others do
+    not have. A folder with the `marker` is that of a run; by default of one that is finished.
+
+    Raises
+    ------
+    InputError
+        Something is named twice, or a folder holds no finished run.
+    """
+    if twice := _repeated(path for paths in named.values() for path in paths):
+        raise InputError(f"systems names a file twice: {', '.join(twice)}")
+    found = {
+        name: [output for path in paths for output in _outputs(Path(path), recorded, marker)]
+        for name, paths in named.items()
+    }
+    places = [output.path.resolve() for outputs in found.values() for output in outputs]
+    if twice := _repeated(places):
+        raise InputError(f"a run is named twice: {', '.join(map(str, twice))}")
+    return _named(found[""], group_seeds) if list(found) == [""] else found
+
+
+def _repeated(things: Iterable[object]) -> list[str]:
+    return [str(thing) for thing, count in Counter(things).items() if count > 1]
+
+
+def _named(outputs: Sequence[Output], group_seeds: bool) -> dict[str, list[Output]]:
+    """Return systems whose names tell them apart."""
+    groups: dict[tuple[str, ...], list[Output]] = {}
+    for output in outputs:
+        if not output.is_recorded:
+            key: tuple[str, ...] = (str(output.path),)
+        else:
+            # In whatever order they were given.
+            key = output.ordered
+            if not group_seeds:
+                key = (*key, f"seed={output.seed}" if output.seed else "")
+        groups.setdefault(key, []).append(output)
+    runs = [set(key) for key, group in groups.items() if group[0].is_recorded]
+    common = set.intersection(*runs) if runs else set()
+    systems: dict[str, list[Output]] = {}
+    for key, group in groups.items():
+        name = str(group[0].path)
+        if group[0].is_recorded:
+            given = [o for o in group[0].overrides if o not in common]
+            own = " ".join([*given, *(o for o in key if o and o not in (*common, *given))])
+            if own:
+                name = own
+            elif len(groups) == 1:
+                # One run, or a sweep over seeds: all overrides are common.
+                name = os.path.commonpath([output.path for output in group])
+            elif len(group) > 1:
+                name = " ".join(key)
+            name = name or "default"
+            if _repeated(output.seed for output in group):
+                warn([f"{name}: two runs have the same seed, and count as two all the same"])
+        systems[name] = group
+    return systems
+
+
+def _outputs(path: Path, recorded: Recorded, marker: str) -> Iterator[Output]:
+    """Yield what a path leads to: a run, the runs of a sweep, or a file."""
+    # Before anything else is said of it.
+    if not path.exists():
+        raise InputError("no such file; check the path", path=path)
+    if not path.is_dir():
+        if _is_weights(path):
+            yield _of_folder(path, path.parent, "weights", recorded)
+        else:
+            yield Output(path, "lists" if is_list_line(_first_line(path)) else "translations")
+        return
+    folders = [path]
+    if not (path / marker).is_file():
+        files = filter(Path.is_file, below(path, marker))
+        folders = sorted((found.parent for found in files), key=_natural)
+    if not folders:
+        raise InputError(
+            f"holds no run with {marker}; give the folder of a run or of a sweep, or a file",
+            path=path,
+        )
+    started = {found.parent for found in below(path, RECORDS)}.difference(folders)
+    warn(f"{folder}: is not finished, and is left out" for folder in sorted(started))
+    yield from (_of_folder(folder, folder, "run", recorded) for folder in folders)
+
+
+def below(path: Path, name: str) -> Iterator[Path]:
+    """Yield what has a name below a folder; links to folders are followed, each folder once."""
+    seen = set()
+    for where, folders, files in os.walk(path, onerror=_refuse_unreadable, followlinks=True):
+        place = os.path.realpath(where)
+        if place in seen:
+            folders.clear()
+            continue
+        seen.add(place)
+        if name in folders or name in files:
+            yield Path(where, name)
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise InputError if a folder cannot be read: a run in it would be missing without a word."""
+    # A run that is at work may have removed it meanwhile.
+    if not isinstance(error, FileNotFoundError):
+        raise InputError(
+            f"cannot be read ({error.strerror}), and there may be runs in it; "
+            + cure_of(error, "make it readable, or name the folders of the runs themselves"),
+            path=error.filename,
+        ) from None
+
+
+def _of_folder(path: Path, folder: Path, kind: Kind, recorded: Recorded) -> Output:
+    if (folder / LONGER).exists():
+        warn([f"{folder}: is being made longer, and what it has is of the shorter run"])
+    # Shown in tables: a run's folder may come from anybody.
+    last = {option: escaped(override) for option, override in recorded(folder).items()}
+    seed = last.pop("seed", "").partition("=")[2]
+    kept = {option: override for option, override in last.items() if option not in WITHOUT_EFFECT}
+    in_order = tuple(kept[option] for option in sorted(kept))
+    return Output(path, kind, tuple(kept.values()), in_order, seed)
+
+
+def _is_weights(path: Path) -> bool:
+    if path.name in (WEIGHTS, Path(WEIGHTS).stem):
+        return True
+    return _first_line(path).startswith("# torchtune_smt weights")
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of a file, if there is one: who reads all of it says what is wrong.
+
+    What is no plain file can be read once, and is left alone.
+    """
+    return next(iter(iterate_lines(path)), "") if path.is_file() else ""
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts run 10 behind run 9."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
 def is_list_line(line: str) -> bool:
     """Return whether a line is one of an n-best list, by its first fields."""
     fields = split_fields(line)
@@ -118,3 +277,44 @@ _FORMS: Final[Mapping[str, Callable[[str], object]]] = {
     "markup": re.compile(r"(<[?!][^>]*>\s*)*<(\w+)\b.*</\2>", re.S).fullmatch,
     "numbers": lambda line: all(map(_NUMBER.fullmatch, split_words(line))),
 }
+
+
+def of_skipped(corpus: Corpus | None, count: int) -> str:
+    """Return what is added on lines that data.empty=skip left out, where a count has them."""
+    if corpus is None or not corpus.dropped or count != corpus.total:
+        return ""
+    first = min(set(range(1, corpus.total + 1)).difference(corpus.lines))
+    lines = corpus.total - len(corpus)
+    said = f"line {first}" if lines == 1 else f"{lines} lines, of which line {first} is the first,"
+    return (
+        f"; data.empty=skip left {said} out: leave the same out here, or compare with the files of "
+        "all references (references=[FILE,...])"
+    )
+
+
+def columns_of(
+    given: Sequence[Sequence[str]],
+    files: Sequence[str],
+    references: int,
+    skipped: Corpus | None = None,
+) -> list[list[str]]:
+    """Return the lines of all files, behind columns that are given: all must have as many lines.
+
+    They are read side by side, so that one that is far too long takes no memory. The first files
+    are those of references. `skipped` is the corpus, where it may lack lines that files have.
+    """
+    try:
+        rows = list(parallel_lines([*given, *map(iterate_lines, files)]))
+    except UnequalLinesError as error:
+        first, *_ = error.counts
+        for number, (path, count) in enumerate(zip(files, error.counts[len(given) :], strict=True)):
+            if count != first:
+                raise InputError(
+                    f"has {count} lines, {files[0]} has {first}; every file of references "
+                    "needs one line a sentence"
+                    if number < references
+                    else f"has {count} lines, and there are references of {first} sentences; both "
+                    f"need one line a sentence{of_skipped(skipped, count)}",
+                    path=path,
+                ) from None
+    return [[row[i] for row in rows] for i in range(len(given) + len(files))]
