@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import operator
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -33,9 +35,18 @@ def short(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run like the first, as if it had been tuned with a limit below the first's sentences."""
     folder = tmp_path_factory.mktemp("short") / "run"
     shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
-    record = folder / ".hydra" / "overrides.yaml"
-    record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), "decoder.max_words=20"]))
+    change(folder, "decoder.max_words", 20)
     return folder
+
+
+def change(folder: Path, option: str, value: object) -> None:
+    """Let a run's folder say that it was given another value of an option."""
+    record, config = folder / ".hydra" / "overrides.yaml", folder / "config.yaml"
+    record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), f"{option}={value}"]))
+    values = yaml.safe_load(config.read_text())
+    *groups, name = option.split(".")
+    functools.reduce(operator.getitem, groups, values)[name] = value
+    config.write_text(yaml.safe_dump(values))
 
 
 @pytest.mark.parametrize(
@@ -194,8 +205,7 @@ def test_a_model_without_folds_says_that_it_has_seen_the_sentences(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(on_train.folder, folder, ignore=shutil.ignore_patterns("tensorboard"))
-    record = folder / ".hydra" / "overrides.yaml"
-    record.write_text(yaml.safe_dump([*yaml.safe_load(record.read_text()), "lm=full"]))
+    change(folder, "lm", "full")
     said = "sentences of train are scored by a language model that has seen them\n"
     for split, count in (("train", 1), ("dev", 0)):
         given = [folder / "weights.txt.gz", f"split={split}", "samples=5"]

@@ -187,9 +187,9 @@ def test_a_killed_run_is_resumed(tuner: str, place: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["regularizer.dimension=rules"], "a whole number, 1 or more, charts, lists or null, not"),
-        (["regularizer.dimension=0"], "a whole number, 1 or more, charts, lists or null, not 0"),
-        (["regularizer.dimension=2.5"], "a whole number, 1 or more, charts, lists or null, not"),
+        (["regularizer.dimension=rules"], "a whole number, 1 or more, .* or null, not 'rules'"),
+        (["regularizer.dimension=0"], "a whole number, 1 or more, .* or null, not 0"),
+        (["regularizer.dimension=2.5"], "a whole number, 1 or more, .* or null, not 2.5"),
         (["regularizer.dimension=lists"], "lists are not known beforehand; set charts, or a num"),
         (["regularizer.dimension=2"], "OSCAR's dimension is 2, and after .* more weights would"),
         (["regularizer.dimension=2", "optimizer=fobos"], "OSCAR's dimension is 2, and .* are not"),

@@ -269,6 +269,7 @@ def test_weights_of_another_tool(run: Run, bare: Path) -> None:
     assert translate(run.place, bare, *model) == expected(run)
     # A run's folder says which model is meant.
     shutil.copytree(run.folder / ".hydra", bare.parent / ".hydra")
+    shutil.copy(run.folder / "config.yaml", bare.parent)
     assert translate(run.place, bare) == expected(run)
 
 

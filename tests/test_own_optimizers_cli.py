@@ -134,8 +134,8 @@ BAD = {
     "optimizer._target_=own_optimizers.Regularized": (
         "Regularized takes a regularizer and no `unregularized`"
     ),
-    "optimizer._target_=builtins.dict": "optimizer: ",
-    "optimizer._target_=nowhere.Optimizer": "optimizer: nowhere.Optimizer: there is no such class",
+    "optimizer._target_=builtins.dict": "=builtins.dict: its arguments are not known",
+    "optimizer._target_=nowhere.Optimizer": "=nowhere.Optimizer: there is no such class",
     f"{ADAM} regularizer=l2": (
         "SparseAdam takes no regularizer, and regularizer=l2 would change nothing; leave it out"
     ),

@@ -309,7 +309,7 @@ def test_nothing_of_a_stranger_runs(stranger: Path, run: Run, command: str) -> N
     before = content(place)
     outcome = run_command(command, *attempts(stranger)[command], folder=run.place)
     assert outcome.code == 1
-    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
     assert f"{stranger}/config.yaml: the run has features.templates=" in outcome.err
     assert "give this override again" in outcome.err
     assert content(place) == before
@@ -324,7 +324,8 @@ def test_what_is_needless_of_a_stranger_is_not_run(stranger: Path, run: Run) -> 
     assert translated == (run.folder / "dev.translations.txt").read_text()
     outcome = run_command("translate", *arguments, "mbr=true", folder=run.place)
     assert outcome.code == 1
-    assert "the run has metric._target_=shutil.copyfile, and " in outcome.err
+    assert "the run has metric." in outcome.err
+    assert "give these overrides again" in outcome.err
     assert not marker.exists()
 
 
@@ -465,8 +466,7 @@ def test_no_model_is_built_where_a_folder_says(stranger: Path, run: Run) -> None
         for command, arguments in attempts(stranger).items():
             outcome = run_command(command, *arguments, folder=run.place)
             assert outcome.code == 1
-            assert reason in outcome.err
-            assert outcome.err.count("\n") == 1
+            assert reason in outcome.err.splitlines()[-1]
             # Now it can be resumed.
             (stranger / "weights.txt.gz").unlink(missing_ok=True)
     assert content(models) == before

@@ -20,6 +20,7 @@ from torchtune_smt.cli.spending import (
     tuner_takes,
 )
 from torchtune_smt.cli.wire import (
+    arguments,
     class_of,
     decoder_class,
     make,
@@ -63,7 +64,7 @@ def make_parts(cfg: DictConfig) -> Parts:
     regularizer = make(cfg, "regularizer", "prox", without=later, **changed)
     chosen = recipe(cfg, "optimizer", without=["regularize_dense"])
     dense = bool(cfg.optimizer.get("regularize_dense", False))
-    with option_errors("optimizer", chosen.options):
+    with option_errors("optimizer", arguments(cfg, "optimizer")):
         optimizer = Optimizers(chosen, regularizer, regularizes_dense=dense)
     decoder_class(cfg)
     decoding = recipe(cfg, "decoder", "decode")

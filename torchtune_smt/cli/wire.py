@@ -62,8 +62,8 @@ def _made(
     more: Mapping[str, Any],
     first: Sequence[Any] = (),
 ) -> Any:
-    with option_errors(group, OmegaConf.select(cfg, group)):
-        given = arguments(cfg, group) | dict(changed)
+    given = arguments(cfg, group) | dict(changed)
+    with option_errors(group, given):
         given = {name: value for name, value in given.items() if name not in without}
         partial = instantiate(given, _partial_=True, _convert_="object")
         check_scalars(group, partial)
@@ -129,8 +129,10 @@ def class_of(cfg: DictConfig, group: str) -> Any:
         raise InputError(f"{group}._target_={target}: {why_missing(target, error)}") from None
     try:
         inspect.signature(kind)
-    except (TypeError, ValueError):
+    except TypeError:
         raise InputError(f"{group}._target_={target}: this is no class") from None
+    except ValueError:
+        raise InputError(f"{group}._target_={target}: its arguments are not known") from None
     return kind
 
 
