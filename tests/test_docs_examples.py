@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -219,6 +220,15 @@ def test_tuning_from_python(tuned: Tuned, folder: Path, repository: Path) -> Non
     subprocess.run([sys.executable, script], cwd=here, env=environment, check=True, timeout=300)
     names, _ = read_weights(here / "weights.txt.gz")
     assert "LanguageModel" in names
+
+
+def test_a_run_from_python(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(repository / "docs" / "examples" / "a_run.py"))
+    assert names["run"].rounds.progress.best.score > 45
+    assert read_weights(tmp_path / "outputs" / "from_python" / "weights.txt.gz")
 
 
 def test_tuning_on_lists_from_python(repository: Path, tmp_path: Path) -> None:

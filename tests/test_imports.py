@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import torchtune_smt
 from torchtune_smt.lm import DISCOUNT_FALLBACK, estimate, write_arpa
 
 # Runs a command in a process of its own, and prints the top-level modules that it has imported.
@@ -194,3 +195,10 @@ def test_the_house(repository: Path) -> None:
         for other in graph[name] & inside:
             here, there = (ROOMS.index(one.split(".")[1]) for one in (name, other))
             assert there <= here, f"{name} imports {other}"
+
+
+def test_everything_that_the_package_offers_is_there() -> None:
+    for name in torchtune_smt.__all__:
+        assert getattr(torchtune_smt, name) is not None
+    with pytest.raises(AttributeError):
+        _ = torchtune_smt.Nothing

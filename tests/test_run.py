@@ -1,0 +1,94 @@
+"""A run from Python: the object that the command uses, without Hydra."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.core.recipe import Recipe
+from torchtune_smt.core.resources import EXAMPLE
+from torchtune_smt.core.weights_io import read_weights
+from torchtune_smt.data.dataset import Dataset
+from torchtune_smt.decoders.hiero import HieroDecoder
+from torchtune_smt.features import RuleShape
+from torchtune_smt.models import BitextModel
+from torchtune_smt.runs.parts import Parts
+from torchtune_smt.runs.rounds import Callback, Rounds
+from torchtune_smt.runs.run import Run
+from torchtune_smt.tuners.base import Report
+from torchtune_smt.tuners.batch import BatchTuner
+from torchtune_smt.tuners.mira import KBestMira
+
+FILES = ("weights.txt.gz", "dev.translations.txt", "test.translations.txt")
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a notebook's cell."""
+
+
+class StopIn(Callback):
+    """Stops a run that has come to a round, before the last one is saved."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def on_report(self, report: Report, run: Rounds) -> None:
+        if run.progress.round == self._place:
+            raise Stopped
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    return Parts(
+        dataset=Dataset("example", "de", "en", folders=EXAMPLE, tokenize="source", lowercase=True),
+        decoding=Recipe.of(HieroDecoder, k=20, pop_limit=10),
+        model=BitextModel(str(folder), iterations=1, order=2, folds=0),
+        templates=[RuleShape()],
+        init_values={"EgivenF": 0.1, "LanguageModel": 0.1, "PassThrough": -1.0},
+        rounds=3,
+        sentences=40,
+    )
+
+
+def done(folder: Path, parts: Parts) -> Run:
+    run = Run(folder, parts)
+    run.prepare()
+    run.tune()
+    run.finish()
+    return run
+
+
+def test_stopped_and_resumed_equals_uninterrupted(parts: Parts, tmp_path: Path) -> None:
+    done(tmp_path / "whole", parts)
+    stopped = Run(tmp_path / "stopped", parts, callbacks=[StopIn(3)])
+    stopped.prepare()
+    with pytest.raises(Stopped):
+        stopped.tune()
+    resumed = Run(tmp_path / "stopped", parts)
+    resumed.prepare(resume=True)
+    resumed.tune()
+    assert resumed.finish() > 0
+    for name in FILES:
+        one, other = ((tmp_path / run / name).read_bytes() for run in ("whole", "stopped"))
+        assert one == other, name
+
+
+def test_a_tuner_of_lists(parts: Parts, tmp_path: Path) -> None:
+    """Its class alone is said: solver, lists and start come from the run."""
+    solver = Recipe.of(KBestMira)
+    done(tmp_path, replace(parts, tuning=Recipe.of(BatchTuner), solving=solver, rounds=2))
+    names, values = read_weights(tmp_path / "weights.txt.gz")
+    assert "LanguageModel" in names
+    assert any(values)
+
+
+def test_a_folder_holds_one_run(parts: Parts, tmp_path: Path) -> None:
+    done(tmp_path, replace(parts, rounds=1))
+    with pytest.raises(InputError, match="folder"):
+        Run(tmp_path, parts).prepare()
+    with pytest.raises(InputError, match="finished"):
+        Run(tmp_path, replace(parts, rounds=1)).prepare(resume=True)
