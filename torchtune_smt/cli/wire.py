@@ -151,9 +151,7 @@ def decoder_class(cfg: DictConfig) -> type[Decoder]:
     """Return the class of the configured decoder."""
     kind = class_of(cfg, "decoder")
     if not inspect.isclass(kind) or not issubclass(kind, Decoder):
-        raise InputError(
-            f"decoder: {kind.__name__} is no torchtune_smt.decoders.Decoder; is it meant here?"
-        )
+        raise InputError(f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?")
     return kind
 
 

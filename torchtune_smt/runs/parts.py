@@ -135,7 +135,7 @@ class Parts:
         kind = self.decoder
         if not inspect.isclass(kind) or not issubclass(kind, Decoder):
             raise InputError(
-                f"decoder: {kind.__name__} is no torchtune_smt.decoders.Decoder; is it meant here?"
+                f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?"
             )
         if self.model is not None and kind.phrases not in (None, self.model.phrases):
             raise InputError(
