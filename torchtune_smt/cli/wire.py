@@ -19,7 +19,7 @@ from torchtune_smt.core.accepts import argument_rules
 from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe, check_part
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, checked_decoder
 from torchtune_smt.parallel.engine import usable_cores
 
 
@@ -149,10 +149,7 @@ def _quiet_hydra() -> Iterator[None]:
 
 def decoder_class(cfg: DictConfig) -> type[Decoder]:
     """Return the class of the configured decoder."""
-    kind = class_of(cfg, "decoder")
-    if not inspect.isclass(kind) or not issubclass(kind, Decoder):
-        raise InputError(f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?")
-    return kind
+    return checked_decoder(class_of(cfg, "decoder"))
 
 
 def check_scalars(group: str, made: functools.partial[Any]) -> None:

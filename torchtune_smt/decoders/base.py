@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -278,3 +279,10 @@ def features_in_use(
             f"such as {named[others[0]]}, are not in use here"
         )
     return there
+
+
+def checked_decoder(kind: Callable[..., Any]) -> type[Decoder]:
+    """Return a class, or raise InputError where it is none of decoders."""
+    if not inspect.isclass(kind) or not issubclass(kind, Decoder):
+        raise InputError(f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?")
+    return kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from torchtune_smt.core.errors import InputError
 from torchtune_smt.core.recipe import Recipe
 from torchtune_smt.core.snapshot import NamedWeights
 from torchtune_smt.data.dataset import Dataset
-from torchtune_smt.decoders.base import Decoder
+from torchtune_smt.decoders.base import Decoder, checked_decoder
 from torchtune_smt.losses import Logistic, Loss
 from torchtune_smt.metrics import Metric, NakovBleu
 from torchtune_smt.models.base import ModelSource
@@ -132,11 +131,7 @@ class Parts:
         if self.optimizer is None:
             self.optimizer = Optimizers(Recipe.of(AdaGrad, lr=0.02), self.regularizer)
         self.template_options = self.template_options or [{} for _ in self.templates]
-        kind = self.decoder
-        if not inspect.isclass(kind) or not issubclass(kind, Decoder):
-            raise InputError(
-                f"decoder: {kind.__name__} is no torchtune_smt.Decoder; is it meant here?"
-            )
+        kind = checked_decoder(self.decoding.kind)
         if self.model is not None and kind.phrases not in (None, self.model.phrases):
             raise InputError(
                 "this decoder takes phrase pairs, and this model has rules with gaps; take "
