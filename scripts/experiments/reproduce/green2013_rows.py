@@ -59,6 +59,11 @@ DENSE: Final = "features=dense"
 PT: Final = green2013_moses.templates("RuleId")
 AL_LO: Final = green2013_moses.templates("WordAlignment", "LexReordering")
 ALL: Final = "features=green2013_phrase"
+# Classes of reordering with the phrase pair (of the one before, for those towards what follows it).
+LEXICAL: Final = "+PT+AL+LO with words"
+ALL_LEXICAL: Final = green2013_moses.templates(
+    "RuleId", "WordAlignment", "LexReordering,lexicalized:true"
+)
 ADAGRAD: Final = ("experiment=green2013",)
 
 
@@ -68,6 +73,8 @@ def _batch(method: str, tuner: str, features: str, templates: str) -> Row:
 
 # What was chosen for these data, in place of the paper's settings: BLEU+1 makes translations short.
 TUNED: Final = (*ADAGRAD, "metric=nakov")
+RESTS: Final = "tuner.iterations=60"
+LONG: Final = "tuner.epochs=30"
 ROWS: Final = {
     "mert_dense": _batch("MERT", "mert", "dense", DENSE),
     "pro_dense": _batch("PRO", "pro", "dense", DENSE),
@@ -104,6 +111,25 @@ ROWS: Final = {
     "adagrad_dense_tuned": Row("AdaGrad, tuned", "dense", (*TUNED, DENSE)),
     "adagrad_al_lo_tuned": Row("AdaGrad, L1, tuned", "+AL+LO", (*TUNED, AL_LO)),
     "adagrad_pt_al_lo_tuned": Row("AdaGrad, L1, tuned", "+PT+AL+LO", TUNED),
+    # Classes of reordering with words in them, as in the paper.
+    "adagrad_pt_al_lo_lexical": Row("AdaGrad, L1", LEXICAL, (*ADAGRAD, ALL_LEXICAL), ("dev",)),
+    "adagrad_pt_al_lo_lexical_tuned": Row(
+        "AdaGrad, L1, tuned", LEXICAL, (*TUNED, ALL_LEXICAL), ("dev",)
+    ),
+    # PRO until it rests, with the paper's prior (sigma of 0.1), the default's, and one between.
+    **{
+        f"pro_{key}_sigma{sigma}": Row(
+            f"PRO, σ = {sigma}, until it rests",
+            name,
+            (*_batch("", "pro", "", override).overrides, f"tuner.solver.sigma={sigma}", RESTS),
+            ("dev",),
+        )
+        for key, name, override in (("dense", "dense", DENSE), ("pt_al_lo", "+PT+AL+LO", ALL))
+        for sigma in (0.1, 0.3, 1)
+    },
+    # Whether a few epochs are enough.
+    "adagrad_dense_long": Row("AdaGrad, 30 epochs", "dense", (*ADAGRAD, DENSE, LONG), ("dev",)),
+    "adagrad_pt_al_lo_long": Row("AdaGrad, L1, 30 epochs", "+PT+AL+LO", (*ADAGRAD, LONG), ("dev",)),
 }
 
 
