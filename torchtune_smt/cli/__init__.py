@@ -60,10 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with one line on the standard error output and exit code 1, Ctrl-C and SIGTERM with one line and
     130 or 143.
 
-    Parameters
-    ----------
-    argv
-        The arguments without the program's name; those of the process by default.
+    argv: the arguments without the program's name; those of the process by default.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--version" in arguments:

@@ -42,12 +42,8 @@ _SPECIAL: Final = frozenset('"$`\\!')
 class Arguments(NamedTuple):
     """A command's arguments.
 
-    Attributes
-    ----------
-    overrides : list of str
-        What sets options: ``loss=hinge``.
-    flags : list of str
-        Hydra's own, with their values: ``--config-dir=settings``.
+    overrides: what sets options: ``loss=hinge``.
+    flags: Hydra's own, with their values: ``--config-dir=settings``.
     """
 
     overrides: list[str]
@@ -79,12 +75,8 @@ def override_key(override: str) -> str:
 def value_of(overrides: Sequence[str], key: str) -> Any:
     """Return the value that overrides give an option, as Hydra reads it; None where there is none.
 
-    Raises
-    ------
-    InputError
-        There are several values, as for a sweep; or it is an interpolation.
-    HydraException
-        Hydra cannot read the override.
+    Raises InputError: there are several values, as for a sweep; or it is an interpolation.
+    Raises HydraException: Hydra cannot read the override.
     """
     found = [o for o in overrides if override_key(o) == key]
     if not found:
@@ -169,17 +161,10 @@ def systems_option(paths: Sequence[str]) -> str:
 class Given(NamedTuple):
     """An option that the user gave.
 
-    Attributes
-    ----------
-    option : str
-        Its name; the choice of a group is an option with the name of the group.
-    text : str
-        What was given: the override, or the option's name as it stands in a file.
-    adds : bool
-        Whether the configuration has to have no such option (``+option=1``, and all of files).
-    path : Path, optional
-    line : int, optional
-        Where it stands in a file of the user's.
+    option: its name; the choice of a group is an option with the name of the group.
+    text: what was given: the override, or the option's name as it stands in a file.
+    adds: whether the configuration has to have no such option (``+option=1``, and all of files).
+    line: where it stands in a file of the user's.
     """
 
     option: str
@@ -207,10 +192,7 @@ def given_options(overrides: Iterable[str]) -> Iterator[Given]:
 def refuse_given(unused: Mapping[str, str], overrides: Iterable[str]) -> None:
     """Raise InputError if an override sets an option that has no effect.
 
-    Parameters
-    ----------
-    unused : mapping
-        The groups and options without effect, each with the reason.
+    unused: the groups and options without effect, each with the reason.
     """
     for given in given_options(overrides):
         reason = reason_against(given.option, unused)

@@ -151,18 +151,11 @@ def compare_runs(
 ) -> int:
     """Say how finished runs compare: BLEU of what all of them have translated.
 
-    Parameters
-    ----------
-    folder : path
-        Of a sweep, in which others may lie besides, or of one run.
-    runs : sequence of path
-        Their folders.
-    table : bool
-        Print the table.
-    report : bool
-        Write ``report.html`` to the folder.
-    flags : sequence of str
-        ``--config-dir=FOLDER``, where the configuration of the runs came from there, too.
+    folder: of a sweep, in which others may lie besides, or of one run.
+    runs: their folders.
+    table: print the table.
+    report: write ``report.html`` to the folder.
+    flags: ``--config-dir=FOLDER``, where the configuration of the runs came from there, too.
     """
     splits = [
         split

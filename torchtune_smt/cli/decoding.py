@@ -84,11 +84,7 @@ def tuned_of(weights: Path, more: Sequence[Any] = (), train: Corpus | None = Non
 
     To be called within a command that Hydra configures.
 
-    Parameters
-    ----------
-    more : sequence of RuleTemplate
-    train : Corpus, optional
-        As for `open_tuned`.
+    train: as for `open_tuned`.
     """
     return open_tuned(*_taken_up(weights), more, train)
 
@@ -145,10 +141,8 @@ def templates_of_others(paths: Sequence[Path]) -> list[list[Any]]:
     With them (`tuned_of`) all that any of the models looks at is known of every derivation, and a
     model can score what another one has chosen.
 
-    Raises
-    ------
-    InputError
-        The weights belong to different models, or templates of one name have other options.
+    Raises InputError: the weights belong to different models, or templates of one name have other
+        options.
     """
     error = other_model(paths)
     if error is not None:

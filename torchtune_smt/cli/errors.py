@@ -65,11 +65,7 @@ def error_line(error: BaseException) -> str:
 def option_errors(option: str, given: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Name the option in the error of an argument that is out of range, or of a wrong type.
 
-    Parameters
-    ----------
-    option : str
-    given : mapping, optional
-        The arguments: Python does not say which one was of a wrong type.
+    given: the arguments: Python does not say which one was of a wrong type.
     """
     try:
         yield
@@ -91,12 +87,8 @@ def check_written(
 ) -> None:
     """Raise InputError where a file that is to be written is read, or is to be written twice.
 
-    Parameters
-    ----------
-    written : mapping of str to str, or None
-        The value of each option that names a file to write.
-    read : iterable of paths
-        Files that the command reads; ``-`` is none.
+    written: the value of each option that names a file to write.
+    read: files that the command reads; ``-`` is none.
     """
     taken = {os.path.realpath(path): "a file that is read" for path in read if str(path) != "-"}
     for option, path in written.items():
@@ -112,12 +104,8 @@ def check_written(
 def why_missing(target: str, error: BaseException) -> str:
     """Return why there is no such class, or why its module fails, in one line.
 
-    Parameters
-    ----------
-    target : str
-        The module and the class, as in ``_target_``.
-    error : BaseException
-        What Hydra raised when it looked for them; it says what its cause is.
+    target: the module and the class, as in ``_target_``.
+    error: what Hydra raised when it looked for them; it says what its cause is.
     """
     cause = error.__cause__ or error
     if isinstance(cause, SyntaxError) and cause.filename is not None:

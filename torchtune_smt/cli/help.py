@@ -29,12 +29,9 @@ _ANOTHER: Final = re.compile(r"  - (\w+)$")
 class Sentences(NamedTuple):
     """What the comments of a configuration file say.
 
-    Attributes
-    ----------
-    file : list of str
-        The lines at its top: of the whole.
-    options : dict of str to str
-        Of each option, by its name within the group (``solver.sigma``); empty where there is none.
+    file: the lines at its top: of the whole.
+    options: of each option, by its name within the group (``solver.sigma``); empty where there is
+        none.
     """
 
     file: list[str]
@@ -85,16 +82,10 @@ def help_text(
 ) -> str:
     """Return what ``--help`` prints.
 
-    Parameters
-    ----------
-    command : str
-        The name of its configuration.
-    program : str
-        What was typed to run it.
-    overrides : sequence of str
-        Those given beside ``--help``: options are those of the choices that they make.
-    folders : sequence of path
-        Of more configurations.
+    command: the name of its configuration.
+    program: what was typed to run it.
+    overrides: those given beside ``--help``: options are those of the choices that they make.
+    folders: of more configurations.
     """
     searched = ",".join(str(folder.absolute()) for folder in folders)
     more = [f"hydra.searchpath=[{searched}]"] if folders else []

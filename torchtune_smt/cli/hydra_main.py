@@ -56,16 +56,10 @@ class Command(Protocol):
 class Sweep:
     """What became of the runs of a sweep; of a single run nothing is known.
 
-    Attributes
-    ----------
-    folder : Path, optional
-        In which the runs lie, once the first has begun.
-    runs : int
-        Those that were begun.
-    done : list of Path
-        The folders of those that ended well.
-    failed : list of str
-        The overrides of those that failed.
+    folder: in which the runs lie, once the first has begun.
+    runs: those that were begun.
+    done: the folders of those that ended well.
+    failed: the overrides of those that failed.
     """
 
     def __init__(self) -> None:
@@ -129,13 +123,9 @@ def hydra_main(
     the standard error output and exit code 1. Flags such as ``--config-dir`` may stand anywhere.
     Classes of the user's own files can be configured: the current folder is importable for them.
 
-    Parameters
-    ----------
-    sweep : Sweep, optional
-        Told what becomes of the runs of a sweep; a failed one makes the exit code 1, and the
+    sweep: told what becomes of the runs of a sweep; a failed one makes the exit code 1, and the
         caller says which it was.
-    take : callable, optional
-        Puts what else is known into the configuration, once what the user gave has been checked.
+    take: puts what else is known into the configuration, once what the user gave has been checked.
     """
 
     def decorate(function: Callable[[DictConfig], Any]) -> Command:

@@ -144,10 +144,8 @@ def check_options(cfg: DictConfig) -> None:
     Groups may have values that are still to be given, as not every command needs all of a group
     (see `require_all`).
 
-    Raises
-    ------
-    InputError
-        A value is missing, of a wrong type, or out of range; the option is named, and the cure.
+    Raises InputError: a value is missing, of a wrong type, or out of range; the option is named,
+        and the cure.
     """
     for key in cfg:
         if OmegaConf.is_missing(cfg, key):
@@ -180,10 +178,7 @@ def refuse_removed(overrides: Iterable[str]) -> None:
 
     What an argument of a class, or a file of the data, is by default may be had like that.
 
-    Parameters
-    ----------
-    overrides : iterable of str
-        The command line's.
+    overrides: the command line's.
     """
     for override in overrides:
         if not override.startswith("~"):

@@ -64,11 +64,8 @@ def read_set(
 ) -> Corpus:
     """Read a set, which is to be decoded by runs, given by their weights; one sentence, or all.
 
-    Raises
-    ------
-    InputError
-        There is no such set or sentence; or one has more words than a run decodes, which is found
-        before any of them does.
+    Raises InputError: there is no such set or sentence; or one has more words than a run decodes,
+        which is found before any of them does.
     """
     with option_errors("data", data):
         dataset = Dataset(**data)
@@ -108,11 +105,8 @@ def read_outputs(
     data that the runs have in common. `with_source` says whether the corpus is wanted even where
     only its references, if anything of it, are needed.
 
-    Raises
-    ------
-    InputError
-        There are no references; files do not have a line for each sentence; or there are weights,
-        and nobody says what they are to translate.
+    Raises InputError: there are no references; files do not have a line for each sentence; or there
+        are weights, and nobody says what they are to translate.
     """
     every = [output for outputs in systems.values() for output in outputs]
     check_words([output.path for output in every if output.kind == "run"], cfg.split)

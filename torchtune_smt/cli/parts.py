@@ -45,10 +45,7 @@ _ALGORITHM: Final = {
 def make_parts(cfg: DictConfig) -> Parts:
     """Return the parts of a run, made before anything else, so that bad options are found at once.
 
-    Raises
-    ------
-    InputError
-        There is no such class, or an argument is out of range or of a wrong type.
+    Raises InputError: there is no such class, or an argument is out of range or of a wrong type.
     """
     takes, options = tuner_takes(cfg), cfg.tuner
     check_tuner(cfg)
@@ -119,12 +116,8 @@ def make_parts(cfg: DictConfig) -> Parts:
 class PartsOf:
     """Makes the parts of a run in another process.
 
-    Attributes
-    ----------
-    cfg : DictConfig
-        The configuration of the run.
-    hydra : DictConfig, optional
-        What Hydra knows of it.
+    cfg: the configuration of the run.
+    hydra: what Hydra knows of it.
     """
 
     cfg: DictConfig

@@ -56,26 +56,15 @@ _CHOICE = re.compile(r"\w[\w-]*", re.ASCII)
 class Settings:
     """What a command is told: by its own command line, and by a run that it takes up.
 
-    Attributes
-    ----------
-    given : sequence of str
-        The overrides of the command line.
-    choices : mapping of str to str
-        What the run chose of groups.
-    values : mapping of str to Any
-        What its options were, group by group.
-    overrides : sequence of str
-        Its overrides that the command line does not replace, as they are shown.
-    has_run : bool
-        Whether there is a run that is taken up.
-    elsewhere : sequence of str
-        Overrides of the run that are of `WHERE`, and are not taken.
-    place : Path, optional
-        The folder in which the run was started, by where its own folder lies now.
-    path : Path, optional
-        Where the values stand.
-    cure : str
-        What the user can do about a class that is not taken, called ``{these}`` there.
+    given: the overrides of the command line.
+    choices: what the run chose of groups.
+    values: what its options were, group by group.
+    overrides: its overrides that the command line does not replace, as they are shown.
+    has_run: whether there is a run that is taken up.
+    elsewhere: overrides of the run that are of `WHERE`, and are not taken.
+    place: the folder in which the run was started, by where its own folder lies now.
+    path: where the values stand.
+    cure: what the user can do about a class that is not taken, called ``{these}`` there.
     """
 
     given: Sequence[str]
@@ -112,15 +101,10 @@ class Settings:
     def apply(self, cfg: DictConfig, *, goes_on: bool = False) -> None:
         """Put the values of the run into a configuration that was composed of its choices.
 
-        Parameters
-        ----------
-        goes_on : bool
-            The command is the run's own, and its overrides are those of the run.
+        goes_on: the command is the run's own, and its overrides are those of the run.
 
-        Raises
-        ------
-        InputError
-            The run has a class that the configuration does not name, or a value that is not plain.
+        Raises InputError: the run has a class that the configuration does not name, or a value that
+            is not plain.
         """
         if not self.has_run:
             return
@@ -209,16 +193,10 @@ def record(folder: Path, cfg: DictConfig, *, longer: bool = False) -> None:
     Hydra writes them before anybody can say whether a run may be there: what it refuses would
     have replaced the record of the run that is.
 
-    Parameters
-    ----------
-    longer : bool
-        A finished run is being made longer: what it has stays as it is until it has ended again,
-        and so does its record, beside which there is one to resume from.
+    longer: a finished run is being made longer: what it has stays as it is until it has ended
+        again, and so does its record, beside which there is one to resume from.
 
-    Raises
-    ------
-    InputError
-        The folder cannot be written to.
+    Raises InputError: the folder cannot be written to.
     """
     hydra = HydraConfig.get()
     resolved = OmegaConf.to_container(cfg, resolve=True)
@@ -252,19 +230,11 @@ def take_up(
 ) -> Settings:
     """Return what is given now, and what a run recorded in its folder.
 
-    Parameters
-    ----------
-    needless : collection of str
-        Groups that the command makes no use of, and takes nothing of.
-    cure : str
-        See `Settings`.
-    resumes : bool
-        Whether the run goes on, one that was being made longer included.
+    needless: groups that the command makes no use of, and takes nothing of.
+    cure: see `Settings`.
+    resumes: whether the run goes on, one that was being made longer included.
 
-    Raises
-    ------
-    InputError
-        The record is damaged.
+    Raises InputError: the record is damaged.
     """
     path = folder / CONFIG
     if not (os.path.lexists(path) and os.path.lexists(folder / OVERRIDES)):

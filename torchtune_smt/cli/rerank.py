@@ -102,15 +102,9 @@ def risk_order(
 ) -> Callable[[KBestLists, int], KBestLists] | None:
     """Return what puts lists in the order of their risk and keeps so many; None without mbr.
 
-    Parameters
-    ----------
-    given : sequence of str
-        The overrides of the command line.
+    given: the overrides of the command line.
 
-    Raises
-    ------
-    InputError
-        An option of it is given without mbr, or out of range.
+    Raises InputError: an option of it is given without mbr, or out of range.
     """
     if not cfg.mbr:
         for override in given:

@@ -61,10 +61,7 @@ _OF_TRAIN: Final = frozenset(("tune_on", "sentences", "checkpoint_minutes", "kee
 def tuner_takes(cfg: DictConfig) -> set[str]:
     """Return the names of the arguments of the configured tuner's class.
 
-    Raises
-    ------
-    InputError
-        There is no such class of tuners.
+    Raises InputError: there is no such class of tuners.
     """
     kind = class_of(cfg, "tuner")
     if not inspect.isclass(kind) or not issubclass(kind, Tuner):
@@ -92,10 +89,7 @@ def learner_class(cfg: DictConfig) -> type[GroupLearner] | None:
 def groups_taken(cfg: DictConfig) -> set[str]:
     """Return which of the groups `PART_GROUPS` the configured tuner takes.
 
-    Raises
-    ------
-    InputError
-        There is no such class of tuners or solvers.
+    Raises InputError: there is no such class of tuners or solvers.
     """
     names = tuner_takes(cfg)
     if has_solver(cfg):
@@ -106,12 +100,8 @@ def groups_taken(cfg: DictConfig) -> set[str]:
 def options_taken(cfg: DictConfig, holder: str, *, at_all: bool = False) -> set[str] | None:
     """Return the options of a part of the configuration that somebody takes; None: any.
 
-    Parameters
-    ----------
-    holder : str
-        A group, or a part of it that has options of its own (``tuner.solver``).
-    at_all : bool
-        Whether those count, too, that are taken with other values of others.
+    holder: a group, or a part of it that has options of its own (``tuner.solver``).
+    at_all: whether those count, too, that are taken with other values of others.
     """
     if holder not in INJECTED:
         return _OF_OTHERS[holder]() if holder in _OF_OTHERS else None
@@ -215,10 +205,7 @@ _OF_OTHERS: Final[dict[str, Any]] = {
 def cancelled_by_learning(cfg: DictConfig, choices: Mapping[str, str]) -> dict[str, str]:
     """Return the options of the tuner and the regulariser that nobody takes as things are.
 
-    Returns
-    -------
-    dict of str to str
-        Why, by the names of groups and options.
+    Returns dict of str to str: why, by the names of groups and options.
     """
     chosen, learner = f"tuner={choices['tuner']}", learner_class(cfg)
     if learner is not None:
@@ -255,12 +242,8 @@ def _second_strengths(regularizer: Any) -> dict[str, str]:
 def refuse_untaken(command: str, cfg: DictConfig) -> None:
     """Raise InputError if the command line, or a file of the user's, adds what nobody takes.
 
-    Parameters
-    ----------
-    command : str
-        The name of the command's configuration.
-    cfg : DictConfig
-        The composed configuration.
+    command: the name of the command's configuration.
+    cfg: the composed configuration.
     """
     for given in added_options(command, cfg):
         reason = _why_untaken(command, cfg, given.option)

@@ -100,11 +100,8 @@ def run_on_systems(
 ) -> int:
     """Run a command with the arguments of the process: those that are no options are systems.
 
-    Parameters
-    ----------
-    named : callable
-        Takes these paths, from which it may take some away, the options and the flags, and returns
-        the options.
+    named: takes these paths, from which it may take some away, the options and the flags, and
+        returns the options.
     """
     try:
         overrides, flags = split_arguments(sys.argv[1:])

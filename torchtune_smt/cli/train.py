@@ -54,10 +54,7 @@ from torchtune_smt.runs.transcript import Transcript, transcript
 def _train(cfg: DictConfig, settings: Settings, reported: list[Path]) -> float:
     """Tune the configured system; returns the score of dev, for sweeps.
 
-    Parameters
-    ----------
-    reported : list of Path
-        Gets the folder of a run that is to be reported on.
+    reported: gets the folder of a run that is to be reported on.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
     check_name(folder, _folder_option())
@@ -222,14 +219,9 @@ def _hparams(cfg: DictConfig) -> dict[str, str | float]:
 def _refuse_misplaced(given: Sequence[str], flags: Sequence[str], *, resumes: bool) -> None:
     """Raise InputError if an option of the command line would be ignored, or break something.
 
-    Parameters
-    ----------
-    given : sequence of str
-        The overrides.
-    flags : sequence of str
-        Hydra's, as `torchtune_smt.cli.command_line.split_arguments` returns them.
-    resumes : bool
-        Whether a run is taken up.
+    given: the overrides.
+    flags: Hydra's, as `torchtune_smt.cli.command_line.split_arguments` returns them.
+    resumes: whether a run is taken up.
     """
     keys = {override_key(override): override for override in given}
     mode = str(value_of(given, "hydra.mode")).upper()

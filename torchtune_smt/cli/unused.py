@@ -39,12 +39,8 @@ def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
 
     What the files of ``conf/`` set, those of ``experiment=`` among them, may have none.
 
-    Parameters
-    ----------
-    unused : mapping
-        See `unused_options`.
-    overrides : sequence of str
-        What the user gave.
+    unused: see `unused_options`.
+    overrides: what the user gave.
     """
     refuse_given(unused, overrides)
     # Where the user has said nothing of noise, lambdas in a file are not meant as a ratio alone.
@@ -61,13 +57,8 @@ def refuse_unused(unused: Mapping[str, str], overrides: Sequence[str]) -> None:
 def unused_options(cfg: DictConfig, parts: Parts, choices: Mapping[str, str]) -> dict[str, str]:
     """Return the groups and options of ``train`` that have no effect, each with the reason.
 
-    Parameters
-    ----------
-    cfg : DictConfig
-        The composed configuration; values may be missing.
-    parts : Parts
-    choices : mapping
-        What is chosen of each group.
+    cfg: the composed configuration; values may be missing.
+    choices: what is chosen of each group.
     """
     return {
         **_of_decoder(cfg, parts, choices),

@@ -33,18 +33,11 @@ def make(
 def recipe(cfg: DictConfig, group: str, *methods: str, without: Collection[str] = ()) -> Recipe:
     """Return what makes the object that a group of the configuration describes.
 
-    Parameters
-    ----------
-    methods : str
-        What it must have.
-    without : collection of str
-        Options of the group that are not arguments of the class.
+    methods: what it must have.
+    without: options of the group that are not arguments of the class.
 
-    Raises
-    ------
-    InputError
-        There is no such class; or, when it makes the object, an argument is out of range or of a
-        wrong type.
+    Raises InputError: there is no such class; or, when it makes the object, an argument is out of
+        range or of a wrong type.
     """
 
     def made(*first: Any, **more: Any) -> Any:
@@ -116,10 +109,7 @@ def make_dataset(cfg: DictConfig, *needed: str) -> Dataset:
 def class_of(cfg: DictConfig, group: str) -> Any:
     """Return the class that a group of the configuration names.
 
-    Raises
-    ------
-    InputError
-        There is no such class, or its module fails.
+    Raises InputError: there is no such class, or its module fails.
     """
     target = str(OmegaConf.select(cfg, group)["_target_"])
     try:

@@ -24,14 +24,9 @@ _NAN: Final = float("nan")
 class Rule:
     """What an argument may be.
 
-    Attributes
-    ----------
-    text : str
-        For people: what follows "must be".
-    fits : callable
-        Whether a value is of that kind.
-    good, bad : tuple
-        Values that fit, and values that do not, those next to a bound among them: for tests.
+    text: for people: what follows "must be".
+    fits: whether a value is of that kind.
+    good, bad: values that fit, and values that do not, those next to a bound among them: for tests.
     """
 
     text: str
@@ -65,10 +60,7 @@ class Checked:
     Other classes call `check_arguments` with what they are given. A subclass inherits what its
     parents accept.
 
-    Attributes
-    ----------
-    accepts : mapping of str to Rule
-        By the names of arguments; of others nothing is known.
+    accepts: by the names of arguments; of others nothing is known.
     """
 
     accepts: ClassVar[Mapping[str, Rule]] = MappingProxyType({})
@@ -93,12 +85,8 @@ def rules_of(kind: object) -> dict[str, Rule]:
 def check_arguments(taker: type | Mapping[str, Rule], given: Mapping[str, Any]) -> None:
     """Raise ValueError if an argument is not accepted.
 
-    Parameters
-    ----------
-    taker : class or mapping of str to Rule
-        What takes the arguments; or the rules of a function.
-    given : mapping
-        Arguments by their names; what is said of others does not matter.
+    taker: what takes the arguments; or the rules of a function.
+    given: arguments by their names; what is said of others does not matter.
     """
     for name, rule in (taker if isinstance(taker, Mapping) else rules_of(taker)).items():
         if name in given:
@@ -188,10 +176,7 @@ def one_of(*choices: str | int) -> Rule:
 def argument_rules(kind: Any, *, scalars: bool = False) -> dict[str, Rule]:
     """Return what arguments of a class, or function, may be: as it says, or as their types do.
 
-    Parameters
-    ----------
-    scalars : bool
-        Leave out what only types say, apart from numbers and truth values.
+    scalars: leave out what only types say, apart from numbers and truth values.
     """
     rules = {}
     parents = reversed(kind.__mro__) if inspect.isclass(kind) else (kind,)
@@ -264,14 +249,9 @@ _NUMBER: Final = Rule("a number", lambda value: isinstance(value, float) or _WHO
 def declared(part: object, name: str, *methods: str) -> Any:
     """Return an attribute that says something of methods, or None where it does not count.
 
-    Parameters
-    ----------
-    part : object
-    name : str
-        The attribute. It counts if the class that defines it is the one that defines each of
-        the methods, or a subclass of that one.
-    methods : str
-        Names of the methods that it is about.
+    name: the attribute. It counts if the class that defines it is the one that defines each of the
+        methods, or a subclass of that one.
+    methods: names of the methods that it is about.
     """
     place = _place(part, name)
     if math.isinf(place) or any(_place(part, method) < place for method in methods):

@@ -127,22 +127,15 @@ def trusting(files: Iterable[FileIdentity]) -> Iterator[None]:
 class Stored(NamedTuple):
     """What a part of a file holds.
 
-    Attributes
-    ----------
-    content : object
-        JSON.
-    arrays : dict of str to array
-        Private copies in memory that is mapped: to change one does not change the file, and
+    content: JSON.
+    arrays: private copies in memory that is mapped: to change one does not change the file, and
         processes share what they do not change.
-    checksum : str
-        Of the header, which has those of all it holds: equal for equal content, and for no other.
-    after : str
-        The checksum of the part before.
-    end : int
-        Where the part ends in the file.
-    identity : FileIdentity
-    trusted : bool
-        Whether somebody has accepted it, so that nothing of it need be checked; see `trusting`.
+    checksum: of the header, which has those of all it holds: equal for equal content, and for no
+        other.
+    after: the checksum of the part before.
+    end: where the part ends in the file.
+    trusted: whether somebody has accepted it, so that nothing of it need be checked; see
+        `trusting`.
     """
 
     content: Any
@@ -172,14 +165,9 @@ class Archive:
     It is written whole or not at all, and read if all of it is as it was written; what is damaged,
     something else, or of another version is an InputError that says what to do.
 
-    Parameters
-    ----------
-    kind : str
-        What it is, in words of the user.
-    version : int
-        Of this kind of file.
-    cure : str
-        For messages: what to do about a file that is damaged or of another version.
+    kind: what it is, in words of the user.
+    version: of this kind of file.
+    cure: for messages: what to do about a file that is damaged or of another version.
     """
 
     kind: str
@@ -191,10 +179,7 @@ class Archive:
     ) -> str:
         """Write a file of one part, whole or not at all; return its checksum.
 
-        Raises
-        ------
-        InputError
-            It cannot be written.
+        Raises InputError: it cannot be written.
         """
         with atomic_path(path, own=True) as beside, beside.open("wb") as file:
             return self._write(file, content, arrays, "")
@@ -212,15 +197,10 @@ class Archive:
 
         What is before the mark stays as it is, and neither read nor written.
 
-        Parameters
-        ----------
-        durable : bool
-            Whether to wait for the disk, without which a power cut may leave a damaged part.
+        durable: whether to wait for the disk, without which a power cut may leave a damaged part.
 
-        Raises
-        ------
-        InputError
-            It cannot be written, as on a full disk; nothing lies behind the mark then.
+        Raises InputError: it cannot be written, as on a full disk; nothing lies behind the mark
+            then.
         """
         with writing(path):
             handle = open_own(path, os.O_RDWR)
@@ -251,12 +231,8 @@ class Archive:
     def parts(self, path: AnyPath, after: str = "", mark: Mark | None = None) -> list[Stored]:
         """Return the parts of a file that was appended to, verified.
 
-        Parameters
-        ----------
-        after : str
-            The checksum of the mark behind which the first one was written.
-        mark : Mark, optional
-            Behind the last one. Without it, all are returned but a last one that is not whole, as
+        after: the checksum of the mark behind which the first one was written.
+        mark: behind the last one. Without it, all are returned but a last one that is not whole, as
             its writer was killed; and none if the first one was written behind another mark.
         """
         if mark is not None and not Path(path).exists():
@@ -419,10 +395,7 @@ def checksum(data: Any) -> str:
 def file_checksum(path: AnyPath) -> str:
     """Return the checksum of the content of a file.
 
-    Raises
-    ------
-    InputError
-        It is missing or unreadable, or no plain file.
+    Raises InputError: it is missing or unreadable, or no plain file.
     """
     check_plain(path)
     all_of_it = xxhash.xxh3_128()

@@ -36,20 +36,11 @@ def described(value: Any) -> str:
 def checked_numbers(value: Any, shape: tuple[int, ...], must: str, kinds: str = "iuf") -> Float64:
     """Return an array of numbers as float64, itself where it is that.
 
-    Parameters
-    ----------
-    value : object
-    shape : tuple of int
-        That it must have.
-    must : str
-        How the message begins: who must do what.
-    kinds : str
-        The letters of dtypes (`numpy.dtype.kind`) that are numbers here.
+    shape: that it must have.
+    must: how the message begins: who must do what.
+    kinds: the letters of dtypes (`numpy.dtype.kind`) that are numbers here.
 
-    Raises
-    ------
-    InputError
-        It is something else.
+    Raises InputError: it is something else.
     """
     if isinstance(value, np.ndarray) and value.shape == shape and value.dtype.kind in kinds:
         return value.astype(np.float64, copy=False)

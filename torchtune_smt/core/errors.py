@@ -23,14 +23,9 @@ _LONG_WORD: Final = re.compile(rf"\S{{{_WORD + 1},}}")
 class InputError(ValueError):
     """Bad input from the user: says where it stands, what is wrong and how to cure it.
 
-    Parameters
-    ----------
-    message : str
-        What is wrong, and the cure.
-    path : path, optional
-        The file at fault.
-    line : int, optional
-        Its line, counted from 1.
+    message: what is wrong, and the cure.
+    path: the file at fault.
+    line: its line, counted from 1.
     """
 
     def __init__(

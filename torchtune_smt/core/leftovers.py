@@ -45,11 +45,7 @@ def part_of(path: Path, *, folder: bool) -> Iterator[Path]:
 def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: None) -> None:
     """Give a folder the place of another one, which is removed, or of none.
 
-    Parameters
-    ----------
-    path, new : path
-    check : callable
-        Raises if the other one must not be removed: nobody else replaces it meanwhile.
+    check: raises if the other one must not be removed: nobody else replaces it meanwhile.
     """
     if not path.exists():
         new.rename(path)
@@ -74,11 +70,7 @@ def replace_folder(path: Path, new: Path, check: Callable[[], None] = lambda: No
 def restored(path: Path, last: str = "") -> Path:
     """Return the path of a folder, put back if a process died while it was being replaced.
 
-    Parameters
-    ----------
-    path : path
-    last : str
-        The file that such folders get last: what lacks it is not whole, and not put back.
+    last: the file that such folders get last: what lacks it is not whole, and not put back.
     """
     place = Path(os.path.realpath(path))
     if not place.exists():

@@ -154,10 +154,7 @@ def cache_folder(module: str) -> Path | None:
 class MachineCode:
     """What numba asks for the code of one function, in the place of its own cache.
 
-    Parameters
-    ----------
-    function : function
-        A function of one of the `kernel_sources`.
+    function: a function of one of the `kernel_sources`.
     """
 
     def __init__(self, function: Any) -> None:

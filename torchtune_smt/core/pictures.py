@@ -24,16 +24,10 @@ def picture(
 
     All text stands there as it is: ``$`` begins no formula.
 
-    Parameters
-    ----------
-    output : binary file
-    form : {"png", "svg", "pdf"}
-    rows, columns : int
-        Of axes.
-    caption : str
-        Lines below them, such as what letters stand for.
-    options
-        Of `matplotlib.pyplot.subplots`.
+    form ("png", "svg", "pdf")
+    rows, columns: of axes.
+    caption: lines below them, such as what letters stand for.
+    options: of `matplotlib.pyplot.subplots`.
     """
     # It takes long to import.
     import matplotlib
@@ -58,13 +52,8 @@ def picture(
 def add_legend(owner: Any, entries: Sequence[tuple[str, Any]], **options: Any) -> None:
     """Give axes or a figure a legend, with any text: matplotlib leaves out what begins with ``_``.
 
-    Parameters
-    ----------
-    owner : matplotlib axes or figure
-    entries : sequence of (str, artist)
-        What something is called, and what was drawn for it.
-    options
-        Of `matplotlib.axes.Axes.legend`.
+    entries: what something is called, and what was drawn for it.
+    options: of `matplotlib.axes.Axes.legend`.
     """
     numbers = [str(n) for n in range(len(entries))]
     legend = owner.legend([artist for _, artist in entries], numbers, **options)

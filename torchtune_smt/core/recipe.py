@@ -16,13 +16,8 @@ from torchtune_smt.core.errors import InputError
 class Recipe:
     """Makes objects of a class, some of whose arguments come from elsewhere.
 
-    Attributes
-    ----------
-    kind : class
-    make : callable
-        Returns an object, given the other arguments.
-    options : mapping of str to Any
-        The arguments that are known.
+    make: returns an object, given the other arguments.
+    options: the arguments that are known.
     """
 
     kind: Callable[..., Any]
@@ -42,10 +37,7 @@ class Recipe:
     def __call__(self, **offered: Callable[[], Any]) -> Any:
         """Return an object.
 
-        Parameters
-        ----------
-        offered
-            What else there is: an argument of the class with one of these names gets what the
+        offered: what else there is: an argument of the class with one of these names gets what the
             callable returns, which is not asked otherwise.
         """
         return self.make(**{name: what() for name, what in offered.items() if name in self.names})

@@ -31,13 +31,10 @@ _LARGE: Final = 1 << 25
 class Rows:
     """n rows in CSR form.
 
-    Attributes
-    ----------
-    begin : int64 [n + 1]
-        Row i has the entries ``begin[i] .. begin[i + 1] - 1``; the first one begins at 0.
-    feature : int32 [non-zeros]
-        Ids of features, ascending within a row, none twice.
-    value : float64 [non-zeros]
+    begin (int64 [n + 1]): row i has the entries ``begin[i] .. begin[i + 1] - 1``; the first one
+        begins at 0.
+    feature (int32 [non-zeros]): ids of features, ascending within a row, none twice.
+    value (float64 [non-zeros])
     """
 
     begin: Int64
@@ -48,15 +45,9 @@ class Rows:
     def of_dicts(cls, rows: Sequence[Mapping[str, float]], features: Vocabulary) -> Rows:
         """Return rows of feature names and values; zeros are left out.
 
-        Parameters
-        ----------
-        features : Vocabulary
-            Gives the ids; names that are new are added.
+        features: gives the ids; names that are new are added.
 
-        Raises
-        ------
-        ValueError
-            A name is no string, or a value no finite number; says of which row.
+        Raises ValueError: a name is no string, or a value no finite number; says of which row.
         """
         names: list[str] = []
         values: list[float] = []
@@ -141,10 +132,7 @@ class Rows:
     def check(self, dimension: int | None = None) -> None:
         """Raise ValueError unless this is a matrix as `Rows` describes it.
 
-        Parameters
-        ----------
-        dimension : int, optional
-            Ids must be below it.
+        dimension: ids must be below it.
         """
         types = [array.dtype.name for array in (self.begin, self.feature, self.value)]
         if types != ["int64", "int32", "float64"]:
@@ -181,10 +169,7 @@ class Rows:
     def dot(self, weights: Float64, first: int = 0, last: int | None = None) -> Float64:
         """Return W·H of the rows ``first .. last - 1``, each added up in the order of its ids.
 
-        Parameters
-        ----------
-        weights : float64 [D]
-            D is larger than all ids.
+        weights (float64 [D]): d is larger than all ids.
         """
         last = len(self) if last is None else last
         out = np.empty(last - first)
@@ -196,20 +181,14 @@ class Rows:
 
         What cancels is left out, also where it does so but for rounding; a row may be empty.
 
-        Parameters
-        ----------
-        pairs : int64 [p, 2]
-            Numbers of rows (better, worse).
+        pairs (int64 [p, 2]): numbers of rows (better, worse).
         """
         return Rows(*kernels.differences(self.begin, self.feature, self.value, pairs))
 
     def renamed(self, ids: Integers) -> Rows:
         """Return the rows in other ids, which may not make two features one.
 
-        Parameters
-        ----------
-        ids : int32 or int64 [D]
-            The new id of each feature; -1 leaves it out.
+        ids (int32 or int64 [D]): the new id of each feature; -1 leaves it out.
         """
         new = ids[self.feature].astype(np.int32, copy=False)
         return Rows(self.begin, new, self.value).where(new >= 0).sorted()
@@ -223,12 +202,8 @@ class Rows:
 
         What becomes 0, but for rounding, is left out.
 
-        Parameters
-        ----------
-        group : int64 [D]
-            The group of each feature, below `groups`; -1 leaves it out.
-        groups : int
-            Their number.
+        group (int64 [D]): the group of each feature, below `groups`; -1 leaves it out.
+        groups: their number.
         """
         return Rows(*kernels.project(self.begin, self.feature, self.value, group, groups))
 
@@ -237,12 +212,8 @@ class Rows:
 
         Nothing is as long as the number of all features.
 
-        Returns
-        -------
-        feature : int64 [u]
-            Ids, ascending.
-        rows : Rows
-            Their ids are places in `feature`.
+        Returns feature (int64 [u]): ids, ascending.
+        Returns rows: their ids are places in `feature`.
         """
         feature, column = numbered(self.feature)
         return feature, Rows(self.begin, column, self.value)

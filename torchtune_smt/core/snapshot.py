@@ -14,10 +14,7 @@ from torchtune_smt.core.vocabulary import FeatureMap, Vocabulary
 class Snapshot(Protocol):
     """Weights that can be read.
 
-    Attributes
-    ----------
-    version : int
-        How many times they had been changed.
+    version: how many times they had been changed.
     """
 
     @property
@@ -28,12 +25,8 @@ class Snapshot(Protocol):
     def read(self, features: Vocabulary | None, ids: Integers) -> Float64:
         """Return the weights (float64) of some features; 0 for names that are unknown.
 
-        Parameters
-        ----------
-        features : Vocabulary or None
-            The reader's own; None: the weights' own.
-        ids : integer array
-            In `features`.
+        features: the reader's own; None: the weights' own.
+        ids: in `features`.
         """
         ...
 
@@ -41,11 +34,7 @@ class Snapshot(Protocol):
 class NamedWeights(Snapshot, Protocol):
     """Weights that know the names of their features.
 
-    Attributes
-    ----------
-    features : Vocabulary
-    n_dense : int
-        Ids below it are dense features.
+    n_dense: ids below it are dense features.
     """
 
     @property
@@ -62,19 +51,11 @@ class NamedWeights(Snapshot, Protocol):
 class FrozenWeights:
     """Weights that stay as they are; they can be pickled and sent elsewhere.
 
-    Parameters
-    ----------
-    features : Vocabulary
-        May get more names, whose weights are 0.
-    values : float64 [n]
-        Of the first n features; not to be changed.
-    version, n_dense : int
-        See `Snapshot` and `NamedWeights`.
+    features: may get more names, whose weights are 0.
+    values (float64 [n]): of the first n features; not to be changed.
+    version, n_dense: see `Snapshot` and `NamedWeights`.
 
-    Raises
-    ------
-    ValueError
-        There are more values than features.
+    Raises ValueError: there are more values than features.
     """
 
     def __init__(

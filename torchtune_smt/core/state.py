@@ -21,14 +21,11 @@ def packed(tree: Any, longest: int = 0) -> Packed:
     Of a vector that has few runs of equal numbers, one number of each run is kept. Most weights
     are 0, and most gradients of a feature, as few of the features that are met are in any pair.
 
-    Parameters
-    ----------
-    tree : object
-        None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
+    tree: None, a number, a string, a tensor (a sparse one has one dimension), or a dict or sequence
         of trees; keys are strings and integers. Sequences come back as lists, tensors on the CPU.
         TypeError says at which place there is something else.
-    longest : int
-        A vector with more numbers is kept as it is; `unpacked` makes none that is longer from runs.
+    longest: a vector with more numbers is kept as it is; `unpacked` makes none that is longer from
+        runs.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
@@ -68,10 +65,7 @@ def _of(place: str) -> str:
 def unpacked(tree: Any, arrays: dict[str, NDArray[Any]], longest: int = 0) -> Any:
     """Return what `packed` was given, with the same `longest`.
 
-    Raises
-    ------
-    ValueError
-        It has given nothing of the kind.
+    Raises ValueError: it has given nothing of the kind.
     """
     try:
         with well_formed():
@@ -137,12 +131,7 @@ def _sparse(indices: Any, values: Any, length: Any) -> torch.Tensor:
 def vector(value: Any, dtype: torch.dtype, longest: int) -> torch.Tensor:
     """Return a vector of finite numbers of one type; raise ValueError if it is none.
 
-    Parameters
-    ----------
-    value : object
-    dtype : torch.dtype
-    longest : int
-        How many it may have.
+    longest: how many it may have.
     """
     if not torch.is_tensor(value) or value.dtype != dtype or value.dim() != 1:
         raise ValueError(DAMAGED)

@@ -48,11 +48,7 @@ def advice_when_stopped(advice: Callable[[], str]) -> Iterator[None]:
 def run_stoppable(name: str, command: Callable[[], int]) -> int:
     """Run a command and return its exit code: 128 and the signal's number if one stopped it.
 
-    Parameters
-    ----------
-    name : str
-        What the line that says so begins with.
-    command : callable
+    name: what the line that says so begins with.
     """
     global _received
     if threading.current_thread() is not threading.main_thread():

@@ -42,10 +42,7 @@ _BLOCK: Final = 1 << 20
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
-    Raises
-    ------
-    InputError
-        The file is missing, unreadable, or not whole.
+    Raises InputError: the file is missing, unreadable, or not whole.
     """
     return b"".join(_blocks(path))
 
@@ -53,10 +50,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def read_packed(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a file as they are.
 
-    Raises
-    ------
-    InputError
-        The file is missing or unreadable.
+    Raises InputError: the file is missing or unreadable.
     """
     with reading(path):
         return Path(path).read_bytes()
@@ -73,19 +67,11 @@ def read_text(
     A byte order mark is left out, every line ends with ``\n``, the last one, too. Whether it is
     UTF-8 is not looked at; see `check_utf8`.
 
-    Parameters
-    ----------
-    path : path
-    refused : mapping of bytes to str
-        What is wrong with files that begin so: they are none of text.
-    packed : bytes, optional
-        Those of `read_packed`, if the file was read already.
+    refused: what is wrong with files that begin so: they are none of text.
+    packed: those of `read_packed`, if the file was read already.
 
-    Raises
-    ------
-    InputError
-        As `read_bytes`; or the text is packed otherwise, line ends are mixed, or a line has more
-        than `MAX_LINE` bytes.
+    Raises InputError: as `read_bytes`; or the text is packed otherwise, line ends are mixed, or a
+        line has more than `MAX_LINE` bytes.
     """
     blocks = _blocks(path, None if packed is None else io.BytesIO(packed))
     first = next(blocks, b"")
@@ -104,10 +90,7 @@ def read_text(
 def check_utf8(text: bytearray, path: str | os.PathLike[str]) -> None:
     """Raise InputError with the first line that is not UTF-8.
 
-    Parameters
-    ----------
-    text : bytearray
-        That of `read_text`.
+    text: that of `read_text`.
     """
     view, begin = memoryview(text), 0
     while begin < len(text):
@@ -148,10 +131,7 @@ def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
     Lines end with ``\n``, ``\r\n`` or ``\r``; a byte order mark is left out.
 
-    Raises
-    ------
-    InputError
-        As `read_text`, or with the line that is not valid UTF-8.
+    Raises InputError: as `read_text`, or with the line that is not valid UTF-8.
     """
     return _lines(_blocks(path), path)
 
@@ -182,17 +162,10 @@ def blocks_of_lines(
 ) -> Iterator[list[str | BadLine]]:
     """Yield the lines of a file some at a time, with those that are no text in their places.
 
-    Parameters
-    ----------
-    path : path
-    pipe : file, optional
-        A pipe or a terminal, which errors call `path`: its lines come as they arrive, those that
+    pipe: a pipe or a terminal, which errors call `path`: its lines come as they arrive, those that
         are there at once.
 
-    Raises
-    ------
-    InputError
-        As `read_text`, but for what is wrong with a single line.
+    Raises InputError: as `read_text`, but for what is wrong with a single line.
     """
     blocks = _blocks(path) if pipe is None else iter(lambda: pipe.read1(_BLOCK), b"")
     number = 1
@@ -224,10 +197,7 @@ class UnequalLinesError(Exception):
 def parallel_lines(files: Sequence[Iterable[str]]) -> Iterator[tuple[str, ...]]:
     """Yield line n of all files, keeping none of them.
 
-    Raises
-    ------
-    UnequalLinesError
-        After the last line of the shortest file.
+    Raises UnequalLinesError: after the last line of the shortest file.
     """
     iterators = [iter(lines) for lines in files]
     for number, row in enumerate(zip_longest(*iterators)):
@@ -403,11 +373,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def check_own(path: str | os.PathLike[str], *, links: bool = False) -> None:
     """Raise InputError if what has a name of this package's is no plain file.
 
-    Parameters
-    ----------
-    path : path
-    links : bool
-        Whether it may be a link, since another file takes its place and not that of its target.
+    links: whether it may be a link, since another file takes its place and not that of its target.
     """
     with suppress(OSError):
         mode = os.lstat(path).st_mode
@@ -422,10 +388,8 @@ def check_own(path: str | os.PathLike[str], *, links: bool = False) -> None:
 def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """Return a handle of a file that this package names, and writes to where it lies.
 
-    Raises
-    ------
-    InputError
-        It is no plain file, or has another name somewhere: who writes to it writes there, too.
+    Raises InputError: it is no plain file, or has another name somewhere: who writes to it writes
+        there, too.
     """
     check_own(path)
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -449,18 +413,11 @@ def atomic_path(path: str | os.PathLike[str], *, own: bool = False) -> Iterator[
     process has left of its own is removed, too. Of a link, the file that it leads to is replaced.
     A device or a pipe is yielded itself, to be written to: nothing can take its place.
 
-    Parameters
-    ----------
-    path : path
-    own : bool
-        Whether this package gave the file its name, and not the user. Whoever else may write to
+    own: whether this package gave the file its name, and not the user. Whoever else may write to
         the folder could have put something there: the place of a link is taken, and its target
         stays; a device or a pipe is refused.
 
-    Raises
-    ------
-    InputError
-        The path is a folder, its folder cannot be written to, or the disk is full.
+    Raises InputError: the path is a folder, its folder cannot be written to, or the disk is full.
     """
     if own:
         check_own(path, links=True)
@@ -488,16 +445,9 @@ def atomic_folder(
     When the block raises, the folder beside is removed and `path` stays as it was. What a killed
     process has left of its own is removed, too.
 
-    Parameters
-    ----------
-    path : path
-    check : callable
-        Raises at the end if a folder that is there must stay.
+    check: raises at the end if a folder that is there must stay.
 
-    Raises
-    ------
-    InputError
-        The folder cannot be written.
+    Raises InputError: the folder cannot be written.
     """
     # Where a link leads is what is replaced.
     path = Path(os.path.realpath(path))

@@ -23,12 +23,8 @@ class SequenceTable(Generic[T]):
     They lie packed in one array, behind a hash table of int32 ids, so that ten million of them cost
     their letters and some 20 bytes each. Several threads may use one table.
 
-    Parameters
-    ----------
-    kind : type
-        uint8 or int32: what the sequences are of.
-    expected : int
-        About how many sequences will come; more are no problem.
+    kind: uint8 or int32: what the sequences are of.
+    expected: about how many sequences will come; more are no problem.
     """
 
     def __init__(self, kind: type[T], expected: int = 16) -> None:
@@ -61,12 +57,8 @@ class SequenceTable(Generic[T]):
     def intern_spans(self, buffer: NDArray[T], begin: Int64, end: Int64) -> Int32:
         """Return the ids of the sequences ``buffer[begin[i]:end[i]]``, adding those that are new.
 
-        Parameters
-        ----------
-        buffer : array of the table's kind
-            For a `Vocabulary`, UTF-8 text; its validity is the caller's business.
-        begin, end : int64 arrays
-            Of one length.
+        buffer: for a `Vocabulary`, UTF-8 text; its validity is the caller's business.
+        begin, end: of one length.
         """
         ids: Int32 = np.empty(begin.size, np.int32)
         position = 0
@@ -116,10 +108,7 @@ def _enlarged(array: NDArray[Item], needed: int) -> NDArray[Item]:
 class Vocabulary(SequenceTable[np.uint8]):
     """A growing set of strings, each with an id: 0, 1, 2, ... in the order of first sight.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Interned at once, in this order.
+    names: interned at once, in this order.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -145,10 +134,7 @@ class Vocabulary(SequenceTable[np.uint8]):
     def id(self, name: str) -> int:
         """Return the id of a string.
 
-        Raises
-        ------
-        KeyError
-            The string is unknown.
+        Raises KeyError: the string is unknown.
         """
         id = int(self.lookup([name])[0])
         if id < 0:
@@ -184,10 +170,7 @@ class Vocabulary(SequenceTable[np.uint8]):
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Vocabulary:
         """Return the vocabulary that `to_arrays` took apart.
 
-        Raises
-        ------
-        ValueError, KeyError
-            The arrays, which may come from a file, are no vocabulary.
+        Raises ValueError, KeyError: the arrays, which may come from a file, are no vocabulary.
         """
         letters, begin = arrays[f"{prefix}letters"], arrays[f"{prefix}begin"]
         if not _are_names(letters, begin):
@@ -208,10 +191,8 @@ class Vocabulary(SequenceTable[np.uint8]):
     def of_parts(cls, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Vocabulary:
         """Return the vocabulary of what `since` gave, one part behind the other.
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            The arrays, which may come from a file, are no vocabulary.
+        Raises ValueError, KeyError, TypeError: the arrays, which may come from a file, are no
+            vocabulary.
         """
         letters = np.concatenate([np.empty(0, np.uint8), *(part["letters"] for part in parts)])
         length = np.concatenate([np.empty(0, np.int32), *(part["length"] for part in parts)])
@@ -248,10 +229,7 @@ class FeatureMap:
     first names, as long as both vocabularies have the same ones there: where all are, ids are
     returned as they come.
 
-    Parameters
-    ----------
-    source, target : Vocabulary
-        Another thread may add to `source` during a call, and not to `target`.
+    source, target: another thread may add to `source` during a call, and not to `target`.
     """
 
     def __init__(self, source: Vocabulary, target: Vocabulary) -> None:

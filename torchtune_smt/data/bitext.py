@@ -28,16 +28,10 @@ _SPLIT_ONLY: Final = Preprocessor(normalize=False, tokenize=False, lowercase=Fal
 class Corpus:
     """Tokenised sentences with their references.
 
-    Parameters
-    ----------
-    source
-        ``source[i]``: the words of sentence i.
-    references
-        ``references[i]``: its references, each a list of words. Empty for a source without.
-    lines
-        The line of sentence i in the files, counted from 1.
-    dropped
-        How many lines were left out, by reason.
+    source: ``source[i]``: the words of sentence i.
+    references: ``references[i]``: its references, each a list of words. Empty for a source without.
+    lines: the line of sentence i in the files, counted from 1.
+    dropped: how many lines were left out, by reason.
     """
 
     source: list[list[str]]
@@ -103,33 +97,22 @@ def read_corpus(
 ) -> Corpus:
     """Read parallel files (plain or ``.gz``), line by line translations of each other.
 
-    Parameters
-    ----------
-    source, references
-        The file of the source language; the target side of a bitext, or the references of a test
-        set, one file each.
-    empty
-        What happens to a line that has no word in one of the files: it is an error, or it is
+    source, references: the file of the source language; the target side of a bitext, or the
+        references of a test set, one file each.
+    empty: what happens to a line that has no word in one of the files: it is an error, or it is
         left out of all of them and counted.
-    source_text, target_text
-        How raw text becomes tokens; by default lines are only split at blanks and tabs.
-    lengths
-        Pairs that this filter rejects are left out and counted.
-    training
-        A model is to be made of the text: it has one target side, and `UNKNOWN_WORDS` in that are
-        errors, as a language model is estimated from it.
-    max_words
-        A source sentence with more words is an error.
-    lines
-        The lines of each file, gone through once, where they are in memory already: the files are
-        then only what errors call them.
+    source_text, target_text: how raw text becomes tokens; by default lines are only split at blanks
+        and tabs.
+    lengths: pairs that this filter rejects are left out and counted.
+    training: a model is to be made of the text: it has one target side, and `UNKNOWN_WORDS` in that
+        are errors, as a language model is estimated from it.
+    max_words: a source sentence with more words is an error.
+    lines: the lines of each file, gone through once, where they are in memory already: the files
+        are then only what errors call them.
 
-    Raises
-    ------
-    InputError
-        A file is missing, is not UTF-8, has another number of lines than the source, a line
-        without words, or with too many, or a reserved word; or there are several target sides of a
-        training text.
+    Raises InputError: a file is missing, is not UTF-8, has another number of lines than the source,
+        a line without words, or with too many, or a reserved word; or there are several target
+        sides of a training text.
     """
     if empty not in ("error", "skip"):
         raise ValueError(f"empty must be 'error' or 'skip', not '{empty}'")
@@ -232,10 +215,8 @@ def find_files(
     They are ``<split>.<source>`` and ``<split>.<target>``, or ``<split>.<target>.0``, ``.1``, ...
     for several references; each may end in ``.gz``.
 
-    Raises
-    ------
-    InputError
-        The folder, the source or the references are missing, or it is not clear which are meant.
+    Raises InputError: the folder, the source or the references are missing, or it is not clear
+        which are meant.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -287,10 +268,7 @@ def find_files(
 def write_corpus(corpus: Corpus, source: AnyPath, references: Sequence[AnyPath]) -> None:
     """Write a corpus as parallel files (packed where the name ends in ``.gz``).
 
-    Raises
-    ------
-    ValueError
-        The sentences do not have as many references as there are paths.
+    Raises ValueError: the sentences do not have as many references as there are paths.
     """
     for sentence in corpus.references:
         if len(sentence) != len(references):

@@ -27,12 +27,8 @@ class CompoundSplitter:
     counts; of equal ones that of the fewest parts. Parts have `LEAST` letters or more. Case does
     not matter, and a part is spelt as it is most often.
 
-    Parameters
-    ----------
-    language : str
-        One of `FILLERS`.
-    counts : mapping of str to int
-        How often each word of the text occurs, 1 or more.
+    language: one of `FILLERS`.
+    counts: how often each word of the text occurs, 1 or more.
     """
 
     def __init__(self, language: str, counts: Mapping[str, int]) -> None:
@@ -60,10 +56,7 @@ class CompoundSplitter:
     def load(cls, language: str, path: str | os.PathLike[str]) -> Self:
         """Return the splitter that `save` has written.
 
-        Raises
-        ------
-        InputError
-            The file is missing, or a line has no word and count.
+        Raises InputError: the file is missing, or a line has no word and count.
         """
         counts = {}
         for number, line in enumerate(iterate_lines(path), start=1):

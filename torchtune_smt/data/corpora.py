@@ -32,15 +32,10 @@ Log = Callable[[str], None]
 class Part:
     """One part of a corpus (train, dev, ...).
 
-    Parameters
-    ----------
-    name
-        What its files are called.
-    pieces
-        Paths of parallel files below the corpus's address, the source before its references;
+    name: what its files are called.
+    pieces: paths of parallel files below the corpus's address, the source before its references;
         ``.gz`` is unpacked. A part can be made of several pieces, one after the other.
-    sha256
-        Of each prepared file (not packed), where they are known: another content is an error.
+    sha256: of each prepared file (not packed), where they are known: another content is an error.
     """
 
     name: str
@@ -52,23 +47,14 @@ class Part:
 class PublicCorpus:
     """A corpus that anybody can fetch.
 
-    Parameters
-    ----------
-    title, homepage, licence
-        For people: what it is, where it comes from, what may be done with it.
-    folder
-        The name of the folder of its prepared files.
-    base_url
-        The address that the files' paths are relative to.
-    source_language, target_language
-        Two-letter codes.
-    parts
-        Train, dev, devtest, test.
-    source_text, target_text
-        How the text is prepared.
-    lowercase
-        Each line is lowercased before that. Moses's tokeniser looks at case, and text with known
-        checksums and scores was made in this order.
+    title, homepage, licence: for people: what it is, where it comes from, what may be done with it.
+    folder: the name of the folder of its prepared files.
+    base_url: the address that the files' paths are relative to.
+    source_language, target_language: two-letter codes.
+    parts: train, dev, devtest, test.
+    source_text, target_text: how the text is prepared.
+    lowercase: each line is lowercased before that. Moses's tokeniser looks at case, and text with
+        known checksums and scores was made in this order.
     """
 
     title: str
@@ -262,22 +248,13 @@ def fetch(
     Nothing is written before every file is there and in order. A line that is empty on one side
     is left out of all sides, counted and reported.
 
-    Parameters
-    ----------
-    base_url
-        Another address (http, https or file) that has the same files.
-    check
-        Compare the prepared files with the known sha256.
-    timeout
-        Seconds without an answer after which a file counts as unreachable.
-    log
-        Takes the lines that tell what was fetched and written.
+    base_url: another address (http, https or file) that has the same files.
+    check: compare the prepared files with the known sha256.
+    timeout: seconds without an answer after which a file counts as unreachable.
+    log: takes the lines that tell what was fetched and written.
 
-    Raises
-    ------
-    InputError
-        A file cannot be fetched, has another content than it should, or does not fit the
-        others; or the folder cannot be written to.
+    Raises InputError: a file cannot be fetched, has another content than it should, or does not fit
+        the others; or the folder cannot be written to.
     """
     prepared: dict[str, Corpus] = {}
     for part in corpus.parts:

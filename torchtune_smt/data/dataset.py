@@ -24,28 +24,18 @@ logger = logging.getLogger(__name__)
 class Dataset(Checked):
     """Where the text of some sets is, and how it becomes tokens.
 
-    Parameters
-    ----------
-    name : str
-    source_language, target_language : str
-        The endings of file names.
-    folders : str or sequence of str, optional
-        In the first of them that there is the sets that are named are looked for. `EXAMPLE` is
+    source_language, target_language: the endings of file names.
+    folders: in the first of them that there is the sets that are named are looked for. `EXAMPLE` is
         that of the bundled example.
-    train, dev, test : str or sequence of str, optional
-        The name of a set; or its files, the source before the references.
-    normalize, lowercase : bool
-        See `Preprocessor`.
-    tokenize : bool or {"source", "target"}
-        Both sides, none, or one of them: the other is tokenised already.
-    split_compounds : str, optional
-        Split compounds of the source language as in this one; see `CompoundSplitter`.
-    compounds : path, optional
-        Take the frequencies of words from this file; by default those of the training text.
-    empty : {"error", "skip"}
-        See `read_corpus`.
-    max_length, max_ratio
-        Training pairs that are longer, or whose lengths differ more, are left out.
+    train, dev, test: the name of a set; or its files, the source before the references.
+    normalize, lowercase: see `Preprocessor`.
+    tokenize (bool or {"source", "target"}): both sides, none, or one of them: the other is
+        tokenised already.
+    split_compounds: split compounds of the source language as in this one; see `CompoundSplitter`.
+    compounds: take the frequencies of words from this file; by default those of the training text.
+    empty ("error", "skip"): see `read_corpus`.
+    max_length, max_ratio: training pairs that are longer, or whose lengths differ more, are left
+        out.
     """
 
     accepts = accepting(
@@ -104,10 +94,7 @@ class Dataset(Checked):
     def splitter(self) -> CompoundSplitter | None:
         """What splits compounds, if they are to be split.
 
-        Raises
-        ------
-        InputError
-            The file of frequencies, or the training text, is missing or bad.
+        Raises InputError: the file of frequencies, or the training text, is missing or bad.
         """
         if self.split_compounds is None:
             return None
@@ -131,11 +118,8 @@ class Dataset(Checked):
         which what `max_length` and `max_ratio` leave out is left out, too. With `max_words` a
         source sentence with more, which could not be decoded, is an error.
 
-        Raises
-        ------
-        InputError
-            As `read_corpus` and `find_files`; or the data is in none of the folders, or none is
-            given.
+        Raises InputError: as `read_corpus` and `find_files`; or the data is in none of the folders,
+            or none is given.
         """
         if getattr(self, split) is None:
             return None

@@ -82,20 +82,15 @@ def _moses(tool: str, language: str) -> Any:
 class Preprocessor:
     """Turns a line of raw text into tokens separated by single blanks.
 
-    Parameters
-    ----------
-    language
-        Two-letter code: it chooses the rules for abbreviations and apostrophes.
-    normalize, tokenize, lowercase
-        The steps, in this order: Moses's tokenizer looks at case. `normalize` unifies quotes,
-        dashes and spaces, composes letters with their marks (Unicode's NFC), and leaves out
-        characters that nobody sees. `tokenize` leaves combining marks and joiners with what they
-        belong to. With none of them the line is only split at its blanks and tabs.
-    escape
-        The tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
+    language: two-letter code: it chooses the rules for abbreviations and apostrophes.
+    normalize, tokenize, lowercase: the steps, in this order: Moses's tokenizer looks at case.
+        `normalize` unifies quotes, dashes and spaces, composes letters with their marks (Unicode's
+        NFC), and leaves out characters that nobody sees. `tokenize` leaves combining marks and
+        joiners with what they belong to. With none of them the line is only split at its blanks and
+        tabs.
+    escape: the tokenizer writes ``|``, ``&``, quotes and brackets as entities (``&quot;``), as
         Moses's does by default.
-    compounds
-        Splits the tokens.
+    compounds: splits the tokens.
     """
 
     language: str = "en"
@@ -168,16 +163,11 @@ def _visible(line: str, language: str) -> str:
 class Detokenizer:
     """Joins tokens to text as people write it, and resolves Moses's entities.
 
-    Parameters
-    ----------
-    language
-        Two-letter code of the text.
-    capitalize
-        The first letter becomes a capital, for text that was lowercased: that behind quotes and
-        other marks, too, but none where a digit, a letter without case, or what `Preprocessor`
+    language: two-letter code of the text.
+    capitalize: the first letter becomes a capital, for text that was lowercased: that behind quotes
+        and other marks, too, but none where a digit, a letter without case, or what `Preprocessor`
         protects comes first.
-    verbatim
-        In what `Preprocessor` protects entities stay, which the text itself has there.
+    verbatim: in what `Preprocessor` protects entities stay, which the text itself has there.
     """
 
     language: str = "en"
@@ -232,12 +222,8 @@ def _tags_attached(text: str) -> str:
 class LengthFilter(Checked):
     """Keeps the sentence pairs that are neither long nor of very different lengths.
 
-    Parameters
-    ----------
-    max_length
-        Tokens on either side.
-    max_ratio
-        Tokens of the longer side for each of the shorter.
+    max_length: tokens on either side.
+    max_ratio: tokens of the longer side for each of the shorter.
     """
 
     accepts = accepting(max_length=integer(1), max_ratio=least(1, infinite=True))

@@ -59,11 +59,7 @@ _BEHIND_URL: Final = ".,;:!?'*|\\]}"
 def with_marks(line: str, alphanumeric: str) -> tuple[str, dict[int, str]]:
     """Return a line in which marks and joiners do not part words, and what stands for what.
 
-    Parameters
-    ----------
-    line : str
-    alphanumeric : str
-        The characters that the tokeniser takes for letters and digits.
+    alphanumeric: the characters that the tokeniser takes for letters and digits.
     """
     if line.isascii():
         return line, {}

@@ -27,15 +27,10 @@ from torchtune_smt.kbest.sentences import FileNumbers, Sentences
 class Derivation:
     """A rule that was used, and what its gaps were filled with.
 
-    Attributes
-    ----------
-    source, target : str
-        The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order.
-    begin, end : int
-        The source words that it covers, gaps among them: from `begin`, counted from 0, to before
-        `end`.
-    parts : tuple of Derivation
-        Of its gaps, in source order; of the whole sentence all that was glued together.
+    source, target: the sides of the rule; gaps are ``[1]`` and ``[2]``, in source order.
+    begin, end: the source words that it covers, gaps among them: from `begin`, counted from 0, to
+        before `end`.
+    parts: of its gaps, in source order; of the whole sentence all that was glued together.
     """
 
     source: str
@@ -51,23 +46,15 @@ class Decoder(Checked, ABC):
     A decoder has a vocabulary of features of its own, and whoever learns from its lists looks up
     their names (`torchtune_smt.core.vocabulary`). A new one needs these attributes and `decode`.
 
-    Attributes
-    ----------
-    dense_names : list of str
-        Dense features; weights for this decoder have them as their first, in this order.
-    features : Vocabulary
-        Names of the features that it has met, the dense ones first. `decode` adds to it, and in
-        an order that does not depend on weights if results are to be the same with them.
-    words : Vocabulary
-        Words of its hypotheses. References are looked up in it, too.
-    stored : bool
-        Whether it decodes nothing, and has lists that stay, whose features are all known.
-    phrases : bool, optional
-        Whether a model's rules must be phrase pairs, without gaps, or must not; None: they may be
-        either.
-    takes_not : mapping of str to str
-        Why its class is not given what a configuration offers by the name of an argument (see
-        `torchtune_smt.cli.wire`), where there is more to say than that it is not taken.
+    dense_names: dense features; weights for this decoder have them as their first, in this order.
+    features: names of the features that it has met, the dense ones first. `decode` adds to it, and
+        in an order that does not depend on weights if results are to be the same with them.
+    words: words of its hypotheses. References are looked up in it, too.
+    stored: whether it decodes nothing, and has lists that stay, whose features are all known.
+    phrases: whether a model's rules must be phrase pairs, without gaps, or must not; None: they may
+        be either.
+    takes_not: why its class is not given what a configuration offers by the name of an argument
+        (see `torchtune_smt.cli.wire`), where there is more to say than that it is not taken.
     """
 
     stored: ClassVar[bool] = False

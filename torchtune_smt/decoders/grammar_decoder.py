@@ -71,15 +71,10 @@ class KeptSentences(Generic[Item]):
     sentences in each of a grouping one, which has many of those). What is kept stays. May be used
     by several threads.
 
-    Parameters
-    ----------
-    room : float
-        In bytes.
+    room: in bytes.
 
-    Attributes
-    ----------
-    nbytes : int
-        Of the arrays that are kept.
+    As attributes:
+    nbytes: of the arrays that are kept.
     """
 
     def __init__(self, room: float) -> None:
@@ -146,21 +141,12 @@ LIMIT: Final = integer(1, NO_LIMIT)
 class SentenceRules:
     """The rules of a sentence; behind those of the grammar, one that copies each word.
 
-    Attributes
-    ----------
-    index : int
-        `Source.index`.
-    words : int32 [n]
-        Source words of the grammar, -1 where unknown.
-    copies : int32 [n]
-        The same words as target words; -1 where one is dropped.
-    grammar : SentenceGrammar
-    model : int
-        Which of the language models scores its translations.
-    lm_words : int32
-        That model's word of each target word.
-    sparse : SentenceFeatures
-        Their sparse features.
+    index: `Source.index`.
+    words (int32 [n]): source words of the grammar, -1 where unknown.
+    copies (int32 [n]): the same words as target words; -1 where one is dropped.
+    model: which of the language models scores its translations.
+    lm_words: that model's word of each target word.
+    sparse: their sparse features.
     """
 
     index: int
@@ -184,43 +170,27 @@ class Weighed(NamedTuple, Generic[Prepared]):
 class GrammarDecoder(Decoder, Generic[Prepared]):
     """A decoder with a grammar and a language model, and sparse features of rules.
 
-    Parameters
-    ----------
-    model : Model
-        If it has cross-fitted language models, a source of the training bitext is decoded with that
-        of its fold (`torchtune_smt.lm.folds.fold_of`).
-    own_names : sequence of str
-        The decoder's dense features, behind those of the grammar, which has none of these names.
-    longest : int
-        Words that a rule may cover.
-    templates : sequence of RuleTemplate
-        Sparse features.
-    orientations : sequence of str
-        How phrases can be ordered, if the decoder tells that.
-    max_words : int
-        Longer sentences are refused: memory grows with the square of their length.
-    unique : bool
-        Whether a list holds each string once, with its best derivation.
-    unknown : {"keep", "drop"}
-        Whether words that no rule covers (see `uncovered`) are copied, or translated as nothing.
-    threads : int
-        Sentences decoded at a time. The result does not depend on it.
-    seconds : float, optional
-        A sentence whose search takes longer is an error; by default none is.
-    keep_mb : float
-        Memory, in MB, for what of a sentence does not depend on weights: one that is decoded
+    model: if it has cross-fitted language models, a source of the training bitext is decoded with
+        that of its fold (`torchtune_smt.lm.folds.fold_of`).
+    own_names: the decoder's dense features, behind those of the grammar, which has none of these
+        names.
+    longest: words that a rule may cover.
+    templates: sparse features.
+    orientations: how phrases can be ordered, if the decoder tells that.
+    max_words: longer sentences are refused: memory grows with the square of their length.
+    unique: whether a list holds each string once, with its best derivation.
+    unknown ("keep", "drop"): whether words that no rule covers (see `uncovered`) are copied, or
+        translated as nothing.
+    threads: sentences decoded at a time. The result does not depend on it.
+    seconds: a sentence whose search takes longer is an error; by default none is.
+    keep_mb: memory, in MB, for what of a sentence does not depend on weights: one that is decoded
         again and again, as in tuning, then takes less time. The result does not depend on it.
-    limits : int
-        More limits, such as k, the length of the lists; all are attributes.
+    limits: more limits, such as k, the length of the lists; all are attributes.
 
-    Raises
-    ------
-    ValueError
-        A limit is below 1 or absurdly large, `keep_mb` is below 0, `unknown` is neither, or a
-        template needs what is not there (`RuleFeatures`).
-    InputError
-        The grammar has a feature with the name of one of the decoder's, or such as a template's
-        have; file and line are named where a file names it.
+    Raises ValueError: a limit is below 1 or absurdly large, `keep_mb` is below 0, `unknown` is
+        neither, or a template needs what is not there (`RuleFeatures`).
+    Raises InputError: the grammar has a feature with the name of one of the decoder's, or such as a
+        template's have; file and line are named where a file names it.
     """
 
     accepts = accepting(

@@ -49,21 +49,13 @@ class HieroDecoder(GrammarDecoder[Targets]):
     (-log10 e a word), ``PassThrough`` (source words copied to the target side; every word may be)
     and ``Glue`` (uses of S -> S X).
 
-    Parameters
-    ----------
-    k : int
-        Length of the k-best lists.
-    pop_limit : int
-        Combinations tried in a cell of the chart.
-    max_span : int
-        Source words that an X may cover; longer spans are glued.
-    model, templates, max_words, unique, unknown, threads, seconds, keep_mb
-        See `GrammarDecoder`.
+    k: length of the k-best lists.
+    pop_limit: combinations tried in a cell of the chart.
+    max_span: source words that an X may cover; longer spans are glued.
+    model, templates, max_words, unique, unknown, threads, seconds, keep_mb: see `GrammarDecoder`.
 
-    Raises
-    ------
-    ValueError
-        A limit is below 1, or the grammar has scores of reordering, which this decoder has not.
+    Raises ValueError: a limit is below 1, or the grammar has scores of reordering, which this
+        decoder has not.
     """
 
     phrases = False

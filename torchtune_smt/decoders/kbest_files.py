@@ -48,17 +48,11 @@ def choose_features(
 
     Raises InputError: there is no feature for one of `wanted`; the message tells what there is.
 
-    Parameters
-    ----------
-    features : Vocabulary
-    dense : sequence of str
-        Those of them that are dense.
-    wanted : sequence of str
-        Each is the name of a feature; or what several have in common, the template of sparse ones
-        (see `templates_of`) or the label of dense ones (``TM0`` of ``TM0_0``, ``TM0_1``, ...); or
-        `DENSE`.
-    path : path
-        What errors name.
+    dense: those of them that are dense.
+    wanted: each is the name of a feature; or what several have in common, the template of sparse
+        ones (see `templates_of`) or the label of dense ones (``TM0`` of ``TM0_0``, ``TM0_1``, ...);
+        or `DENSE`.
+    path: what errors name.
     """
     is_dense: Bool = np.zeros(len(features), np.bool_)
     is_dense[[features.id(name) for name in dense]] = True
@@ -115,41 +109,24 @@ class ListSource(Source):
 class KBestFiles(Decoder):
     """Stored k-best lists as a decoder: they are scored and sorted anew with each weights.
 
-    Parameters
-    ----------
-    k : int, optional
-        How many of the best hypotheses of a list are given; all by default.
-    format : {"moses", "cdec"}, optional
-        Of n-best lists; told from the first line by default.
-    dense : sequence of str, optional
-        Names of the dense features, where the format's own distinction does not hold; see
+    k: how many of the best hypotheses of a list are given; all by default.
+    format ("moses", "cdec"): of n-best lists; told from the first line by default.
+    dense: names of the dense features, where the format's own distinction does not hold; see
         `read_lists`.
-    missing : float, optional
-        The value of a dense feature that a line lacks; by default that is a fault.
-    features : str or sequence of str
-        Only these features are read; see `choose_features`.
-    on_error : {"error", "skip"}
-        What happens to lines with a fault; see `read_lists`.
-    unique : bool
-        Drop entries that repeat an earlier one of the sentence in all they hold.
-    train, dev, test : path or sequence of paths, optional
-        Lists of these sets, which are read at once; see `read`.
-    train_scores, dev_scores, test_scores : path or sequence of paths, optional
-        Moses's scores.dat of these sets.
-    tune_on : str, optional
-        The set that is tuned on. It must be there then, and dev, too.
-    report : callable
-        Told what each set has, and what was left out.
+    missing: the value of a dense feature that a line lacks; by default that is a fault.
+    features: only these features are read; see `choose_features`.
+    on_error ("error", "skip"): what happens to lines with a fault; see `read_lists`.
+    unique: drop entries that repeat an earlier one of the sentence in all they hold.
+    train, dev, test: lists of these sets, which are read at once; see `read`.
+    train_scores, dev_scores, test_scores: Moses's scores.dat of these sets.
+    tune_on: the set that is tuned on. It must be there then, and dev, too.
+    report: told what each set has, and what was left out.
 
-    Attributes
-    ----------
-    dense_names : list of str
-        Dense features of all sets read so far, if they are kept; make `Weights` of them after the
-        last `read`.
-    words, features : Vocabulary
-        Words and feature names of all sets, the dense ones first.
-    sets : dict of str to StoredLists
-        What was read.
+    As attributes:
+    dense_names: dense features of all sets read so far, if they are kept; make `Weights` of them
+        after the last `read`.
+    words, features: words and feature names of all sets, the dense ones first.
+    sets: what was read.
     """
 
     accepts = accepting(
@@ -232,16 +209,11 @@ class KBestFiles(Decoder):
         of a set read before; a feature to be kept does not occur; or all lists for tuning have one
         hypothesis; ValueError: there are no files, or not as many scores as lists.
 
-        Parameters
-        ----------
-        name : str
-            What the set is called from now on.
-        lists : sequence of path
-            n-best lists; or, with `scores`, Moses's features.dat.
-        scores : sequence of path, optional
-            Moses's scores.dat, one for each of `lists`.
-        for_tuning : bool
-            A list of one hypothesis, from which nothing can be learned, is an error, or counted.
+        name: what the set is called from now on.
+        lists: n-best lists; or, with `scores`, Moses's features.dat.
+        scores: Moses's scores.dat, one for each of `lists`.
+        for_tuning: a list of one hypothesis, from which nothing can be learned, is an error, or
+            counted.
         """
         _check_numbers(lists, scores)
         options: dict[str, Any] = {"dense": self.dense, "on_error": self.on_error, "shard": True}

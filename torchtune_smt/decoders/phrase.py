@@ -59,28 +59,19 @@ class PhraseDecoder(GrammarDecoder[Options]):
     (1 a phrase) and ``UnknownWordPenalty0_0`` (-100 for each word that is copied, which is one that
     is no phrase by itself).
 
-    Parameters
-    ----------
-    k : int
-        Length of the k-best lists.
-    pop_limit : int, optional
-        Candidates that a stack takes. Here and below, the model's own limit (`Model.limits`) by
-        default, or else that of `LIMITS`.
-    stack_size : int, optional
-        Hypotheses of a stack that go on.
-    distortion_limit : int, optional
-        Source words between the end of a phrase and the next one, at most; -1 is no limit. What is
-        further than `WIDEST` words from the first one that is not translated has to wait.
-    table_limit : int, optional
-        Phrases of a source side, at most: those with the best scores, the language model's of the
-        phrase by itself among them.
-    model, templates, max_words, unique, unknown, threads, seconds, keep_mb
-        See `GrammarDecoder`; the grammar of the model has no gaps.
+    k: length of the k-best lists.
+    pop_limit: candidates that a stack takes. Here and below, the model's own limit (`Model.limits`)
+        by default, or else that of `LIMITS`.
+    stack_size: hypotheses of a stack that go on.
+    distortion_limit: source words between the end of a phrase and the next one, at most; -1 is no
+        limit. What is further than `WIDEST` words from the first one that is not translated has to
+        wait.
+    table_limit: phrases of a source side, at most: those with the best scores, the language model's
+        of the phrase by itself among them.
+    model, templates, max_words, unique, unknown, threads, seconds, keep_mb: see `GrammarDecoder`;
+        the grammar of the model has no gaps.
 
-    Raises
-    ------
-    ValueError
-        A limit is too low, or the grammar has gaps.
+    Raises ValueError: a limit is too low, or the grammar has gaps.
     """
 
     phrases = True

@@ -107,26 +107,15 @@ class RuleFeatures:
     has the same names, so it gets the same ids, and the same row, from tables that do one call at
     a time. Where a rule has its row, that row and its ids are in these tables already.
 
-    Parameters
-    ----------
-    grammar : Grammar
-    templates : sequence of RuleTemplate
-    features : Vocabulary
-        Takes the names of the features.
-    orientations : sequence of str
-        How phrases can be ordered, if the decoder tells that.
+    features: takes the names of the features.
+    orientations: how phrases can be ordered, if the decoder tells that.
 
-    Attributes
-    ----------
-    per_rule : int
-        Rows of features that a rule has: those of each use, and, where a template looks at
+    As attributes:
+    per_rule: rows of features that a rule has: those of each use, and, where a template looks at
         orientation, behind them those of its orientations towards what is before it, then of those
         towards what is behind it.
 
-    Raises
-    ------
-    ValueError
-        A template needs word alignments, counts or orientations, and there are none.
+    Raises ValueError: a template needs word alignments, counts or orientations, and there are none.
 
     A template that answers with anything but names of its features raises InputError when it is
     asked (see `checked_names`).

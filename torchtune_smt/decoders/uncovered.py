@@ -29,10 +29,7 @@ class Uncovered:
     def text(self, unknown: str | None) -> str | None:
         """Return a line for the log; None if every word is covered.
 
-        Parameters
-        ----------
-        unknown : {"keep", "drop"}, optional
-            What the decoder does with them.
+        unknown ("keep", "drop"): what the decoder does with them.
         """
         counts = self._counts
         if not counts:

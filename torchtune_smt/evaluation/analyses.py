@@ -33,11 +33,7 @@ LONGEST: Final = 20
 class Found(NamedTuple):
     """What an analysis has found.
 
-    Attributes
-    ----------
-    table : Table
-    draw : callable
-        Draws it to a file in a form, ``png``, ``svg`` or ``pdf``, with a caption.
+    draw: draws it to a file in a form, ``png``, ``svg`` or ``pdf``, with a caption.
     """
 
     table: Table
@@ -76,10 +72,7 @@ def adaptation(
 ) -> Found:
     """Compare the weights of rival features, or of the same features, in two systems.
 
-    Parameters
-    ----------
-    match : str, optional
-        A regular expression, which names of features have, here and below.
+    match: a regular expression, which names of features have, here and below.
     """
     (a, b), pattern = (one.name for one in sets), compiled(match)
     first, second = (
@@ -116,10 +109,8 @@ def spellings(
 ) -> Found:
     """Count words where systems were tuned, and the features that translate by them.
 
-    Parameters
-    ----------
-    systems : sequence of (FeatureSet, str, references)
-        Weights, the name of the set that they were tuned on, and the references of its sentences.
+    systems: weights, the name of the set that they were tuned on, and the references of its
+        sentences.
     """
     pattern = compiled(match)
     found, notes = {}, []
@@ -215,12 +206,7 @@ def _progress_of(run: Run) -> dict[str, float | None]:
 class Explained(NamedTuple):
     """What a system made of a sentence.
 
-    Attributes
-    ----------
-    name, text : str
-    row, weights : dict of str to float
-        The features of the derivation, and the system's weights.
-    derivation : Derivation, optional
+    row, weights: the features of the derivation, and the system's weights.
     """
 
     name: str

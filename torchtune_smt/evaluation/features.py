@@ -24,14 +24,8 @@ _NUMBERED: Final = re.compile(r"[^~]+_\d+")
 class FeatureSet(NamedTuple):
     """Features that are in use.
 
-    Attributes
-    ----------
-    name : str
-    values : mapping of str to float
-        None of them 0: weights, or in how many translations a feature fires.
-    dense : collection of str
-        Those of them, or more, that are dense.
-    are_weights : bool
+    values: none of them 0: weights, or in how many translations a feature fires.
+    dense: those of them, or more, that are dense.
     """
 
     name: str
@@ -82,16 +76,10 @@ def by_template(names: Collection[str], dense: Collection[str]) -> dict[str, lis
 class Overlap(NamedTuple):
     """The features of a template that two sets have (section 5.1).
 
-    Attributes
-    ----------
-    template : str
-        `DENSE` for dense features, `ALL` for all.
-    first, second, both : int
-        |A|, |B| and |A ∩ B|.
-    same_sign : int, optional
-        Of those in both, how many have weights of one sign; None: they are no weights.
-    correlation : float, optional
-        Pearson's, of the weights of those in both; None where it is not defined.
+    template: `DENSE` for dense features, `ALL` for all.
+    first, second, both: |A|, |B| and |A ∩ B|.
+    same_sign: of those in both, how many have weights of one sign; None: they are no weights.
+    correlation: Pearson's, of the weights of those in both; None where it is not defined.
     """
 
     template: str
@@ -129,14 +117,9 @@ def _of(template: str, members: Collection[str], first: FeatureSet, second: Feat
 class Disagreement(NamedTuple):
     """Rivals of which two systems prefer different ones.
 
-    Attributes
-    ----------
-    left : str
-        What the rivals have in common, with the template.
-    first, second : str
-        The names of the favourites of either system.
-    lead : float
-        The smaller one of the leads that either system gives its own favourite over the other's.
+    left: what the rivals have in common, with the template.
+    first, second: the names of the favourites of either system.
+    lead: the smaller one of the leads that either system gives its own favourite over the other's.
     """
 
     left: str
@@ -190,13 +173,8 @@ def _favourites(names: Sequence[str], weights: Weights) -> list[str]:
 class Spelling(NamedTuple):
     """How often a word occurs.
 
-    Attributes
-    ----------
-    word : str
-    tokens : int
-        In the references of the sentences that were tuned on, all of them.
-    features : int
-        Sparse features that translate something by it.
+    tokens: in the references of the sentences that were tuned on, all of them.
+    features: sparse features that translate something by it.
     """
 
     word: str
@@ -221,13 +199,9 @@ def spellings(
 class Contribution(NamedTuple):
     """What a feature adds to the lead of the first system's translation over the second's.
 
-    Attributes
-    ----------
-    name : str
-    difference : float
-        The feature's value in the first system's derivation, minus that in the second's.
-    first, second : float
-        What it adds in the model of either system: the difference times the weight there.
+    difference: the feature's value in the first system's derivation, minus that in the second's.
+    first, second: what it adds in the model of either system: the difference times the weight
+        there.
     """
 
     name: str
@@ -239,13 +213,8 @@ class Contribution(NamedTuple):
 class Part(NamedTuple):
     """What a feature adds to the scores that two systems give their own translations.
 
-    Attributes
-    ----------
-    name : str
-    first_value, second_value : float
-        Its value in the derivation of either system.
-    first, second : float
-        The value times the weight there.
+    first_value, second_value: its value in the derivation of either system.
+    first, second: the value times the weight there.
     """
 
     name: str
@@ -270,12 +239,8 @@ def contributions(
     As weights may be larger in one system throughout, what a feature adds is divided by what all
     of them add in this system (in absolute value) before the two are compared.
 
-    Parameters
-    ----------
-    rows : (mapping, mapping)
-        The features of the two derivations, all that either system has a weight for.
-    weights : (mapping, mapping)
-        Of the two systems.
+    rows: the features of the two derivations, all that either system has a weight for.
+    weights: of the two systems.
     """
     ours, theirs = rows
     found = []

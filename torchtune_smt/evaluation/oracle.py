@@ -22,12 +22,8 @@ _TOLERANCE: Final = 1e-9
 class Oracle(NamedTuple):
     """A choice of one hypothesis of each list.
 
-    Attributes
-    ----------
-    score : float
-        Its corpus BLEU (0..100).
-    chosen : int64 [n]
-        The place in each list, from 0.
+    score: its corpus BLEU (0..100).
+    chosen (int64 [n]): the place in each list, from 0.
     """
 
     score: float
@@ -48,14 +44,9 @@ def oracle_bleu(
     most corpus BLEU, until no change of one sentence gains anything (hill climbing; Li and
     Khudanpur 2009). The better end is returned: no less than the score of the first hypotheses.
 
-    Parameters
-    ----------
-    lists : sequence of sequence of str
-        The hypotheses of each sentence, one or more.
-    references : sequence of sequence of str
-        ``references[i]``: those of sentence i.
-    tokenize, lowercase
-        As for `torchtune_smt.metrics.corpus.corpus_bleu`.
+    lists: the hypotheses of each sentence, one or more.
+    references: ``references[i]``: those of sentence i.
+    tokenize, lowercase: as for `torchtune_smt.metrics.corpus.corpus_bleu`.
     """
     prepared, words = bleu_words(tokenize, lowercase), Vocabulary()
     hypotheses = [[" ".join(prepared(line)) for line in entries] for entries in lists]

@@ -29,12 +29,8 @@ def draw_overlaps(
 ) -> None:
     """Draw bars for each pair of sets and template: features of the first alone, of both, ...
 
-    Parameters
-    ----------
-    pairs : sequence of (str, str, sequence of Overlap)
-        The names of both sets, and what they have in common.
-    output, form, caption
-        As for `torchtune_smt.core.pictures.picture`, here and below.
+    pairs: the names of both sets, and what they have in common.
+    output, form, caption: as for `torchtune_smt.core.pictures.picture`, here and below.
     """
     size = 8, 1 + 0.3 * sum(len(found) for *_, found in pairs) + 0.4 * len(pairs)
     options: dict[str, Any] = {"figsize": size, "squeeze": False, "caption": caption}
@@ -73,12 +69,8 @@ def draw_weights(
 
     Where there are none it is dense ones, whose weights are much larger.
 
-    Parameters
-    ----------
-    first, second : (str, mapping)
-        The name of a system, and its weights.
-    dense : collection of str
-        Dense features.
+    first, second: the name of a system, and its weights.
+    dense: dense features.
     """
     (a, ours), (b, theirs) = first, second
     groups = by_template(ours.keys() | theirs.keys(), dense)
@@ -122,10 +114,7 @@ def draw_orders(
 ) -> None:
     """Draw how many segments of each size have whose order in a reference.
 
-    Parameters
-    ----------
-    sizes : mapping of str to (mapping of int to int)
-        By whose order it is: the number of segments of so many words.
+    sizes: by whose order it is: the number of segments of so many words.
     """
     lengths = sorted({size for counts in sizes.values() for size in counts})
     with picture(output, form, caption=caption, figsize=(8, 4)) as (_, axis):

@@ -37,13 +37,8 @@ Score = Callable[[Float64], Float64]
 class PValue(NamedTuple):
     """The probability of a difference at least this large if there were none.
 
-    Attributes
-    ----------
-    value : float
-    trials : int
-        The random trials, or all arrangements there are.
-    exact : bool
-        All arrangements were counted.
+    trials: the random trials, or all arrangements there are.
+    exact: all arrangements were counted.
     """
 
     value: float
@@ -66,12 +61,9 @@ def bootstrap_test(
     of them, (c + 1) / (samples + 1), which keeps p above 0 (Koehn 2004; centred as in Efron and
     Tibshirani 1993, chapter 16).
 
-    Parameters
-    ----------
-    baseline, system : float64 [n, runs, statistics]
-        Of n sentences; the numbers of runs may differ.
-    samples, seed : int
-        1 or more; 0 or more.
+    baseline, system (float64 [n, runs, statistics]): of n sentences; the numbers of runs may
+        differ.
+    samples, seed: 1 or more; 0 or more.
     """
     rows = np.concatenate([baseline, system], axis=1)
     runs = baseline.shape[1]
@@ -178,20 +170,13 @@ def said_p(p: float) -> str:
 class SystemScore(NamedTuple):
     """The score of a system by one metric.
 
-    Attributes
-    ----------
-    score : CorpusScore
-        Means over the runs.
-    runs : tuple of float
-        The scores of the runs.
-    low, high : float
-        95% of the means over the runs lie between them on sentences that are drawn anew
+    score: means over the runs.
+    runs: the scores of the runs.
+    low, high: 95% of the means over the runs lie between them on sentences that are drawn anew
         (percentiles of the bootstrap; Koehn 2004).
-    s_sel : float
-        Standard deviation of a run's score over sentences that are drawn anew, mean of the runs
+    s_sel: standard deviation of a run's score over sentences that are drawn anew, mean of the runs
         (Clark et al. 2011).
-    s_opt : float
-        Standard deviation over the runs (the same); 0 for one run.
+    s_opt: standard deviation over the runs (the same); 0 for one run.
     """
 
     score: CorpusScore
@@ -215,19 +200,11 @@ class SystemScore(NamedTuple):
 class Comparison(NamedTuple):
     """One system compared with the baseline by one metric.
 
-    Attributes
-    ----------
-    system, baseline : str
-    metric : str
-        As sacrebleu writes it: BLEU, chrF2, TER.
-    score, baseline_score : float
-        Corpus scores; means over the runs.
-    p_value : float
-        Of a difference at least this large if the systems were equally good, for these runs.
-    test : str
-        What was done for `p_value`, in words.
-    p_runs : PValue, optional
-        Of a difference at least this large if the two ways of tuning were equally good, where a
+    metric: as sacrebleu writes it: BLEU, chrF2, TER.
+    score, baseline_score: corpus scores; means over the runs.
+    p_value: of a difference at least this large if the systems were equally good, for these runs.
+    test: what was done for `p_value`, in words.
+    p_runs: of a difference at least this large if the two ways of tuning were equally good, where a
         system has several runs; see `runs_test`.
     """
 
@@ -255,25 +232,15 @@ class Comparison(NamedTuple):
 class Evaluation:
     """Systems that translated the same sentences.
 
-    Parameters
-    ----------
-    systems : mapping of str to sequence of sequence of str
-        The runs of each system by its name, and each run's hypotheses, one a sentence. Runs are
-        those of one way to tune with different seeds; a system of which there is no more than one
-        output has one.
-    references : sequence of sequence of str
-        ``references[i]``: those of sentence i.
-    metrics, tokenize, lowercase
-        As for `torchtune_smt.metrics.corpus.StatisticsExtractor`.
+    systems: the runs of each system by its name, and each run's hypotheses, one a sentence. Runs
+        are those of one way to tune with different seeds; a system of which there is no more than
+        one output has one.
+    references: ``references[i]``: those of sentence i.
+    metrics, tokenize, lowercase: as for `torchtune_smt.metrics.corpus.StatisticsExtractor`.
 
-    Raises
-    ------
-    InputError
-        The numbers of hypotheses and references differ.
-    ValueError
-        A metric or tokenizer is unknown, or a system has no runs.
-    TypeError
-        A system is a list of hypotheses, not of runs.
+    Raises InputError: the numbers of hypotheses and references differ.
+    Raises ValueError: a metric or tokenizer is unknown, or a system has no runs.
+    Raises TypeError: a system is a list of hypotheses, not of runs.
     """
 
     def __init__(
@@ -330,27 +297,16 @@ class Evaluation:
     ) -> list[Comparison]:
         """Compare each system with a baseline.
 
-        Parameters
-        ----------
-        baseline : str, optional
-            The name of a system; by default the first.
-        test : "bootstrap" or "randomization"
-            Paired bootstrap (Koehn 2004) or approximate randomisation (Noreen 1989); see
-            `torchtune_smt.evaluation.significance`.
-        samples : int
-            Samples or trials; 1 or more.
-        seed : int
-            0 or more. A p-value depends on the two systems and the seed alone.
+        baseline: the name of a system; by default the first.
+        test ("bootstrap" or "randomization"): paired bootstrap (Koehn 2004) or approximate
+            randomisation (Noreen 1989); see `torchtune_smt.evaluation.significance`.
+        samples: samples or trials; 1 or more.
+        seed: 0 or more. A p-value depends on the two systems and the seed alone.
 
-        Returns
-        -------
-        list of Comparison
-            Metric by metric.
+        Returns list of Comparison: metric by metric.
 
-        Raises
-        ------
-        ValueError
-            An argument is out of range, or there is no such baseline, or no second system.
+        Raises ValueError: an argument is out of range, or there is no such baseline, or no second
+            system.
         """
         if test not in _TESTS:
             raise ValueError(f'test must be "bootstrap" or "randomization", not {test!r}')

@@ -21,17 +21,10 @@ Cell = str | int | float | None
 class Table(NamedTuple):
     """A table of anything.
 
-    Attributes
-    ----------
-    head : sequence of str
-    rows : sequence of sequence of Cell
-        Numbers are rounded to be read, and not in CSV.
-    notes : sequence of str
-        Below the table, a line each; not in CSV.
-    left : int
-        So many columns, the first ones, are of text; the others of numbers, flush right.
-    before : str
-        Lines above the table; not in CSV.
+    rows: numbers are rounded to be read, and not in CSV.
+    notes: below the table, a line each; not in CSV.
+    left: so many columns, the first ones, are of text; the others of numbers, flush right.
+    before: lines above the table; not in CSV.
     """
 
     head: Sequence[str]
@@ -159,16 +152,10 @@ def _latex(cell: str) -> str:
 class Results(NamedTuple):
     """What was found about some systems.
 
-    Attributes
-    ----------
-    scores : dict of str to list of SystemScore
-        The scores of each system, one a metric.
-    comparisons : sequence of Comparison
-        Of all systems but the baseline with it; none for one system.
-    oracles : mapping of str to float
-        Oracle BLEU (mean over the runs) of systems with k-best lists.
-    median : mapping of str to str
-        The median run of systems with several runs.
+    scores: the scores of each system, one a metric.
+    comparisons: of all systems but the baseline with it; none for one system.
+    oracles: oracle BLEU (mean over the runs) of systems with k-best lists.
+    median: the median run of systems with several runs.
     """
 
     scores: Mapping[str, Sequence[SystemScore]]

@@ -32,15 +32,10 @@ _PIECE: Final = 1 << 16
 class RuleTemplate(Protocol):
     """A template whose features depend on one rule at a time.
 
-    Attributes
-    ----------
-    name : str
-        Prefix of its features' names, which are ``name:...``.
-    min_count : int, optional
-        Rules that occurred less often in the bitext (`Grammar.rule_counts`) fire nothing; a copied
-        word occurred never.
-    spelling : int, optional
-        The compiled twin of `features`; see `torchtune_smt.features.rule_kernels`.
+    name: prefix of its features' names, which are ``name:...``.
+    min_count: rules that occurred less often in the bitext (`Grammar.rule_counts`) fire nothing; a
+        copied word occurred never.
+    spelling: the compiled twin of `features`; see `torchtune_smt.features.rule_kernels`.
     """
 
     name: str
@@ -48,11 +43,8 @@ class RuleTemplate(Protocol):
     def features(self, source: Sequence[str], target: Sequence[str]) -> list[str]:
         """Return the features that fire when a rule is used, one entry for each firing.
 
-        Parameters
-        ----------
-        source, target : sequence of str
-            The sides of the rule; gaps are ``[1]`` and ``[2]``, in source order. A word never
-            looks like a gap here: it comes through `escape`.
+        source, target: the sides of the rule; gaps are ``[1]`` and ``[2]``, in source order. A word
+            never looks like a gap here: it comes through `escape`.
         """
         ...
 
@@ -66,12 +58,8 @@ class AlignedTemplate(RuleTemplate, Protocol):
     ) -> list[str]:
         """Return the features that fire when a rule is used, besides those of `features`.
 
-        Parameters
-        ----------
-        source, target : sequence of str
-            See `RuleTemplate.features`.
-        links : sequence of (int, int)
-            Positions of linked words, of source and target side. Empty where a word that no rule
+        source, target: see `RuleTemplate.features`.
+        links: positions of linked words, of source and target side. Empty where a word that no rule
             covers is dropped, and never else: a copied word is linked to its copy, and a rule whose
             links are not known is not asked about.
         """
@@ -87,14 +75,9 @@ class OrientedTemplate(RuleTemplate, Protocol):
     ) -> list[str]:
         """Return the features that fire when a phrase has an orientation.
 
-        Parameters
-        ----------
-        source, target : sequence of str
-            See `RuleTemplate.features`.
-        orientation : str
-            See `torchtune_smt.grammar.reordering.ORIENTATIONS`.
-        behind : bool
-            Towards what is behind it, and not towards what is before it on the target side.
+        source, target: see `RuleTemplate.features`.
+        orientation: see `torchtune_smt.grammar.reordering.ORIENTATIONS`.
+        behind: towards what is behind it, and not towards what is before it on the target side.
         """
         ...
 
@@ -204,10 +187,7 @@ class RuleId:
 
     Source: all three papers ([L13] §3: rule identifiers; [G13]: discriminative phrase table).
 
-    Parameters
-    ----------
-    min_count : int
-        See `RuleTemplate`.
+    min_count: see `RuleTemplate`.
     """
 
     name = "rule_id"
@@ -259,12 +239,8 @@ class WordAlignment:
 
     Those without one are source words that are deleted. Source: [G13].
 
-    Parameters
-    ----------
-    insertions : bool
-        Target words without a link, too: ``alignment:~the``.
-    min_count : int
-        See `RuleTemplate`.
+    insertions: target words without a link, too: ``alignment:~the``.
+    min_count: see `RuleTemplate`.
     """
 
     name = "alignment"
@@ -305,14 +281,9 @@ class LexReordering:
     ``before_discontinuous``), three towards what is behind it (``behind_...``), and, of the former,
     ``monotone`` and ``nonmonotone``.
 
-    Parameters
-    ----------
-    behind : bool
-        Whether there are classes towards what is behind a phrase.
-    lexicalized : bool
-        Features of each phrase pair: ``lex_reordering:before_swap:ein_haus~a_house``.
-    min_count : int
-        See `RuleTemplate`.
+    behind: whether there are classes towards what is behind a phrase.
+    lexicalized: features of each phrase pair: ``lex_reordering:before_swap:ein_haus~a_house``.
+    min_count: see `RuleTemplate`.
     """
 
     name = "lex_reordering"

@@ -43,16 +43,10 @@ def read_alignments(
     Raises InputError: a point is not like ``0-1``, or is outside of its sentences; or there are
     more or fewer lines than sentence pairs.
 
-    Parameters
-    ----------
-    path : path
-    sources, targets : sequences of sequences of str, optional
-        The bitext, to check the alignments against.
-    lines : sequence of int, optional
-        Which lines of the bitext's files its sentences are, from 1, where lines were dropped: the
-        alignments may be those of the files, too.
-    total : int, optional
-        How many lines these files have; needed with `lines`.
+    sources, targets: the bitext, to check the alignments against.
+    lines: which lines of the bitext's files its sentences are, from 1, where lines were dropped:
+        the alignments may be those of the files, too.
+    total: how many lines these files have; needed with `lines`.
     """
     rows = iterate_lines(path)
     most = None if sources is None else len(sources) if total is None else total
@@ -128,18 +122,13 @@ def align(
 
     Raises InputError: numbers of sentences differ; ValueError: an argument is out of its range.
 
-    Parameters
-    ----------
-    sources, targets : sequences of sequences of str
-        A pair with an empty side has no links; nor has one that is too long for the aligner
-        (1,024 words), which is reported as a warning.
-    model : {"fast_align", "hmm", "eflomal"}
-        fast_align (Dyer et al. 2013); the HMM (Vogel et al. 1996) after IBM model 1; or Gibbs
-        sampling of a model with fertilities (Östling and Tiedemann 2016, "Efficient word alignment
-        with Markov chain Monte Carlo").
-    iterations : int
-        Of EM; the HMM has as many of IBM model 1 before its own. eflomal draws as often from IBM
-        model 1 and from an HMM, and four times as often from its own model.
+    sources, targets: a pair with an empty side has no links; nor has one that is too long for the
+        aligner (1,024 words), which is reported as a warning.
+    model ("fast_align", "hmm", "eflomal"): fast_align (Dyer et al. 2013); the HMM (Vogel et al.
+        1996) after IBM model 1; or Gibbs sampling of a model with fertilities (Östling and
+        Tiedemann 2016, "Efficient word alignment with Markov chain Monte Carlo").
+    iterations: of EM; the HMM has as many of IBM model 1 before its own. eflomal draws as often
+        from IBM model 1 and from an HMM, and four times as often from its own model.
     """
     # Imported only by those who align.
     from thot import alignment as thot

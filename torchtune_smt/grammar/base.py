@@ -25,11 +25,9 @@ class Trie(NamedTuple):
     Nodes are numbered by depth, then parent, then symbol, so that the children of node n are the
     nodes ``child_begin[n]..child_begin[n + 1] - 1``, with ascending symbols.
 
-    Attributes
-    ----------
-    symbol : int32 [nodes]
-        The symbol on the edge into a node; `GAP` is smaller than every word. The root's is unused.
-    child_begin : int32 [nodes + 1]
+    symbol (int32 [nodes]): the symbol on the edge into a node; `GAP` is smaller than every word.
+        The root's is unused.
+    child_begin (int32 [nodes + 1])
     """
 
     symbol: Int32
@@ -95,39 +93,27 @@ class Grammar(ABC):
     side, symbols >= 0 are ids in `target_words`, -1 is the non-terminal that comes first on the
     *source* side, -2 the other. The glue rules are not here: they belong to the decoder.
 
-    Attributes
-    ----------
-    source_words, target_words : Vocabulary
-    dense_names : list of str
-        Names of the features of a rule.
-    target_begin : int64 [rules + 1]
-    target_symbols : int32
-        The target side of rule r is ``target_symbols[target_begin[r]:target_begin[r + 1]]``.
-    source_begin : int64 [source sides + 1]
-    source_symbols : int32
-    rule_source : int32 [rules]
-        The source side of rule r has number ``rule_source[r]``.
-    source_rule_begin : int64 [source sides + 1]
-        Rules of source side s are ``source_rule_begin[s]..source_rule_begin[s + 1] - 1``.
-    trie : Trie
-        Over the source sides.
-    node_source : int32 [nodes of the trie]
-        The source side that ends in a node, or -1.
-    table_limit : int
-        At most so many rules of one source side go into a `SentenceGrammar`.
-    gaps : bool
-        Whether rules may have non-terminals; if not, they are phrase pairs.
-    reordering : ReorderingType or None
-        What the last columns of features are: one for each orientation of a phrase, of which a
-        derivation has one or none.
-    point_begin : int64 [alignments + 1], optional
-    points : int32 [points, 2], optional
-        Word alignments: places of a source and of a target word among the symbols of a rule. None
-        if nobody knows them.
-    rule_alignment : int32 [rules], optional
-        Which of them a rule has; None: each has its own, in their order.
-    feature_places : mapping of str to (Path, int)
-        The file and the line where a feature is named first, of those that a file names.
+    dense_names: names of the features of a rule.
+    target_begin (int64 [rules + 1])
+    target_symbols: the target side of rule r is ``target_symbols[target_begin[r]:target_begin[r +
+        1]]``.
+    source_begin (int64 [source sides + 1])
+    rule_source (int32 [rules]): the source side of rule r has number ``rule_source[r]``.
+    source_rule_begin (int64 [source sides + 1]): rules of source side s are
+        ``source_rule_begin[s]..source_rule_begin[s + 1] - 1``.
+    trie: over the source sides.
+    node_source (int32 [nodes of the trie]): the source side that ends in a node, or -1.
+    table_limit: at most so many rules of one source side go into a `SentenceGrammar`.
+    gaps: whether rules may have non-terminals; if not, they are phrase pairs.
+    reordering: what the last columns of features are: one for each orientation of a phrase, of
+        which a derivation has one or none.
+    point_begin (int64 [alignments + 1])
+    points (int32 [points, 2]): word alignments: places of a source and of a target word among the
+        symbols of a rule. None if nobody knows them.
+    rule_alignment (int32 [rules]): which of them a rule has; None: each has its own, in their
+        order.
+    feature_places: the file and the line where a feature is named first, of those that a file
+        names.
     """
 
     gaps: ClassVar[bool] = True
@@ -163,15 +149,10 @@ class Grammar(ABC):
         Raises ValueError: there is no such training sentence, it has other words, or the grammar
         cannot leave one out.
 
-        Parameters
-        ----------
-        source : int32 [n]
-            Ids in `source_words`; negative: unknown.
-        max_span : int
-            No X covers more words of the source than this.
-        train_index : int
-            Where the sentence is number `train_index` of the bitext that the grammar was extracted
-            from: the result is that of an extraction without this sentence. -1 elsewhere.
+        source (int32 [n]): ids in `source_words`; negative: unknown.
+        max_span: no X covers more words of the source than this.
+        train_index: where the sentence is number `train_index` of the bitext that the grammar was
+            extracted from: the result is that of an extraction without this sentence. -1 elsewhere.
         """
         # One type for the kernels, which would otherwise be compiled again.
         source = np.ascontiguousarray(source, np.int32)

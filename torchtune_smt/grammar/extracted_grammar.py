@@ -38,14 +38,9 @@ def count_sentences(arrays: dict[str, np.ndarray]) -> Int32:
 class LeftOut:
     """Rules of training sentences that are left out, and what these added to their counts.
 
-    Attributes
-    ----------
-    rule : int32 [n]
-        Ascending, none twice.
-    place : slice or int64 array
-        Which of ``own_rule`` they are, rule after rule for each sentence.
-    into : int64 array, optional
-        The place in `rule` of each of these, where there are several sentences.
+    rule (int32 [n]): ascending, none twice.
+    place: which of ``own_rule`` they are, rule after rule for each sentence.
+    into: the place in `rule` of each of these, where there are several sentences.
     """
 
     rule: Int32
@@ -88,25 +83,19 @@ class ExtractedGrammar(Grammar):
     sentences of the whole bitext. Other sentence pairs of the same words stay, unless the grammar
     is one of `leaving_out_identical`.
 
-    Parameters
-    ----------
-    source_words, target_words : Vocabulary
-        Ids are in the order of the strings.
-    arrays : dict of arrays
-        `extract_grammar` makes them. Those of `RuleCounts` are called ``counts_...``, those of
+    source_words, target_words: ids are in the order of the strings.
+    arrays: `extract_grammar` makes them. Those of `RuleCounts` are called ``counts_...``, those of
         `Lexicon` ``lexicon_...``, those of `Trie` ``trie_...``; others are those of `Grammar`. For
         each training sentence there are its rules, ``own_rule`` (int32, ascending) with counts
         ``own_low`` (int64, units of 1 / UNIT) from ``own_begin`` on, and its word links,
         ``own_link`` (int32 [links, 2], with those to NULL) from ``own_link_begin`` on. Where word
         alignments were kept, ``point`` (int32) and ``point_begin`` have them
-        (`extraction_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which
-        is the one in most sentences that a rule occurs in. In how many it does is in
+        (`extraction_kernels.LINK`), each once, and ``rule_alignment`` (int32 [rules]) says which is
+        the one in most sentences that a rule occurs in. In how many it does is in
         ``rule_sentences`` (int32 [rules]), and ``identical`` (int32 [sentences]) is the first
         sentence pair of the same words as each; those of earlier versions do not have these two.
-    table_limit : int
-    rule_counts : bool
-        Two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``, 1 where
-        it occurred in one sentence alone.
+    rule_counts: two more features: ``LogRuleCount``, log10 of the rule's count, and ``UniqueRule``,
+        1 where it occurred in one sentence alone.
     """
 
     def __init__(
@@ -340,17 +329,13 @@ class ExtractedPhrases(ExtractedGrammar):
 
     With a `train_index`, all are those of an extraction without the sentence.
 
-    Parameters
-    ----------
-    source_words, target_words, arrays, table_limit
-        See `ExtractedGrammar`. `extract_phrases` makes the arrays, and adds ``orientation`` (int32
-        [rules, 8]: how often a phrase was monotone, swapped, discontinuous to the right and to the
-        left, towards what is before it, then towards what is behind it), ``own_orientation`` (int16
-        [own rules, 8], the part of each sentence), and ``point_begin`` (int64 [rules + 1]) with
-        ``point`` (int32): the links in most sentences that a phrase occurs in, see
-        `extraction_kernels.LINK`.
-    reordering : ReorderingType
-        With target sides.
+    source_words, target_words, arrays, table_limit: see `ExtractedGrammar`. `extract_phrases` makes
+        the arrays, and adds ``orientation`` (int32 [rules, 8]: how often a phrase was monotone,
+        swapped, discontinuous to the right and to the left, towards what is before it, then towards
+        what is behind it), ``own_orientation`` (int16 [own rules, 8], the part of each sentence),
+        and ``point_begin`` (int64 [rules + 1]) with ``point`` (int32): the links in most sentences
+        that a phrase occurs in, see `extraction_kernels.LINK`.
+    reordering: with target sides.
     """
 
     gaps = False

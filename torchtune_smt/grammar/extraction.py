@@ -83,21 +83,14 @@ def extract_grammar(
     Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
     ValueError: an argument is out of its range.
 
-    Parameters
-    ----------
-    sources, targets : sequences of sequences of str
-        The bitext; a pair with an empty side gives no rules.
-    alignments : sequence of int32 [links, 2]
-        (source, target) positions.
-    unaligned_edges : bool or "phrases"
-        Whether the words at the edges of an initial phrase may be unaligned. Chiang has them
-        aligned, which is the default: of phrases with the same links the smallest. "phrases":
-        they may, but not where a phrase leaves a gap in another.
-    counts : {"shared", "occurrences"}
-        An initial phrase counts 1, shared equally by the rules that it yields (Chiang), or each
-        rule counts 1 whenever it occurs.
-    table_limit : int
-        Of the result: see `ExtractedGrammar`.
+    sources, targets: the bitext; a pair with an empty side gives no rules.
+    alignments (sequence of int32 [links, 2]): (source, target) positions.
+    unaligned_edges (bool or "phrases"): whether the words at the edges of an initial phrase may be
+        unaligned. Chiang has them aligned, which is the default: of phrases with the same links the
+        smallest. "phrases": they may, but not where a phrase leaves a gap in another.
+    counts ("shared", "occurrences"): an initial phrase counts 1, shared equally by the rules that
+        it yields (Chiang), or each rule counts 1 whenever it occurs.
+    table_limit: of the result: see `ExtractedGrammar`.
     """
     check_arguments(EXTRACTED, locals())
     bitext = _number_bitext(sources, targets, alignments)
@@ -400,15 +393,10 @@ def extract_phrases(
     Raises InputError: numbers of sentences differ, or a link leads out of its sentences;
     ValueError: an argument is out of its range.
 
-    Parameters
-    ----------
-    sources, targets, alignments
-        As `extract_grammar` takes them.
-    reordering : str
-        As `ReorderingType.parse` takes it, with target sides (``fe``); ``wbe`` where it says no
-        unit.
-    table_limit : int
-        Of the result: see `ExtractedGrammar`.
+    sources, targets, alignments: as `extract_grammar` takes them.
+    reordering: as `ReorderingType.parse` takes it, with target sides (``fe``); ``wbe`` where it
+        says no unit.
+    table_limit: of the result: see `ExtractedGrammar`.
     """
     check_arguments(EXTRACTED, {"max_phrase_length": max_phrase_length})
     kind = ReorderingType.parse(reordering)

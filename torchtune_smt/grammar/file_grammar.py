@@ -33,27 +33,17 @@ class Side(NamedTuple):
 class FileGrammar(Grammar):
     """A grammar with fixed feature values.
 
-    Parameters
-    ----------
-    source, target : Side
-        Of the rules, in any order; a rule that occurs again is dropped.
-    dense_names : list of str
-    dense : float64 [rules, features]
-    table_limit : int, optional
-        Use only the best so many rules of a source side; all by default.
-    rank_by : str, optional
-        The feature whose largest values come first among the rules of a source side. The given
+    source, target: of the rules, in any order; a rule that occurs again is dropped.
+    dense (float64 [rules, features])
+    table_limit: use only the best so many rules of a source side; all by default.
+    rank_by: the feature whose largest values come first among the rules of a source side. The given
         order by default.
-    feature_places : mapping of str to (Path, int), optional
-        See `Grammar`.
+    feature_places: see `Grammar`.
 
-    Attributes
-    ----------
-    dense : float64 [rules, features]
-    n_duplicates : int
-        How many rules were dropped, having occurred before.
-    given : int64 [rules]
-        Where rule r stood among those given.
+    As attributes:
+    dense (float64 [rules, features])
+    n_duplicates: how many rules were dropped, having occurred before.
+    given (int64 [rules]): where rule r stood among those given.
     """
 
     def __init__(
@@ -121,29 +111,18 @@ class FileGrammar(Grammar):
 class PhraseTable(FileGrammar):
     """Phrase pairs with their scores: a grammar without gaps.
 
-    Parameters
-    ----------
-    source, target : Side
-        There are no non-terminals.
-    dense_names : list of str
-        Names of the scores.
-    dense : float64 [phrases, scores]
-        Natural logarithms.
-    reordering : ReorderingType, optional
-        What the last columns of `dense` are.
-    point_begin : int64 [phrases + 1], optional
-    points : int32 [points, 2], optional
-        Word alignment of each phrase pair: places of a source and of a target word.
-    counts : float64 [phrases], optional
-        How often each occurred.
-    uncounted : (Path, int), optional
-        Where the first line is that does not say so, if that is why there are no counts.
+    source, target: there are no non-terminals.
+    dense_names: names of the scores.
+    dense (float64 [phrases, scores]): natural logarithms.
+    reordering: what the last columns of `dense` are.
+    point_begin (int64 [phrases + 1])
+    points (int32 [points, 2]): word alignment of each phrase pair: places of a source and of a
+        target word.
+    counts (float64 [phrases]): how often each occurred.
+    uncounted: where the first line is that does not say so, if that is why there are no counts.
 
-    Attributes
-    ----------
-    reordering : ReorderingType or None
-    point_begin, points
-        As given, in the order of the phrases' ids; None if there is no alignment.
+    As attributes:
+    point_begin, points: as given, in the order of the phrases' ids; None if there is no alignment.
     """
 
     gaps = False

@@ -130,13 +130,9 @@ def read_grammar(
 
     Raises InputError: a line is not as described; file, line and cure are named.
 
-    Parameters
-    ----------
-    path : path
-    format : {"cdec", "joshua", "moses"}, optional
-        Told from the first line by default, where what looks like cdec's is taken for cdec's.
-    table_limit, rank_by : optional
-        See `FileGrammar`.
+    format ("cdec", "joshua", "moses"): told from the first line by default, where what looks like
+        cdec's is taken for cdec's.
+    table_limit, rank_by: see `FileGrammar`.
     """
     path = Path(path)
     data = read_text(path)
@@ -170,21 +166,12 @@ def read_phrase_table(
     Raises InputError: a line is not as described, a phrase has no reordering scores, or two kinds
     where its source alone tells them, or a file is a binary table; file, line and cure are named.
 
-    Parameters
-    ----------
-    path : path
-    name : str
-        Scores are called ``NAME_0``, ``NAME_1``, ...
-    scores : int, optional
-        Number of probabilities; by default that of the first line.
-    reordering : path, optional
-        A reordering table.
-    reordering_type : str, optional
-        Its type, as `ReorderingType.parse` takes it; needed with `reordering`.
-    reordering_name : str
-        What its scores are called.
-    rule_counts : bool
-        Add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
+    name: scores are called ``NAME_0``, ``NAME_1``, ...
+    scores: number of probabilities; by default that of the first line.
+    reordering: a reordering table.
+    reordering_type: its type, as `ReorderingType.parse` takes it; needed with `reordering`.
+    reordering_name: what its scores are called.
+    rule_counts: add the features ``LogRuleCount`` (logarithm of how often the pair occurred) and
         ``UniqueRule`` (1 where that is once), from the third of the counts. Source: [G13].
     """
     path = Path(path)

@@ -20,20 +20,13 @@ _EXAMPLE = "wbe-msd-bidirectional-fe-allff or hier-msd-bidirectional-fe"
 class ReorderingType:
     """What the scores of a reordering table mean.
 
-    Attributes
-    ----------
-    name : str
-        Moses's name of the type.
-    kind : str
-        A key of `ORIENTATIONS`.
-    unit : str
-        What orientation is told by when scores are estimated: words (``wbe``), phrases (``phrase``)
-        or blocks of phrases (``hier``; Galley & Manning 2008).
-    backward, forward : bool
-        Whether there are scores for the orientation of a phrase towards what comes before it, and
-        towards what comes behind it. A table has the former first.
-    target : bool
-        Whether scores depend on the target side (``fe``), or on the source side alone (``f``).
+    name: Moses's name of the type.
+    kind: a key of `ORIENTATIONS`.
+    unit: what orientation is told by when scores are estimated: words (``wbe``), phrases
+        (``phrase``) or blocks of phrases (``hier``; Galley & Manning 2008).
+    backward, forward: whether there are scores for the orientation of a phrase towards what comes
+        before it, and towards what comes behind it. A table has the former first.
+    target: whether scores depend on the target side (``fe``), or on the source side alone (``f``).
     """
 
     name: str

@@ -55,17 +55,11 @@ def estimate(
     or line ends in words; discounts that cannot be estimated; ValueError: `order` or
     `discount_fallback` is out of range.
 
-    Parameters
-    ----------
-    sentences : sequence of sequences of str
-        Without ``<s>`` and ``</s>``. Empty ones count as ``<s> </s>``.
-    order : int
-        Length of the longest n-grams, 1 to 6.
-    discount_fallback : three floats, optional
-        Discounts of the counts 1, 2 and 3 or more for those orders whose discounts cannot be
-        estimated (small data); `DISCOUNT_FALLBACK` is the usual choice.
-    path : path, optional
-        Where the sentences come from, for error messages; one a line.
+    sentences: without ``<s>`` and ``</s>``. Empty ones count as ``<s> </s>``.
+    order: length of the longest n-grams, 1 to 6.
+    discount_fallback: discounts of the counts 1, 2 and 3 or more for those orders whose discounts
+        cannot be estimated (small data); `DISCOUNT_FALLBACK` is the usual choice.
+    path: where the sentences come from, for error messages; one a line.
     """
     integer(1, MAX_ORDER).check("order", order)
     if discount_fallback is not None:

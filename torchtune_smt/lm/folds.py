@@ -43,23 +43,13 @@ def build_folds(
     Raises InputError: as `estimate`; fewer sentences than folds; or the folder cannot be written
     to; ValueError: `n_folds` is below 2.
 
-    Parameters
-    ----------
-    folder : path
-        For `load_folds`.
-    sentences : sequence of sequences of str
-        In the order of the training bitext.
-    n_folds : int
-        At least 2, at most the number of sentences.
-    order, discount_fallback, path
-        As `estimate` takes them.
-    numbers : sequence of int, optional
-        What counts for the fold of each sentence, in the place of its number.
+    folder: for `load_folds`.
+    sentences: in the order of the training bitext.
+    n_folds: at least 2, at most the number of sentences.
+    order, discount_fallback, path: as `estimate` takes them.
+    numbers: what counts for the fold of each sentence, in the place of its number.
 
-    Returns
-    -------
-    str
-        A checksum of all models; see `load_folds`.
+    Returns str: a checksum of all models; see `load_folds`.
     """
     folder = Path(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)

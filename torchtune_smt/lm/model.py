@@ -25,23 +25,14 @@ UNKNOWN_WORD = 0
 class NgramModel:
     """A back-off n-gram model, in log10.
 
-    Parameters
-    ----------
-    order : int
-        Length of the longest n-grams, 1 to 6.
-    words : Vocabulary
-        Word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
-    tables : LmTables
-        For compiled code, with `torchtune_smt.lm.kernels`: `transition`, `match`, `advance`.
+    order: length of the longest n-grams, 1 to 6.
+    words: word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
+    tables: for compiled code, with `torchtune_smt.lm.kernels`: `transition`, `match`, `advance`.
 
-    Attributes
-    ----------
-    begin_state : int
-        The state after ``<s>``.
-    end_word : int
-        Word id of ``</s>``.
-    checksum : str
-        Of the file that it was loaded from; empty if it was not.
+    As attributes:
+    begin_state: the state after ``<s>``.
+    end_word: word id of ``</s>``.
+    checksum: of the file that it was loaded from; empty if it was not.
     """
 
     def __init__(self, order: int, words: Vocabulary, tables: LmTables) -> None:
@@ -74,16 +65,10 @@ class NgramModel:
         Raises InputError: as `read_arpa` and `build_tables`, with file and line; the file is not
         the expected one.
 
-        Parameters
-        ----------
-        path : path
-        cache : bool
-            Read the binary copy ``<path>.cache`` if it belongs to this content, else write one
+        cache: read the binary copy ``<path>.cache`` if it belongs to this content, else write one
             (not if the folder is read-only).
-        expected : str, optional
-            Checksum that the file must have.
-        may_write : bool
-            Whether a binary copy may be written.
+        expected: checksum that the file must have.
+        may_write: whether a binary copy may be written.
         """
         if cache:
             found = file_checksum(path)

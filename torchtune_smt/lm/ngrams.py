@@ -20,20 +20,14 @@ MAX_ORDER = 6
 class Ngrams:
     """N-grams with their log10 probabilities and back-off weights, order by order.
 
-    Attributes
-    ----------
-    words : Vocabulary
-        Word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
-    rows : list of int32 [count, n], n = 1, 2, ...
-        Word ids. The unigrams are all words in the order of their ids.
-    prob : list of float32 [count]
-        log10 of the last word's probability; NaN: what back-off gives.
-    backoff : list of float32 [count]
-        log10 of the back-off weight; 0 throughout for the highest order.
-    path : path, optional
-        The file they come from, for error messages.
-    line_of : callable, optional
-        Maps (n, row) to a line of that file.
+    words: word 0 is ``<unk>``; ``<s>`` and ``</s>`` are among the others.
+    rows (list of int32 [count, n], n = 1, 2, ...): word ids. The unigrams are all words in the
+        order of their ids.
+    prob (list of float32 [count]): log10 of the last word's probability; NaN: what back-off gives.
+    backoff (list of float32 [count]): log10 of the back-off weight; 0 throughout for the highest
+        order.
+    path: the file they come from, for error messages.
+    line_of: maps (n, row) to a line of that file.
     """
 
     words: Vocabulary

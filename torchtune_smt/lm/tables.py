@@ -58,11 +58,8 @@ class LmTables(NamedTuple):
 
     Kernels take the two arrays as two arguments (see `torchtune_smt.lm.kernels`).
 
-    Attributes
-    ----------
-    table : ENTRY [2^b]
-        At least half of the places are empty.
-    nodes : NODE [N]
+    table (ENTRY [2^b]): at least half of the places are empty.
+    nodes (NODE [N])
     """
 
     table: Records

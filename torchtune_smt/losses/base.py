@@ -27,12 +27,9 @@ class PairwiseLoss(Protocol):
 
     Its gradient comes from autograd, so a new loss is one expression of torch functions.
 
-    Attributes
-    ----------
-    reduction : "sum", "mean" or "each"
-        How the pairs of a mini-batch act: one step along the gradient of the sum or of the mean
-        of their losses, or a step after each pair, in order, under the weights that the pair
-        before has left.
+    reduction ("sum", "mean" or "each"): how the pairs of a mini-batch act: one step along the
+        gradient of the sum or of the mean of their losses, or a step after each pair, in order,
+        under the weights that the pair before has left.
     """
 
     @property
@@ -48,12 +45,8 @@ class PairwiseLoss(Protocol):
 class ListwiseLoss(Protocol):
     """A loss of a whole k-best list.
 
-    Attributes
-    ----------
-    listwise : True
-        Tells it from a pairwise loss.
-    reduction : "sum", "mean" or "each"
-        As for pairwise losses, with lists in the place of pairs.
+    listwise: tells it from a pairwise loss.
+    reduction ("sum", "mean" or "each"): as for pairwise losses, with lists in the place of pairs.
     """
 
     @property
@@ -69,16 +62,12 @@ class ListwiseLoss(Protocol):
     def __call__(self, scores: Tensor, gains: Tensor) -> Tensor:
         """Return the loss of each list.
 
-        Parameters
-        ----------
-        scores : tensor [lists, k]
-            Model scores W·H, up to a constant for each list, which the loss must not depend
-            on. Lists of different lengths come in different calls, so nothing is padded.
-        gains : tensor [lists, k]
+        scores (tensor [lists, k]): model scores W·H, up to a constant for each list, which the loss
+            must not depend on. Lists of different lengths come in different calls, so nothing is
+            padded.
+        gains (tensor [lists, k])
 
-        Returns
-        -------
-        tensor [lists]
+        Returns tensor [lists]
         """
         ...
 

@@ -23,9 +23,7 @@ class Softmax(Reduced):
     The best are those of the largest gain; where several have it, their probabilities are added
     (Watanabe 2012, Eq. 3, with the oracles of the list).
 
-    Parameters
-    ----------
-    reduction : "sum", "mean" or "each"
+    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "sum"
@@ -46,13 +44,9 @@ class ExpectedGain(Reduced):
     Smith and Eisner (2006): a temperature towards 0 approaches the gain of the best-scoring
     hypothesis, and the entropy term keeps p from settling too early.
 
-    Parameters
-    ----------
-    temperature : float
-        Above 0.
-    entropy : float
-        0 or more.
-    reduction : "sum", "mean" or "each"
+    temperature: above 0.
+    entropy: 0 or more.
+    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(temperature=above(0), entropy=least(0))
@@ -86,12 +80,8 @@ class Ramp(Reduced):
     2. max(s) - max(s - c): the model's best against the hope;
     3. max(s + c) - max(s - c): the fear against the hope.
 
-    Parameters
-    ----------
-    variant : 1, 2 or 3
-    cost : float
-        In units of the score by unit of gain, above 0.
-    reduction : "sum", "mean" or "each"
+    cost: in units of the score by unit of gain, above 0.
+    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(variant=one_of(1, 2, 3), cost=above(0))
@@ -119,11 +109,8 @@ class HopeFear(Reduced):
     2012; Cherry and Foster 2012), here with the step of any optimizer; like MIRA, it takes a
     step after each sentence.
 
-    Parameters
-    ----------
-    cost : float
-        In units of the score by unit of gain, above 0.
-    reduction : "sum", "mean" or "each"
+    cost: in units of the score by unit of gain, above 0.
+    reduction ("sum", "mean" or "each")
     """
 
     accepts = accepting(cost=above(0))

@@ -18,9 +18,7 @@ class Hinge(Reduced):
 
     Liu et al. (2013), Eq. 1, who take a step on one pair at a time.
 
-    Parameters
-    ----------
-    reduction : "sum", "mean" or "each"
+    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "each"
@@ -38,9 +36,7 @@ class Logistic(Reduced):
 
     Green et al. (2013), Eq. 12, who sum over the pairs of a mini-batch.
 
-    Parameters
-    ----------
-    reduction : "sum", "mean" or "each"
+    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "sum"
@@ -58,9 +54,7 @@ class Perceptron(Reduced):
 
     Simianer et al. (2012), who take a step after each pair, in order.
 
-    Parameters
-    ----------
-    reduction : "sum", "mean" or "each"
+    reduction ("sum", "mean" or "each")
     """
 
     reduction: Reduction = "each"

@@ -28,14 +28,9 @@ class DenseBasis:
     machine precision where those of X, with squares of differences that are themselves small,
     are not. Few columns are replaced, mostly none, so that where a pair has a 0 it keeps it.
 
-    Attributes
-    ----------
-    matrix : float64 [k', k]
-        B.
-    kept : int64 [k']
-        Columns of X that those of Z stand for; other ones are combinations of these.
-    size : float64 [k]
-        Norms of the columns of X.
+    matrix (float64 [k', k]): b.
+    kept (int64 [k']): columns of X that those of Z stand for; other ones are combinations of these.
+    size (float64 [k]): norms of the columns of X.
     """
 
     matrix: Float64
@@ -72,10 +67,7 @@ class DenseBasis:
 def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
     """Return Z, which is X itself where no columns are nearly one, and how they belong together.
 
-    Parameters
-    ----------
-    x : float64 [N, k]
-        X, which stays as it is.
+    x (float64 [N, k]): x, which stays as it is.
     """
     k = x.shape[1]
     largest = np.maximum(x.max(axis=0, initial=0.0), -x.min(axis=0, initial=0.0))
@@ -107,14 +99,9 @@ def dense_basis(x: Float64) -> tuple[Float64, DenseBasis]:
 def independent(r: Float64, size: Float64, norm: float) -> tuple[DenseBasis, list[int]]:
     """Return a basis of columns, one after the other, and the places in it of new ones.
 
-    Parameters
-    ----------
-    r : float64 [k, k]
-        `triangle` of X.
-    size : float64 [k]
-        Norms of the columns of X.
-    norm : float
-        That of columns that are made.
+    r (float64 [k, k]): `triangle` of X.
+    size (float64 [k]): norms of the columns of X.
+    norm: that of columns that are made.
     """
     k = size.size
     matrix = np.zeros((k, k))

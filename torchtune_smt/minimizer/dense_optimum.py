@@ -42,18 +42,11 @@ def follow_dense(
 ) -> tuple[Float64, Float64]:
     """Minimise the mean loss over the dense weights alone, by Newton's method.
 
-    Parameters
-    ----------
-    margins : float64 [N]
-        Where it begins.
-    in_time : callable
-        Whether there is time for another step; where there is not, it stays where it is.
+    margins (float64 [N]): where it begins.
+    in_time: whether there is time for another step; where there is not, it stays where it is.
 
-    Returns
-    -------
-    change : float64 [k]
-        Of the dense weights.
-    margins : float64 [N]
+    Returns change (float64 [k]): of the dense weights.
+    Returns margins (float64 [N])
     """
     x = pairs.dense
     change = np.zeros(x.shape[1])
@@ -83,10 +76,7 @@ def separating(
     Where they do, a loss that falls for ever has no minimum: their weights grow and grow. Each
     feature is tried, where the weights have gone and were going, and the part in which they grow.
 
-    Returns
-    -------
-    (str, int) or None
-        What does, and how many pairs it tells; no pair is told wrongly.
+    Returns (str, int) or None: what does, and how many pairs it tells; no pair is told wrongly.
     """
     if pairs.one_sided:
         number, told = max(pairs.one_sided, key=lambda some: some[1])
@@ -133,12 +123,8 @@ def lambda_max(
 
     It is 0 as well where all pairs are told apart.
 
-    Parameters
-    ----------
-    dense : float64 [k]
-        Dense weights at the minimum without sparse features.
-    margins : float64 [N]
-        The margins there.
+    dense (float64 [k]): dense weights at the minimum without sparse features.
+    margins (float64 [N]): the margins there.
     """
     if (margins > 0.0).all():
         return 0.0
@@ -155,12 +141,8 @@ def line_minimum(
 ) -> float:
     """Return 1 if it is good enough, otherwise almost the minimum before it; 0 if none is lower.
 
-    Parameters
-    ----------
-    function : callable
-        Gives the value at a step, and the derivative.
-    value, slope : float
-        Those at 0, the slope below 0.
+    function: gives the value at a step, and the derivative.
+    value, slope: those at 0, the slope below 0.
     """
     if slope >= 0.0:
         return 0.0

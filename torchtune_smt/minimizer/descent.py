@@ -94,16 +94,11 @@ class Descent:
     def certified(self, point: Point, loss: MarginLoss, alone: Float64) -> tuple[Certificate, bool]:
         """Go on until the certificate is as good as was asked for, or cannot be had.
 
-        Parameters
-        ----------
-        alone : float64 [N]
-            Margins at the minimum without sparse features, or near it: far from the minimum their
-            bound may be the better one.
+        alone (float64 [N]): margins at the minimum without sparse features, or near it: far from
+            the minimum their bound may be the better one.
 
-        Returns
-        -------
-        certificate : Certificate
-        reached : bool
+        Returns certificate
+        Returns reached
         """
         goal = self.accuracy.residual
         last = self.steps + self.accuracy.steps
@@ -162,10 +157,7 @@ class Descent:
     ) -> Residual:
         """Take steps until the KKT residual is small enough; remember why, if they end before.
 
-        Parameters
-        ----------
-        last : int, optional
-            How many steps there may be in the end; by default as many more as are allowed.
+        last: how many steps there may be in the end; by default as many more as are allowed.
         """
         stalled = 0
         last = self.steps + self.accuracy.steps if last is None else last

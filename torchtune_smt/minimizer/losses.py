@@ -16,14 +16,9 @@ from torchtune_smt.minimizer import loss_kernels as kernels
 class MarginLoss:
     """A convex loss ℓ(z) that falls with the margin z.
 
-    Attributes
-    ----------
-    kind : int
-        Its number in `loss_kernels`.
-    highest : float
-        The domain of the dual: ℓ*(-a) is finite for a from 0 to this.
-    has_tail : bool
-        Whether the loss that is meant falls for ever, so that it has no minimum where weights
+    kind: its number in `loss_kernels`.
+    highest: the domain of the dual: ℓ*(-a) is finite for a from 0 to this.
+    has_tail: whether the loss that is meant falls for ever, so that it has no minimum where weights
         that are not regularised tell pairs apart without error. The hinge does not, though its
         smoothed form does.
     """
@@ -66,15 +61,10 @@ class MarginLoss:
     def primal_dual_curvatures(self, margins: Float64, dual: Float64) -> Float64:
         """Return curvatures for a step of Newton that moves a dual point along with the weights.
 
-        Parameters
-        ----------
-        dual : float64 [N]
-            Pulls that do not belong to these margins; those that do give `curvatures`.
+        dual (float64 [N]): pulls that do not belong to these margins; those that do give
+            `curvatures`.
 
-        Returns
-        -------
-        float64 [N]
-            0 or more: d²ℓ/dz² of most losses, whatever the dual point is.
+        Returns float64 [N]: 0 or more: d²ℓ/dz² of most losses, whatever the dual point is.
         """
         return self.curvatures(margins)
 
@@ -100,10 +90,7 @@ class SmoothedHinge(Checked, MarginLoss):
     Newton's method needs: where the smoothing ends at some distance from z = 1, as that of a
     Huber function does, it is blind for pairs that are about to change sides.
 
-    Parameters
-    ----------
-    mu : float
-        Above 0.
+    mu: above 0.
     """
 
     accepts = accepting(mu=above(0))

@@ -44,17 +44,10 @@ class Minimizer:
     the weights are: what was left out wrongly shows in the KKT residual. A smoothed hinge is
     approached through smoother ones.
 
-    Parameters
-    ----------
-    pairs : Rows
-        x = H(better) - H(worse), one row a pair.
-    n_dense : int
-        Ids below it are dense features, which are not regularised.
-    loss : MarginLoss
-    dimension : int, optional
-        D, the number of all features; by default as many as occur.
-    device : {"cpu", "cuda"}
-        Where passes over all pairs are made; see `StoredPairs`.
+    pairs: x = H(better) - H(worse), one row a pair.
+    n_dense: ids below it are dense features, which are not regularised.
+    dimension: d, the number of all features; by default as many as occur.
+    device ("cpu", "cuda"): where passes over all pairs are made; see `StoredPairs`.
 
     Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
     rows are damaged, or have features beyond `dimension`; the device is not there.
@@ -79,12 +72,8 @@ class Minimizer:
     def penalty(self, lambda1: float, lambda2: float, dimension: int | None = None) -> Penalty:
         """Return OSCAR with these strengths.
 
-        Parameters
-        ----------
-        lambda1, lambda2 : float
-            0 or more, not both 0.
-        dimension : int, optional
-            d; by default the number of sparse features in which some pair differs.
+        lambda1, lambda2: 0 or more, not both 0.
+        dimension: d; by default the number of sparse features in which some pair differs.
 
         Raises ValueError: a strength is out of range. InputError: d is smaller than that number; it
         is 1, and lambda1 is 0.
@@ -112,10 +101,7 @@ class Minimizer:
         optimum. It is 0 where these tell all pairs apart, where no sparse feature ever differs, and
         where pulls cancel but for rounding, as those of pairs that contradict each other do.
 
-        Parameters
-        ----------
-        start : float64 [D], optional
-            Where the dense weights begin.
+        start (float64 [D]): where the dense weights begin.
         """
         self._check(penalty)
         empty = self._empty(start)
@@ -145,16 +131,10 @@ class Minimizer:
     ) -> Minimum:
         """Return the minimum.
 
-        Parameters
-        ----------
-        penalty : Penalty
-            See `penalty`.
-        start : float64 [D], optional
-            Weights to begin with; by default all 0, where it also begins again if these lead to
-            nothing better than 0.
-        accuracy : Accuracy, optional
-        on_step : callable
-            Told before each step: its number, the KKT residual for the loss of the moment, and
+        penalty: see `penalty`.
+        start (float64 [D]): weights to begin with; by default all 0, where it also begins again if
+            these lead to nothing better than 0.
+        on_step: told before each step: its number, the KKT residual for the loss of the moment, and
             how many sparse features have a weight.
 
         Raises DivergenceError: a margin is not finite.
@@ -179,12 +159,8 @@ class Minimizer:
     ) -> Iterator[Minimum]:
         """Yield the minimum for a penalty times each of some scales, one begun at the other.
 
-        Parameters
-        ----------
-        scales : iterable of float
-            Best in descending order; see `path_scales`.
-        accuracy : Accuracy, optional
-            Of each.
+        scales: best in descending order; see `path_scales`.
+        accuracy: of each.
 
         Raises DivergenceError: a margin is not finite.
         """
@@ -207,10 +183,7 @@ class Minimizer:
         The bound is the better one of two: that of their margins, and that of dense features
         alone, which is exact where nothing sparse survives.
 
-        Parameters
-        ----------
-        weights : float64 [D]
-            Those of sparse features in which no pair differs do not count.
+        weights (float64 [D]): those of sparse features in which no pair differs do not count.
 
         Raises DivergenceError: a margin is not finite.
         """
@@ -232,11 +205,9 @@ class Minimizer:
         Their objective differs by rounding from that with the features that were taken in their
         place. No more is known of the bound than that it holds for those: it goes down by as much.
 
-        Returns
-        -------
-        certificate : Certificate
-        rounding : float
-            By how much the objective differs, and may differ where it is computed otherwise.
+        Returns certificate
+        Returns rounding: by how much the objective differs, and may differ where it is computed
+            otherwise.
         """
         found = self.pairs.given_margins(weights)
         if found is None:
@@ -393,21 +364,13 @@ def noise_scale(
     and does not tell whether that one means anything. This is a quantile of λ_max over pairs in
     which no feature does. A draw takes a pass for the gradient, and some over dense features.
 
-    Parameters
-    ----------
-    draw : callable
-        Returns pairs whose features say nothing, and that are like those of interest otherwise:
+    draw: returns pairs whose features say nothing, and that are like those of interest otherwise:
         of lists with `torchtune_smt.samplers.shuffled_gains`. Draw n, counted from 0, of
         `noise_draws`.
-    penalty : Penalty
-        Of a d that is at least the number of sparse features in each draw.
-    n_dense, loss, device
-        As for `Minimizer`.
-    share : float
-    start : float64 [D], optional
-        Where the dense weights begin.
-    on_draw : callable
-        Told after each draw how many were made, of how many.
+    penalty: of a d that is at least the number of sparse features in each draw.
+    n_dense, loss, device: as for `Minimizer`.
+    start (float64 [D]): where the dense weights begin.
+    on_draw: told after each draw how many were made, of how many.
 
     Raises InputError: a draw has no pairs, or more sparse features than d. ValueError: the share is
     not above 0 and below 1.

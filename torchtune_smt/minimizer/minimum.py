@@ -27,18 +27,12 @@ LEAST_REST = 0.1
 class Accuracy(Checked):
     """When the minimiser is done.
 
-    Parameters
-    ----------
-    residual : float
-        The KKT residual is at most this; see `Certificate`. A few more steps then polish the
+    residual: the KKT residual is at most this; see `Certificate`. A few more steps then polish the
         minimum to about a hundredth of it, so that blocks that move together are known, too.
-    gap : float
-        The duality gap and the smoothing, in parts of the objective, are at most this; the gap
+    gap: the duality gap and the smoothing, in parts of the objective, are at most this; the gap
         alone, where the smoothing nearly is, or is more, which is then said in a message.
-    seconds : float
-        Or this much time has gone by.
-    steps : int
-        Or so many of Newton's steps were taken for one loss.
+    seconds: or this much time has gone by.
+    steps: or so many of Newton's steps were taken for one loss.
     """
 
     accepts = accepting(
@@ -55,12 +49,8 @@ class Accuracy(Checked):
 class Residual:
     """The KKT residual, in parts of the largest penalty λ1 + λ2 (d - 1).
 
-    Attributes
-    ----------
-    dense : float
-        The largest |mean gradient| of dense features.
-    sparse : float
-        See `Penalty.residual`.
+    dense: the largest |mean gradient| of dense features.
+    sparse: see `Penalty.residual`.
     """
 
     dense: float
@@ -76,15 +66,9 @@ class Residual:
 class Certificate:
     """How far from the minimum weights can be at most.
 
-    Attributes
-    ----------
-    residual : Residual
-    objective : float
-        P: the mean loss and the penalty.
-    bound : float
-        What no weights can be below, for the loss as it is: of a smoothed hinge for that.
-    smoothing : float
-        By how much the loss that was smoothed may lie above it: μ/2, or 0.
+    objective: p: the mean loss and the penalty.
+    bound: what no weights can be below, for the loss as it is: of a smoothed hinge for that.
+    smoothing: by how much the loss that was smoothed may lie above it: μ/2, or 0.
     """
 
     residual: Residual
@@ -130,26 +114,16 @@ class Certificate:
 class Minimum:
     """Weights, and what is known of them.
 
-    Attributes
-    ----------
-    weights : float64 [D]
-        A dense feature in which no pair differs keeps the weight that it started with, a sparse
-        one has 0.
-    groups : int64 [D]
-        The same number for equal weights that are not 0, in descending order of |w|: 2 b for
-        positive, 2 b + 1 for negative ones of block b. -1 for zeros and dense features.
-    boundary : int64 array
-        Ids of sparse features of which the accuracy that was asked for leaves open whether they
-        have a weight, or which group they are in; see `at_boundary`.
-    certificate : Certificate
-    reached : bool
-        Whether it is as good as was asked for.
-    penalty : Penalty
-    steps, passes : int
-        Newton steps; passes over all non-zeros of the pairs.
-    seconds : float
-    messages : tuple of str
-        What the user ought to know, a sentence each.
+    weights (float64 [D]): a dense feature in which no pair differs keeps the weight that it started
+        with, a sparse one has 0.
+    groups (int64 [D]): the same number for equal weights that are not 0, in descending order of
+        |w|: 2 b for positive, 2 b + 1 for negative ones of block b. -1 for zeros and dense
+        features.
+    boundary: ids of sparse features of which the accuracy that was asked for leaves open whether
+        they have a weight, or which group they are in; see `at_boundary`.
+    reached: whether it is as good as was asked for.
+    steps, passes: Newton steps; passes over all non-zeros of the pairs.
+    messages: what the user ought to know, a sentence each.
     """
 
     weights: Float64
@@ -189,14 +163,9 @@ def residual(
 ) -> Residual:
     """Return the KKT residual of weights.
 
-    Parameters
-    ----------
-    dense : float64 [k]
-        Mean gradient of the dense features, or its negative.
-    weights, pull : float64 [u]
-        Of the sparse features: weights, and the negative mean gradient.
-    strongest : int64 [u], optional
-        `by_size` of the pulls, where it is known.
+    dense (float64 [k]): mean gradient of the dense features, or its negative.
+    weights, pull (float64 [u]): of the sparse features: weights, and the negative mean gradient.
+    strongest (int64 [u]): `by_size` of the pulls, where it is known.
     """
     unit = penalty.largest
     return Residual(
@@ -215,13 +184,8 @@ def certified(
 ) -> Certificate:
     """Return the certificate of weights, with the best bound that some margins give.
 
-    Parameters
-    ----------
-    found : Residual
-    objective : float
-        Of the weights.
-    *margins : float64 [N]
-        See `dual_bound`.
+    objective: of the weights.
+    *margins (float64 [N]): see `dual_bound`.
     """
     most = objective + ROUNDING * abs(objective) + 1e-15
     bounds = [dual_bound(pairs, loss, penalty, some) for some in margins]
@@ -243,10 +207,7 @@ def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: 
     in the sense of Bregman, for ℓ*); it is then scaled until the second holds as well. Where they
     do not get there, all that is known is that the loss is not below `least`.
 
-    Parameters
-    ----------
-    margins : float64 [N]
-        At the weights in question.
+    margins (float64 [N]): at the weights in question.
     """
     dual = loss.pulls(follow_dense(pairs, loss, margins)[1])
     if not balanced(pairs, dual):
@@ -259,10 +220,7 @@ def dual_bound(pairs: StoredPairs, loss: MarginLoss, penalty: Penalty, margins: 
 def balanced(pairs: StoredPairs, dual: Float64) -> bool:
     """Return whether X_denseᵀa = 0, to rounding.
 
-    Parameters
-    ----------
-    dual : float64 [N]
-        a: 0 or more.
+    dual (float64 [N]): a: 0 or more.
     """
     for column in pairs.dense.T:
         size = np.abs(column)

@@ -38,20 +38,12 @@ class Curvature:
     features of pairs with next to no curvature, as are most of a hinge with a small μ, are replaced
     by a bound that has one feature at a time; see `passes_kernels.slight`.
 
-    Parameters
-    ----------
-    pairs : StoredPairs
-    curvatures : float64 [N]
-        d²ℓ/dz² of each pair.
-    chosen : int64 [m]
-        Places in `pairs.sparse_id`.
+    curvatures (float64 [N]): d²ℓ/dz² of each pair.
+    chosen (int64 [m]): places in `pairs.sparse_id`.
 
-    Attributes
-    ----------
-    operator, by_column : tuple
-        S plus a ridge, as the kernels take it.
-    diagonal : float64 [m]
-        Of S, at least a small part of that of H_ss.
+    As attributes:
+    operator, by_column: s plus a ridge, as the kernels take it.
+    diagonal (float64 [m]): of S, at least a small part of that of H_ss.
     """
 
     def __init__(self, pairs: StoredPairs, curvatures: Float64, chosen: Int64) -> None:
@@ -130,13 +122,8 @@ class OscarModel:
     and find which weights are not 0. Where that is slow, since blocks depend on each other, Newton
     steps on the values of all blocks follow. No step makes it worse.
 
-    Parameters
-    ----------
-    curvature : Curvature
-        S.
-    pull, weights : float64 [m]
-        The negative gradient at w; w.
-    penalty : Penalty
+    curvature: s.
+    pull, weights (float64 [m]): the negative gradient at w; w.
     """
 
     def __init__(
@@ -154,14 +141,9 @@ class OscarModel:
     ) -> tuple[Float64, float]:
         """Return v, and a bound of the curvature to begin with next time.
 
-        Parameters
-        ----------
-        tolerance : float
-            Of the KKT residual, in the unit of a gradient.
-        bound : float
-            Of the largest eigenvalue of S; the steps raise it where it is too low.
-        in_time : callable
-            Whether there is time for another round.
+        tolerance: of the KKT residual, in the unit of a gradient.
+        bound: of the largest eigenvalue of S; the steps raise it where it is too low.
+        in_time: whether there is time for another round.
         """
         v = self.weights.copy()
         block = np.empty(v.size, np.int64)

@@ -104,20 +104,12 @@ def at_boundary(
     derivatives, and where blocks move together they move further: it is a rule, not a proof. What
     `Descent` returns is therefore polished to a part of the tolerance.
 
-    Parameters
-    ----------
-    weights, pull : float64 [u]
-        Of the sparse features: weights, and the negative mean gradient.
-    strongest : int64 [u]
-        `by_size` of the pulls.
-    curvature : float64 [u]
-        Second derivatives of the mean loss.
-    tolerance : float
-        In the unit of a gradient.
+    weights, pull (float64 [u]): of the sparse features: weights, and the negative mean gradient.
+    strongest (int64 [u]): `by_size` of the pulls.
+    curvature (float64 [u]): second derivatives of the mean loss.
+    tolerance: in the unit of a gradient.
 
-    Returns
-    -------
-    bool [u]
+    Returns bool [u]
     """
     if weights.size == 0:
         return np.zeros(0, np.bool_)

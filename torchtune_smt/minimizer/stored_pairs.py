@@ -30,31 +30,20 @@ class StoredPairs:
 
     They are in an order of their own.
 
-    Parameters
-    ----------
-    pairs : Rows
-    n_dense : int
-        Ids below it are dense features.
-    device : {"cpu", "cuda"}
-        Where margins and gradients of sparse features are computed, which take a pass over all
-        pairs; the rest is for the CPU. On another device the last bits are other ones.
+    n_dense: ids below it are dense features.
+    device ("cpu", "cuda"): where margins and gradients of sparse features are computed, which take
+        a pass over all pairs; the rest is for the CPU. On another device the last bits are other
+        ones.
 
-    Attributes
-    ----------
-    dense_id, sparse_id : int64 [k], [u]
-        Ids of the features, ascending.
-    dense : float64 [N, k']
-        Z; see `basis`.
-    basis : DenseBasis
-        What Z has to do with the dense features X: weights and gradients of dense features are
+    As attributes:
+    dense_id, sparse_id (int64 [k], [u]): ids of the features, ascending.
+    dense (float64 [N, k']): z; see `basis`.
+    basis: what Z has to do with the dense features X: weights and gradients of dense features are
         those of Z in all that follows.
-    one_sided : list of (int, int)
-        Dense features of which no two pairs have values of different signs: their numbers, and how
-        many pairs have one that is not 0.
-    sparse : Rows
-        Over places in `sparse_id`.
-    size : float64 [u]
-        Mean |value| of each sparse feature, over those that are not 0.
+    one_sided: dense features of which no two pairs have values of different signs: their numbers,
+        and how many pairs have one that is not 0.
+    sparse: over places in `sparse_id`.
+    size (float64 [u]): mean |value| of each sparse feature, over those that are not 0.
 
     Raises InputError: there are no pairs, or no room for them; a value is above 1e100. ValueError:
     the rows are damaged, a value is not finite, or the device is not there.
@@ -134,16 +123,11 @@ class StoredPairs:
         None where `margins` does so: where `basis` has replaced none. Otherwise what it has made
         differs from them by rounding, which large weights make visible.
 
-        Parameters
-        ----------
-        weights : float64 [D]
+        weights (float64 [D])
 
-        Returns
-        -------
-        margins : float64 [N]
-        rounding : float
-            About what the mean of them may differ by if terms are added in another order: errors
-            of single ones, of an epsilon of the largest terms at most, cancel out.
+        Returns margins (float64 [N])
+        Returns rounding: about what the mean of them may differ by if terms are added in another
+            order: errors of single ones, of an epsilon of the largest terms at most, cancel out.
         """
         if self._given is None:
             return None

@@ -21,16 +21,9 @@ NO_PART: Final = Part("")
 class Model:
     """A model that is open.
 
-    Attributes
-    ----------
-    grammar : Grammar
-    language_model : NgramModel
-    folds : sequence of NgramModel
-        Cross-fitted language models, if wanted.
-    grammar_part, language_model_part : Part
-        Name and digest of the first two.
-    limits : mapping of str to int
-        Limits of the search that it brings along, by the names of a decoder's options: what a
+    folds: cross-fitted language models, if wanted.
+    grammar_part, language_model_part: name and digest of the first two.
+    limits: limits of the search that it brings along, by the names of a decoder's options: what a
         decoder takes whose own option is None.
     """
 
@@ -47,12 +40,8 @@ class ModelSource(Protocol):
 
     What is here already is right for models that are read from files.
 
-    Attributes
-    ----------
-    from_bitext : bool
-        Whether it is made from the training bitext.
-    phrases : bool
-        Whether its rules are phrase pairs, without gaps.
+    from_bitext: whether it is made from the training bitext.
+    phrases: whether its rules are phrase pairs, without gaps.
     """
 
     from_bitext: ClassVar[bool] = False
@@ -73,10 +62,7 @@ class ModelSource(Protocol):
     def export(self, folder: Path, weights: NamedWeights) -> str | None:
         """Write tuned weights to a run's folder as another decoder of this model takes them.
 
-        Returns
-        -------
-        str, optional
-            Why nothing is written, although there is such a decoder.
+        Returns str, optional: why nothing is written, although there is such a decoder.
         """
         return None
 
@@ -93,20 +79,13 @@ class ModelSource(Protocol):
 
         Raises InputError: a file or the folder is missing or bad.
 
-        Parameters
-        ----------
-        bitext : callable
-            Reads the training bitext; asked only if the model is made from it.
-        folds : bool
-            Whether cross-fitted language models are wanted.
-        report : callable
-            Told what is done.
-        compare_bitext : bool
-            Whether a model of another bitext is built anew; if not, the bitext is only read to
-            build a model that is missing.
-        may_write : bool
-            Whether a model may be built, and binary copies be left beside it. If not, one that is
-            missing is refused.
+        bitext: reads the training bitext; asked only if the model is made from it.
+        folds: whether cross-fitted language models are wanted.
+        report: told what is done.
+        compare_bitext: whether a model of another bitext is built anew; if not, the bitext is only
+            read to build a model that is missing.
+        may_write: whether a model may be built, and binary copies be left beside it. If not, one
+            that is missing is refused.
         """
         ...
 
@@ -137,14 +116,8 @@ def model_origin(
 ) -> Origin:
     """Return what weights belong to that are tuned with a model.
 
-    Parameters
-    ----------
-    text : str
-        `Dataset.description` of the text that is decoded.
-    model : Model
-    templates : sequence of RuleTemplate
-    options : sequence of mapping
-        The arguments of each.
+    text: `Dataset.description` of the text that is decoded.
+    options: the arguments of each.
     """
     described = [
         f"{one.name} {type(one).__qualname__} "

@@ -61,26 +61,17 @@ _DOING = {
 class BuiltModel(Checked, ModelSource):
     """A grammar and a language model of a bitext; see `ModelSource`.
 
-    Parameters
-    ----------
-    folder : str
-        Where it is kept; see `torchtune_smt.models.folder`.
-    aligner : {"fast_align", "hmm", "eflomal"}
-    iterations : int
-        As `align` takes them.
-    alignment_file : str, optional
-        Take the alignment from this Pharaoh file instead.
-    max_phrase_length, table_limit : int
-        As the extraction takes them.
-    order : int
-        Of the language model.
-    discount_fallback : sequence of 3 floats, optional
-        Discounts for an order whose own cannot be estimated, as on little text.
-    folds : int
-        Cross-fitted language models, made when they are first wanted; 0: none.
-    leave_out : {"sentence", "identical"}
-        What the model of a training sentence has not seen: this sentence pair alone, or all that
-        have the same words on both sides. With `identical`, they are in one fold, too.
+    folder: where it is kept; see `torchtune_smt.models.folder`.
+    aligner ("fast_align", "hmm", "eflomal")
+    iterations: as `align` takes them.
+    alignment_file: take the alignment from this Pharaoh file instead.
+    max_phrase_length, table_limit: as the extraction takes them.
+    order: of the language model.
+    discount_fallback: discounts for an order whose own cannot be estimated, as on little text.
+    folds: cross-fitted language models, made when they are first wanted; 0: none.
+    leave_out ("sentence", "identical"): what the model of a training sentence has not seen: this
+        sentence pair alone, or all that have the same words on both sides. With `identical`, they
+        are in one fold, too.
     """
 
     accepts = accepting(
@@ -165,13 +156,9 @@ class BuiltModel(Checked, ModelSource):
         Raises InputError: the bitext or the alignment file is bad; or the folder cannot be written
         to, or has files that are of no model.
 
-        Parameters
-        ----------
-        bitext : Corpus
-        report : callable
-            Told what is done.
-        folds : bool
-            Whether cross-fitted language models are wanted, which only tuning on the bitext needs.
+        report: told what is done.
+        folds: whether cross-fitted language models are wanted, which only tuning on the bitext
+            needs.
         """
         folder = Path(self.folder)
         check_replaceable(folder)
@@ -338,15 +325,11 @@ def _digest(bitext: Corpus) -> str:
 class BitextModel(BuiltModel):
     """A hierarchical grammar and a language model of a bitext; see `ModelSource`.
 
-    Parameters
-    ----------
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds
-        See `BuiltModel`.
-    max_phrase_length, max_symbols, unaligned_edges, counts, table_limit
-        As `extract_grammar` takes them.
-    rule_counts : bool
-        Add features of how often a rule occurred (`ExtractedGrammar`); the model that is kept is
-        the same.
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds: see `BuiltModel`.
+    max_phrase_length, max_symbols, unaligned_edges, counts, table_limit: as `extract_grammar` takes
+        them.
+    rule_counts: add features of how often a rule occurred (`ExtractedGrammar`); the model that is
+        kept is the same.
     """
 
     accepts = accepting(
@@ -399,12 +382,8 @@ class BitextModel(BuiltModel):
 class PhraseModel(BuiltModel):
     """A phrase table with reordering scores and a language model of a bitext; see `ModelSource`.
 
-    Parameters
-    ----------
-    folder, aligner, iterations, alignment_file, order, discount_fallback, folds
-        See `BuiltModel`.
-    max_phrase_length, reordering, table_limit
-        As `extract_phrases` takes them.
+    folder, aligner, iterations, alignment_file, order, discount_fallback, folds: see `BuiltModel`.
+    max_phrase_length, reordering, table_limit: as `extract_phrases` takes them.
     """
 
     phrases: ClassVar[bool] = True

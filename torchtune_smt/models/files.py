@@ -33,17 +33,10 @@ from torchtune_smt.models.moses_ini_writing import INI, write_moses_ini
 class FileModel(Checked, ModelSource):
     """A rule table and an ARPA file; see `ModelSource`.
 
-    Parameters
-    ----------
-    grammar, language_model : str
-        Their files.
-    format : {"cdec", "joshua", "moses"}, optional
-        Of the grammar; told from its looks by default.
+    grammar, language_model: their files.
+    format ("cdec", "joshua", "moses"): of the grammar; told from its looks by default.
 
-    Raises
-    ------
-    ValueError
-        There is no language model.
+    Raises ValueError: there is no language model.
     """
 
     accepts = accepting(language_model=TEXT, format=one_of(*get_args(Format)).or_null())
@@ -73,14 +66,9 @@ class MosesModel(ModelSource):
     Its limits are those of a decoder whose own options are None. Its weights belong to tuning: see
     `torchtune_smt.models.moses_ini`.
 
-    Parameters
-    ----------
-    ini : str
-    phrase_table, reordering_table, language_model : str, optional
-        Files to take in place of those that it names: an ARPA file, for example, where it names a
-        binary one.
-    rule_counts : bool
-        Add features of how often a phrase pair occurred (`read_phrase_table`).
+    phrase_table, reordering_table, language_model: files to take in place of those that it names:
+        an ARPA file, for example, where it names a binary one.
+    rule_counts: add features of how often a phrase pair occurred (`read_phrase_table`).
     """
 
     phrases: ClassVar[bool] = True

@@ -75,12 +75,8 @@ def load_model(
 
     Raises InputError: the folder is not whole, or holds no cross-fitted models.
 
-    Parameters
-    ----------
-    folds : bool
-        Whether cross-fitted language models are wanted.
-    may_write : bool
-        Whether binary copies of language models may be left in the folder.
+    folds: whether cross-fitted language models are wanted.
+    may_write: whether binary copies of language models may be left in the folder.
     """
     name, folder = os.fspath(folder), restored(Path(folder), MANIFEST)
     for _ in range(_TRIES):
@@ -97,10 +93,7 @@ def load_model(
 def check_replaceable(folder: Path) -> None:
     """Raise InputError if what is in a folder would be lost when a model takes its place.
 
-    Parameters
-    ----------
-    folder : path
-        It may be missing, be empty, or hold a model that is not whole.
+    folder: it may be missing, be empty, or hold a model that is not whole.
     """
     if not folder.exists():
         return
@@ -206,16 +199,11 @@ class Taken(NamedTuple):
 def take_over(part: str, digest: str, folder: Path, new: Path) -> Taken | None:
     """Share a part with a model that has it; return None if there is none.
 
-    Parameters
-    ----------
-    part : str
-        Its name in a model folder.
-    digest : str
-        Of what it is made from; see `part_digests`.
-    folder : path
-        Where the model is going to be. Those beside it are looked at, and the one that is there.
-    new : path
-        Where it is written meanwhile.
+    part: its name in a model folder.
+    digest: of what it is made from; see `part_digests`.
+    folder: where the model is going to be. Those beside it are looked at, and the one that is
+        there.
+    new: where it is written meanwhile.
     """
     for path in sorted(folder.parent.glob(f"*/{MANIFEST}")):
         # One that is damaged, or replaced just now, has nothing to share.

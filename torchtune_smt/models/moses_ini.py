@@ -68,20 +68,11 @@ class Feature:
 class MosesIni:
     """A configuration file of Moses's phrase-based decoder.
 
-    Attributes
-    ----------
-    path : Path
-    phrases, language_model : Feature
-    reordering : Feature, optional
-    weights : dict of float
-        Dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ... as
-        the decoder calls the features: the language model is always ``LM0``.
-    weight_file : Path, optional
-        Sparse weights.
-    limits : dict of int
-        What it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
-    weight_lines : dict of int
-        Where ``[weight]`` has those of a feature, by `Feature.name`.
+    weights: dense weights, called ``LM0_0``, ``TranslationModel0_0``, ``TranslationModel0_1``, ...
+        as the decoder calls the features: the language model is always ``LM0``.
+    weight_file: sparse weights.
+    limits: what it says of ``distortion_limit``, ``pop_limit``, ``stack_size`` and ``table_limit``.
+    weight_lines: where ``[weight]`` has those of a feature, by `Feature.name`.
     """
 
     path: Path
@@ -134,11 +125,8 @@ def read_moses_ini(path: str | os.PathLike[str], *, binary: bool = False) -> Mos
     called as one that the decoder has itself, or has no weights, or not as many as it has scores,
     or weights are those of none.
 
-    Parameters
-    ----------
-    path : path
-    binary : bool
-        Whether the phrase table may be a binary one, as where its text is given by another option.
+    binary: whether the phrase table may be a binary one, as where its text is given by another
+        option.
     """
     return _Reader(Path(path), _READ).read(binary)
 
@@ -204,17 +192,11 @@ def names_in_lists(label: str, width: int) -> list[str]:
 class Sections:
     """The lines of each section of a file with their numbers, without comments.
 
-    Parameters
-    ----------
-    path : Path
-    read : container of str
-        The sections that are made use of, and may stand there once.
+    read: the sections that are made use of, and may stand there once.
 
-    Raises
-    ------
-    InputError
-        The file is missing or bad, a section that is read stands there twice, or something stands
-        before the first one. Likewise where something is asked of a section that it does not say.
+    Raises InputError: the file is missing or bad, a section that is read stands there twice, or
+        something stands before the first one. Likewise where something is asked of a section that
+        it does not say.
     """
 
     def __init__(self, path: Path, read: Container[str] = _OF_WEIGHTS) -> None:

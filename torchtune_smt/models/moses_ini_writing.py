@@ -42,14 +42,9 @@ def write_moses_ini(
 
     Raises InputError: the file cannot be written.
 
-    Parameters
-    ----------
-    ini : MosesIni
-    weights : mapping of str to float
-        Dense weights, called as in `MosesIni.weights`, or as readers of Moses's n-best lists call
-        the features; 0 for those that are not mentioned.
-    weight_file : str, optional
-        File of the sparse weights, if there are any.
+    weights: dense weights, called as in `MosesIni.weights`, or as readers of Moses's n-best lists
+        call the features; 0 for those that are not mentioned.
+    weight_file: file of the sparse weights, if there are any.
     """
     widths: dict[str, int] = {}
     for name in ini.weights:

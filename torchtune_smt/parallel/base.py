@@ -38,12 +38,8 @@ class Work:
 class Strategy(Checked, ABC):
     """Says what of an epoch is computed where, and how weights come together.
 
-    Attributes
-    ----------
-    shards_data : bool
-        Whether shards are computed, on an engine.
-    decodes_lists : bool
-        Whether the lists that a batch tuner collects are decoded on an engine.
+    shards_data: whether shards are computed, on an engine.
+    decodes_lists: whether the lists that a batch tuner collects are decoded on an engine.
     """
 
     shards_data: ClassVar[bool] = False
@@ -54,12 +50,8 @@ class Strategy(Checked, ABC):
 
         Commands ask before they read or build anything.
 
-        Parameters
-        ----------
-        kind : class
-            Of the tuner.
-        loss : PairwiseLoss or ListwiseLoss, optional
-            None: the tuner takes none.
+        kind: of the tuner.
+        loss: None: the tuner takes none.
         """
         return None
 
@@ -67,10 +59,7 @@ class Strategy(Checked, ABC):
     def tuner(self, work: Work) -> Tuner:
         """Return the tuner whose rounds are epochs of this strategy.
 
-        Raises
-        ------
-        InputError
-            What is to be tuned does not go with it.
+        Raises InputError: what is to be tuned does not go with it.
         """
 
     def decoder(self, decoder: Decoder, engine: Engine) -> Decoder:

@@ -40,10 +40,7 @@ class Decode(Strategy):
     def decoder(self, decoder: Decoder, engine: Engine) -> Decoder:
         """Return what decodes on the engine.
 
-        Raises
-        ------
-        InputError
-            There is nothing to decode.
+        Raises InputError: there is nothing to decode.
         """
         if decoder.stored:
             raise InputError(
@@ -62,12 +59,7 @@ class DecodeTask:
 
 
 class DecodeWorker:
-    """Decodes sentences with the weights that it is sent; takes steps on shards of pairs.
-
-    Parameters
-    ----------
-    decoder : Decoder
-    """
+    """Decodes sentences with the weights that it is sent; takes steps on shards of pairs."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -101,12 +93,8 @@ class DecodeWorker:
 class EngineDecoder(Decoder):
     """Decodes on an engine, whose workers are `DecodeWorker`s.
 
-    Parameters
-    ----------
-    decoder : Decoder
-        One like those of the workers. It decodes nothing here, but gives their ids to features
+    decoder: one like those of the workers. It decodes nothing here, but gives their ids to features
         (`Decoder.meet`).
-    engine : Engine
     """
 
     def __init__(self, decoder: Decoder, engine: Engine) -> None:

@@ -61,10 +61,7 @@ class Engine(Checked, ABC):
         iterable when there is soon a worker for them. Whoever stops to iterate ends what is under
         way.
 
-        Parameters
-        ----------
-        common : object
-            What all of these tasks get; it is sent once to each worker.
+        common: what all of these tasks get; it is sent once to each worker.
         """
 
     def close(self) -> None:

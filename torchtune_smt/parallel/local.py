@@ -32,15 +32,10 @@ class LocalEngine(Engine):
     One that dies, or hangs, is replaced, and its task given to another. All of them end with this
     process, even if it is killed.
 
-    Parameters
-    ----------
-    workers : int, optional
-        How many; by default one for each core there is to use.
-    deadline : float, optional
-        Seconds after which a task counts as hung, and so do the start of a process and the opening
-        of a worker; never by default.
-    attempts : int
-        A task that has lost so many workers is an error.
+    workers: how many; by default one for each core there is to use.
+    deadline: seconds after which a task counts as hung, and so do the start of a process and the
+        opening of a worker; never by default.
+    attempts: a task that has lost so many workers is an error.
     """
 
     def __init__(
@@ -58,10 +53,7 @@ class LocalEngine(Engine):
     def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of tasks, in the order of the tasks; see `Engine.map`.
 
-        Raises
-        ------
-        InputError
-            A task, or the opening of a worker, has lost `attempts` workers.
+        Raises InputError: a task, or the opening of a worker, has lost `attempts` workers.
         """
         run = Tasks(tasks, self.workers, self.attempts)
         self._common = pickle.dumps((_COMMON, common))

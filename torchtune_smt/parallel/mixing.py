@@ -38,10 +38,7 @@ from torchtune_smt.tuners.online import OnlineTuner
 def random_shards(sentences: int, shards: int, seed: int) -> list[Int64]:
     """Return the sentences (int64, ascending) of each shard; sizes differ by one at most.
 
-    Raises
-    ------
-    InputError
-        There are fewer sentences than shards.
+    Raises InputError: there are fewer sentences than shards.
     """
     if sentences < shards:
         raise InputError(
@@ -56,19 +53,12 @@ def random_shards(sentences: int, shards: int, seed: int) -> list[Int64]:
 def labelled_shards(path: str, lines: Sequence[int], total: int) -> dict[str, Int64]:
     """Return the sentences (int64, ascending) of each label, labels in alphabetical order.
 
-    Parameters
-    ----------
-    path : str
-        A label in each line.
-    lines : sequence of int
-        The line of each sentence, from 1.
-    total : int
-        How many lines the text has.
+    path: a label in each line.
+    lines: the line of each sentence, from 1.
+    total: how many lines the text has.
 
-    Raises
-    ------
-    InputError
-        The file is bad, has another number of lines than the text, or a line without a label.
+    Raises InputError: the file is bad, has another number of lines than the text, or a line without
+        a label.
     """
     labels = [line.strip() for line in read_lines(path)]
     if len(labels) != total:
@@ -93,14 +83,9 @@ class Columns:
 
     A shard that does not know a feature has weight 0 for it.
 
-    Parameters
-    ----------
-    features : Vocabulary
-        Takes the names of the shards' features; ids are in it.
-    n_dense : int
-        Ids below it are dense features.
-    shards : int
-        How many will be added.
+    features: takes the names of the shards' features; ids are in it.
+    n_dense: ids below it are dense features.
+    shards: how many will be added.
     """
 
     def __init__(self, features: Vocabulary, n_dense: int, shards: int) -> None:
@@ -173,22 +158,13 @@ class Mixing(Strategy):
 
     A subclass says by `combine` how. The optimizer of a shard begins anew when its weights do.
 
-    Parameters
-    ----------
-    shards : int, optional
-        Random shards, whose sizes differ by one at most; by default of about 1,000 sentences.
-    labels : str, optional
-        A file with a label in each line of the text that is tuned on: a shard for each label.
+    shards: random shards, whose sizes differ by one at most; by default of about 1,000 sentences.
+    labels: a file with a label in each line of the text that is tuned on: a shard for each label.
 
-    Attributes
-    ----------
-    resends : bool
-        Whether shards begin each epoch with the mixed weights, or go on with their own.
+    As attributes:
+    resends: whether shards begin each epoch with the mixed weights, or go on with their own.
 
-    Raises
-    ------
-    ValueError
-        There are both, or no shards.
+    Raises ValueError: there are both, or no shards.
     """
 
     accepts = accepting(shards=integer(1).or_null())
@@ -253,22 +229,14 @@ class IterSel(Mixing):
     A feature matters by the l2 norm of its column of W [shards, D]. Dense features always stay, and
     are not counted.
 
-    Parameters
-    ----------
-    features : int, optional
-        Keep so many sparse features, those of the largest norm; names decide between equal ones.
-    threshold : float, optional
-        Keep those of a norm above it.
-    strength : float, optional
-        Take the proximal step of strength · Σ_k ‖W[:, k]‖₂ instead: each column is shrunk by the
-        factor max(0, 1 - strength / norm) before the mean is taken.
-    shards, labels
-        See `Mixing`.
+    features: keep so many sparse features, those of the largest norm; names decide between equal
+        ones.
+    threshold: keep those of a norm above it.
+    strength: take the proximal step of strength · Σ_k ‖W[:, k]‖₂ instead: each column is shrunk by
+        the factor max(0, 1 - strength / norm) before the mean is taken.
+    shards, labels: see `Mixing`.
 
-    Raises
-    ------
-    ValueError
-        Not exactly one of the three is given, or it is out of range.
+    Raises ValueError: not exactly one of the three is given, or it is out of range.
     """
 
     accepts = accepting(
@@ -328,17 +296,9 @@ def _largest(columns: Columns, norm: Float64, k: int) -> Bool:
 class ShardTuner(Tuner):
     """Each epoch goes through all shards, and mixes what has come out of them.
 
-    Parameters
-    ----------
-    weights : Weights
-    sentences : Sentences
-    shards : sequence of int64 arrays
-        The sentences of each.
-    mixing : Mixing
-    engine : Engine
-        Its workers are `ShardWorker`s.
-    labels : sequence of str
-        What the shards are called.
+    shards: the sentences of each.
+    engine: its workers are `ShardWorker`s.
+    labels: what the shards are called.
     """
 
     unit = "epoch"
@@ -372,10 +332,7 @@ class ShardTuner(Tuner):
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Compute an epoch on each shard, yielding after each, in their order, and mix.
 
-        Raises
-        ------
-        InputError
-            No shard has found a pair to learn from in the first epoch.
+        Raises InputError: no shard has found a pair to learn from in the first epoch.
         """
         weights = self.weights
         columns = self._columns

@@ -33,26 +33,16 @@ class RayEngine(Engine):
     again. A process of Ray opens one worker and keeps it: the first task that it is given does that
     alone, and is given once more. The common part lies once on each node.
 
-    Parameters
-    ----------
-    address : str, optional
-        Of the cluster's head, as ``auto`` or ``HOST:6379``; by default Ray starts on this machine.
-    workers : int, optional
-        Tasks at a time; by default one for each core of the cluster.
-    deadline : float, optional
-        Seconds after which a task counts as hung, and so does the opening of a worker; never by
-        default.
-    attempts : int
-        A task that has lost so many workers is an error.
-    object_store : int
-        MiB of shared memory for what is sent, where Ray starts here.
+    address: of the cluster's head, as ``auto`` or ``HOST:6379``; by default Ray starts on this
+        machine.
+    workers: tasks at a time; by default one for each core of the cluster.
+    deadline: seconds after which a task counts as hung, and so does the opening of a worker; never
+        by default.
+    attempts: a task that has lost so many workers is an error.
+    object_store: MiB of shared memory for what is sent, where Ray starts here.
 
-    Raises
-    ------
-    InputError
-        Ray is not installed.
-    ValueError
-        A value is out of range.
+    Raises InputError: ray is not installed.
+    Raises ValueError: a value is out of range.
     """
 
     # In MiB; Ray refuses less.
@@ -87,10 +77,7 @@ class RayEngine(Engine):
     def map(self, common: Any, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of tasks, in the order of the tasks; see `Engine.map`.
 
-        Raises
-        ------
-        InputError
-            No cluster answers, or a task has lost `attempts` workers.
+        Raises InputError: no cluster answers, or a task has lost `attempts` workers.
         """
         ray = self._ray
         self._start()

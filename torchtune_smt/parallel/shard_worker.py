@@ -69,11 +69,7 @@ class OwnFeatures(Decoder):
     Names that are new are added when a list has them: those of the lists of one call in
     alphabetical order.
 
-    Parameters
-    ----------
-    decoder : Decoder
-    weights : Weights
-        With the dense features of the decoder.
+    weights: with the dense features of the decoder.
     """
 
     def __init__(self, decoder: Decoder, weights: Weights) -> None:
@@ -105,11 +101,7 @@ class ShardWorker:
     The decoder goes on from one to the next, with the features that it has found. Their ids, and
     with them the last bits of sums, do not depend on that: see `OwnFeatures`.
 
-    Parameters
-    ----------
-    make : callable
-        Returns a tuner of some weights, on some sentences, with some decoder.
-    decoder : Decoder
+    make: returns a tuner of some weights, on some sentences, with some decoder.
     """
 
     def __init__(
@@ -121,10 +113,7 @@ class ShardWorker:
     def __call__(self, common: FrozenWeights, task: ShardTask) -> ShardResult:
         """Go once through the sentences of a shard.
 
-        Raises
-        ------
-        InputError
-            The state is damaged.
+        Raises InputError: the state is damaged.
         """
         begin, start = time.time(), time.perf_counter()
         weights = Weights(self._decoder.dense_names)

@@ -38,19 +38,11 @@ class Stale(Strategy):
     Weights have then been changed by others since the gradient's were read: its staleness is how
     often. Which gradient is applied when depends on time, and two runs are not the same.
 
-    Parameters
-    ----------
-    workers : int, optional
-        Mini-batches under way at a time; by default one for each core there is to use.
-    max_staleness : int, optional
-        Bound of the staleness, by default none; with 0 a run is one of `Serial`.
-    simulate : int, optional
-        Use no threads, and apply each gradient after so many others, in order.
+    workers: mini-batches under way at a time; by default one for each core there is to use.
+    max_staleness: bound of the staleness, by default none; with 0 a run is one of `Serial`.
+    simulate: use no threads, and apply each gradient after so many others, in order.
 
-    Raises
-    ------
-    ValueError
-        A value is out of range, or has no effect.
+    Raises ValueError: a value is out of range, or has no effect.
     """
 
     accepts = accepting(
@@ -91,10 +83,7 @@ class Stale(Strategy):
     def tuner(self, work: Work) -> StaleTuner:
         """Return the tuner whose mini-batches run side by side.
 
-        Raises
-        ------
-        InputError
-            See `check`.
+        Raises InputError: see `check`.
         """
         online = work.make(work.weights, work.sentences, work.decoder)
         self.check(type(online), getattr(online, "loss", None))
@@ -121,11 +110,7 @@ class BatchWeights:
     Reading brings these alone up to date. What the learner did not know then is 0 for good; what
     is first asked for later is as it is then.
 
-    Parameters
-    ----------
-    learner : Learner
-    lock : lock
-        Held while weights are read.
+    lock: held while weights are read.
     """
 
     def __init__(self, learner: Learner, lock: Any) -> None:
@@ -182,11 +167,7 @@ class BatchWeights:
 class StaleTuner(Tuner):
     """An `OnlineTuner` whose mini-batches run side by side.
 
-    Parameters
-    ----------
-    online : OnlineTuner
-        Its learner owns the weights.
-    strategy : Stale
+    online: its learner owns the weights.
     """
 
     unit = OnlineTuner.unit
@@ -214,10 +195,7 @@ class StaleTuner(Tuner):
     def round(self, number: int, done: int = 0) -> Iterator[Report]:
         """Go once through the sentences, yielding after each step.
 
-        Raises
-        ------
-        InputError
-            The first epoch has found no pair to learn from.
+        Raises InputError: the first epoch has found no pair to learn from.
         """
         online = self.online
         if not done:

@@ -55,22 +55,13 @@ def save_checkpoint(
     Weights are written as they are, updates that were put off still being put off: bringing them
     up to date here would round them at other moments than an undisturbed run does.
 
-    Parameters
-    ----------
-    state : Rounds or Tuner
-        What changes them.
-    fingerprint : dict of str
-        What the run depends on (see `load_checkpoint`).
-    names : NameFile, optional
-        Of the run's earlier checkpoints; without it all names are written.
-    files : mapping, optional
-        What the run has read (see `load_checkpoint`).
+    state: what changes them.
+    fingerprint: what the run depends on (see `load_checkpoint`).
+    names: of the run's earlier checkpoints; without it all names are written.
+    files: what the run has read (see `load_checkpoint`).
 
-    Raises
-    ------
-    InputError
-        A file cannot be written, as on a full disk; the last checkpoint is still there. Or the
-        tuner, of a user's class, has something in its state that cannot be saved.
+    Raises InputError: a file cannot be written, as on a full disk; the last checkpoint is still
+        there. Or the tuner, of a user's class, has something in its state that cannot be saved.
     """
     # First of all: the checkpoint says that they are there.
     names = names or NameFile(path)
@@ -112,26 +103,17 @@ def load_checkpoint(
 
     Nothing in the files is executed, and all of it is checked before weights or run change.
 
-    Parameters
-    ----------
-    weights : Weights
-        Fresh, with the dense features of the run's decoder, and the sparse ones that the run
+    weights: fresh, with the dense features of the run's decoder, and the sparse ones that the run
         began with.
-    state : Rounds or Tuner
-        With the settings of the run; an optimizer is one of the weights' parameter.
-    fingerprint : dict of str
-        What this run depends on: what differs from the checkpoint's is an error that names it, the
-        first of these.
-    files : mapping, optional
-        What this run has read: their content must be that of the checkpoint's. Those of an option
-        that a checkpoint, as one of an earlier version, has none of are taken as they are.
-    lacking : dict of str, optional
-        What is wrong, and the cure, where a checkpoint has nothing of a name of the fingerprint.
+    state: with the settings of the run; an optimizer is one of the weights' parameter.
+    fingerprint: what this run depends on: what differs from the checkpoint's is an error that names
+        it, the first of these.
+    files: what this run has read: their content must be that of the checkpoint's. Those of an
+        option that a checkpoint, as one of an earlier version, has none of are taken as they are.
+    lacking: what is wrong, and the cure, where a checkpoint has nothing of a name of the
+        fingerprint.
 
-    Raises
-    ------
-    InputError
-        A file is missing, damaged, or of another run.
+    Raises InputError: a file is missing, damaged, or of another run.
     """
     if not Path(path).exists():
         raise InputError(
@@ -221,10 +203,7 @@ def _check_files(option: str, before: Mapping[str, str], now: Mapping[str, str])
 class NameFile:
     """The names of a run's features, in the order of their ids.
 
-    Parameters
-    ----------
-    checkpoint : path
-        The file lies beside it. Nothing is read or written before `append` or `read`.
+    checkpoint: the file lies beside it. Nothing is read or written before `append` or `read`.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
@@ -244,12 +223,8 @@ class NameFile:
     def read(self, recorded: Any) -> Vocabulary:
         """Return the names that belong to a checkpoint; `append` then goes on behind them.
 
-        Raises
-        ------
-        ValueError, TypeError
-            `append` cannot have returned what was recorded.
-        InputError
-            The file is missing, too short, or not as it was written.
+        Raises ValueError, TypeError: `append` cannot have returned what was recorded.
+        Raises InputError: the file is missing, too short, or not as it was written.
         """
         count, size, checksum = recorded
         mark = Mark(whole(size, 0), checksum)
@@ -262,10 +237,7 @@ class NameFile:
 class StepFile:
     """The steps since a checkpoint: what a killed run need not compute again.
 
-    Parameters
-    ----------
-    checkpoint : path
-        The file lies beside it. Nothing is read or written before a method is called.
+    checkpoint: the file lies beside it. Nothing is read or written before a method is called.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
@@ -285,10 +257,8 @@ class StepFile:
         A power cut may leave a damaged one: to wait for the disk at each step would cost more than
         to take that one again.
 
-        Raises
-        ------
-        InputError
-            The file cannot be written, as on a full disk; the earlier steps are still there.
+        Raises InputError: the file cannot be written, as on a full disk; the earlier steps are
+            still there.
         """
         if self._mark is None:
             return False
@@ -302,10 +272,7 @@ class StepFile:
     def redo(self, checkpoint: str, weights: Weights, run: Rounds) -> None:
         """Take the steps since a checkpoint, of some checksum, again.
 
-        Raises
-        ------
-        InputError
-            The file is damaged.
+        Raises InputError: the file is damaged.
         """
         if not self.path.exists():
             return
@@ -323,18 +290,11 @@ class Checkpoints(Callback):
 
     In between it keeps single steps, of tuners that can say what they are.
 
-    Parameters
-    ----------
-    path : path
-    fingerprint : dict of str
-        See `load_checkpoint`.
-    minutes : float
-        A step is saved if the last time was so long ago: all weights are looked at, which may be
-        millions.
-    names : NameFile, optional
-        That of the checkpoint from which the run goes on.
-    files : mapping
-        See `load_checkpoint`.
+    fingerprint: see `load_checkpoint`.
+    minutes: a step is saved if the last time was so long ago: all weights are looked at, which may
+        be millions.
+    names: that of the checkpoint from which the run goes on.
+    files: see `load_checkpoint`.
     """
 
     path: str | os.PathLike[str]

@@ -13,12 +13,9 @@ from torchtune_smt.tuners.base import Report
 class Console(Callback):
     """Shows bars on stderr, and prints what rounds and their parts have to say.
 
-    Parameters
-    ----------
-    sentences : int, optional
-        Those of a round, where steps come one after the other: one bar, with what they say, shows
-        how many of all rounds are done. By default there is a bar for each long piece of work.
-        There are bars on a terminal alone: a log has the lines that say what has come out.
+    sentences: those of a round, where steps come one after the other: one bar, with what they say,
+        shows how many of all rounds are done. By default there is a bar for each long piece of
+        work. There are bars on a terminal alone: a log has the lines that say what has come out.
     """
 
     def __init__(self, sentences: int | None = None) -> None:

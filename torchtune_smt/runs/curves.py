@@ -25,11 +25,7 @@ _TUNED: Final = "metric/dev"
 class Series(NamedTuple):
     """What was recorded under one name.
 
-    Attributes
-    ----------
-    steps : list of int
-        In sentences tuned on.
-    values : list of float
+    steps: in sentences tuned on.
     """
 
     steps: list[int]
@@ -43,16 +39,11 @@ Run = Mapping[str, Series]
 def read_metrics(path: Path) -> dict[str, Series]:
     """Return what a run recorded, by name.
 
-    Parameters
-    ----------
-    path : path
-        Of the run's folder, or of its ``metrics.jsonl``; what is not printable of a name is
+    path: of the run's folder, or of its ``metrics.jsonl``; what is not printable of a name is
         `escaped`.
 
-    Raises
-    ------
-    InputError
-        The file is missing, or a line of it is no JSON object of numbers with a step.
+    Raises InputError: the file is missing, or a line of it is no JSON object of numbers with a
+        step.
     """
     path = path / METRICS if path.is_dir() else path
     series: dict[str, Series] = {}
@@ -90,10 +81,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 class Band(NamedTuple):
     """Several runs' values at the steps that all of them have.
 
-    Attributes
-    ----------
-    steps : list of int
-    mean, low, high : float64 [steps]
+    mean, low, high (float64 [steps])
     """
 
     steps: list[int]
@@ -129,14 +117,9 @@ def draw(
     Where a system has several runs, a line is their mean, and a band reaches from the lowest to
     the highest of them.
 
-    Parameters
-    ----------
-    systems : mapping of str to sequence of Run
-        The runs of each system by its label.
-    output : binary file
-    form : {"png", "svg", "pdf"}
-    window : int
-        Mini-batches that loss and gain are averaged over.
+    systems: the runs of each system by its label.
+    form ("png", "svg", "pdf")
+    window: mini-batches that loss and gain are averaged over.
     """
     with picture(output, form, 2, 2, figsize=(9, 6), sharex=True) as (figure, axes):
         _draw_on(figure, axes, systems, window)

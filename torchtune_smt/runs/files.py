@@ -27,12 +27,8 @@ def read_files(
     tuning began with (``init.file``), in whose place a checkpoint has others, and what can be read
     only once, such as a pipe.
 
-    Parameters
-    ----------
-    settings : mapping
-        All options of the run.
-    sets : iterable of str
-        The sets of the data that the run has read.
+    settings: all options of the run.
+    sets: the sets of the data that the run has read.
     """
     named = {
         option: [p for p in paths if p.is_file()] for option, paths in _named(parts, settings, sets)
@@ -52,10 +48,7 @@ def named_files(
     Besides those of `read_files` they are the bitext, start weights, files of models, and labels:
     whatever an option says that is a file.
 
-    Parameters
-    ----------
-    settings, sets
-        As for `read_files`.
+    settings, sets: as for `read_files`.
     """
     for option, paths in _named(parts, settings, sets):
         yield from ((option, path) for path in paths)

@@ -57,16 +57,9 @@ def is_of_sweeps(name: str) -> bool:
 def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
     """Keep other runs out of a folder, where the file system has locks.
 
-    Parameters
-    ----------
-    folder : path
-    option : str
-        The one that chooses another folder.
+    option: the one that chooses another folder.
 
-    Raises
-    ------
-    InputError
-        Another run is at work there.
+    Raises InputError: another run is at work there.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -88,11 +81,7 @@ def claimed(folder: Path, option: str = "hydra.run.dir") -> Iterator[None]:
 def check_name(folder: Path, option: str = "hydra.run.dir") -> None:
     """Raise InputError if a folder cannot be that of a run: its files name it in UTF-8.
 
-    Parameters
-    ----------
-    folder : path
-    option : str
-        The one that chooses another folder.
+    option: the one that chooses another folder.
     """
     try:
         str(folder).encode("utf-8")
@@ -106,13 +95,8 @@ def check_name(folder: Path, option: str = "hydra.run.dir") -> None:
 def check_unused(folder: Path, how_to_go_on: str, option: str = "hydra.run.dir") -> None:
     """Raise InputError if a folder holds a run: its files would mix with those of a new one.
 
-    Parameters
-    ----------
-    folder : path
-    how_to_go_on : str
-        What is said of a run that was stopped.
-    option : str
-        The one that chooses another folder.
+    how_to_go_on: what is said of a run that was stopped.
+    option: the one that chooses another folder.
     """
     if is_finished(folder):
         found, cure = "a finished run", f"choose another {option}"
@@ -131,13 +115,8 @@ def is_finished(folder: Path) -> bool:
 def check_foreign(folder: Path, kept: Collection[Path] = (), option: str = "hydra.run.dir") -> None:
     """Raise InputError if a folder in which no run has begun has files that one would write over.
 
-    Parameters
-    ----------
-    folder : path
-    kept : collection of path
-        Files that the run leaves alone, wherever they are.
-    option : str
-        The one that chooses another folder.
+    kept: files that the run leaves alone, wherever they are.
+    option: the one that chooses another folder.
     """
     if any((folder / one).exists() for one in (WEIGHTS, CHECKPOINT, f"{RECORDS}/overrides.yaml")):
         return
@@ -158,14 +137,9 @@ def check_model_apart(folder: Path, model: Path, option: str = "hydra.run.dir") 
 
     A model may lie in a run's folder, beside what the run writes.
 
-    Parameters
-    ----------
-    folder : path
-        The run's.
-    model : path
-        The model's folder, which need not be there.
-    option : str
-        The one that chooses another folder for the run.
+    folder: the run's.
+    model: the model's folder, which need not be there.
+    option: the one that chooses another folder for the run.
     """
     place, inner = Path(os.path.realpath(folder)), Path(os.path.realpath(model))
     if inner == place:
@@ -193,15 +167,9 @@ def check_not_read(
 ) -> None:
     """Raise InputError if a run in a folder would remove a file that it reads, or write over it.
 
-    Parameters
-    ----------
-    folder : path
-    read : iterable of (str, path)
-        The files that it reads, each with the option that names it.
-    kept : collection of path
-        Files that the run leaves alone, wherever they are.
-    option : str
-        The one that chooses another folder.
+    read: the files that it reads, each with the option that names it.
+    kept: files that the run leaves alone, wherever they are.
+    option: the one that chooses another folder.
     """
     names = {_identity(path): name for name, path in read if path.is_file()}
     for path in kept:
@@ -229,11 +197,7 @@ def empty(folder: Path, kept: Collection[Path] = ()) -> None:
 
     Where there is no run (see `check_unused`), files of such names are the user's.
 
-    Parameters
-    ----------
-    folder : path
-    kept : collection of path
-        Files that the next run reads at its end, and which stay, wherever they are.
+    kept: files that the next run reads at its end, and which stay, wherever they are.
     """
     if not (folder / WEIGHTS).exists() and not (folder / CHECKPOINT).exists():
         return

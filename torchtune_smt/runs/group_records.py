@@ -28,12 +28,8 @@ _GREY, _LIGHT, _BLUE, _ORANGE = (70, 70, 70), (225, 225, 225), (31, 119, 180), (
 class GroupRecords(Callback):
     """Draws the groups of each iteration, and writes those of the weights that are kept.
 
-    Parameters
-    ----------
-    log : RunLog
-        Has the pictures.
-    folder : path
-        Of the run.
+    log: has the pictures.
+    folder: of the run.
     """
 
     log: RunLog
@@ -65,15 +61,10 @@ def draw_groups(weights: Float64, sizes: Int64, title: str) -> UInt8:
     The scale of weights is linear, that of sizes logarithmic. Positive weights are blue, negative
     ones orange. It is drawn with Pillow, which TensorBoard needs for pictures anyhow.
 
-    Parameters
-    ----------
-    weights, sizes : float64 [groups], int64 [groups]
-        Those of the groups of sparse features; there may be none.
-    title : str
+    weights, sizes (float64 [groups], int64 [groups]): those of the groups of sparse features; there
+        may be none.
 
-    Returns
-    -------
-    uint8 [height, width, 3]
+    Returns uint8 [height, width, 3]
     """
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
     draw = ImageDraw.Draw(image)

@@ -32,17 +32,11 @@ class RunLog(Callback):
     of the file is a JSON object: ``{"step": ..., "name": value, ...}``, the step in sentences tuned
     on.
 
-    Parameters
-    ----------
-    folder : path
-    resumed : Progress, optional
-        Where a stopped run is taken up again; later records are forgotten. Without it, all that
-        the folder has are.
+    resumed: where a stopped run is taken up again; later records are forgotten. Without it, all
+        that the folder has are.
 
-    Attributes
-    ----------
-    records : int
-        Lines in ``metrics.jsonl``.
+    As attributes:
+    records: lines in ``metrics.jsonl``.
     """
 
     def __init__(self, folder: Path, resumed: Progress | None = None) -> None:
@@ -75,10 +69,7 @@ class RunLog(Callback):
     def first_line(folder: Path) -> dict[str, float]:
         """Return the first record of a run.
 
-        Raises
-        ------
-        InputError
-            There is none, or it is no record of numbers.
+        Raises InputError: there is none, or it is no record of numbers.
         """
         path = folder / METRICS
         try:

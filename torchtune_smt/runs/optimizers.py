@@ -15,30 +15,18 @@ from torchtune_smt.regularizers import Regularizer
 class Optimizers:
     """Makes optimizers.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        Of the class, but for the parameters.
-    regularizer : Regularizer
-        Given to a class that has an argument of this name.
-    regularizes_dense : bool
-        Whether dense features are not left alone.
+    recipe: of the class, but for the parameters.
+    regularizer: given to a class that has an argument of this name.
+    regularizes_dense: whether dense features are not left alone.
 
-    Attributes
-    ----------
-    name : str
-        Of the class.
-    regularizes : bool
-        Whether it takes a regulariser.
-    forgets : bool
-        Whether the weights that it begins with do not matter to it.
-    averages : bool
-        Whether it is to keep an average of the weights.
+    As attributes:
+    name: of the class.
+    regularizes: whether it takes a regulariser.
+    forgets: whether the weights that it begins with do not matter to it.
+    averages: whether it is to keep an average of the weights.
 
-    Raises
-    ------
-    InputError, ValueError, TypeError
-        An option is out of range, or the optimizer cannot tune.
+    Raises InputError, ValueError, TypeError: an option is out of range, or the optimizer cannot
+        tune.
     """
 
     def __init__(
@@ -69,13 +57,8 @@ class Optimizers:
     ) -> torch.optim.Optimizer:
         """Return a new optimizer.
 
-        Parameters
-        ----------
-        parameters : list of tensors
-        n_dense : int
-            Their first coordinates are so many dense features.
-        regularizer : Regularizer, optional
-            In the place of the usual one.
+        n_dense: their first coordinates are so many dense features.
+        regularizer: in the place of the usual one.
         """
         offered = {
             "regularizer": self._regularizer if regularizer is None else regularizer,

@@ -27,15 +27,11 @@ Kind = Literal["run", "weights", "lists", "translations"]
 class Output:
     """What one run of a system left: its folder, or a file of it.
 
-    Attributes
-    ----------
-    path : Path
-        As it was given, or as it was found in a folder that was given.
-    kind : {"run", "weights", "lists", "translations"}
-    overrides, ordered : tuple of str
-        Of a run's command line, its seed and Hydra's options left out; in the order of options.
-    seed : str
-        Of a run, as its command line has it.
+    path: as it was given, or as it was found in a folder that was given.
+    kind ("run", "weights", "lists", "translations")
+    overrides, ordered: of a run's command line, its seed and Hydra's options left out; in the order
+        of options.
+    seed: of a run, as its command line has it.
     """
 
     path: Path
@@ -67,16 +63,10 @@ class Output:
 class Outputs(NamedTuple):
     """What systems made of some sentences.
 
-    Attributes
-    ----------
-    translations : dict of Output to list of str
-        One a sentence.
-    references : list of list of str
-        ``references[i]``: those of sentence i.
-    corpus : Corpus, optional
-        The set that was translated, where the data are known.
-    lists : dict of Output to list of list of str
-        All hypotheses of each sentence, where there are lists.
+    translations: one a sentence.
+    references: ``references[i]``: those of sentence i.
+    corpus: the set that was translated, where the data are known.
+    lists: all hypotheses of each sentence, where there are lists.
     """
 
     translations: dict[Output, list[str]]
@@ -103,10 +93,7 @@ def found_systems(
     seed alone are one system (unless not `group_seeds`), named after the overrides that others do
     not have. A folder with the `marker` is that of a run; by default of one that is finished.
 
-    Raises
-    ------
-    InputError
-        Something is named twice, or a folder holds no finished run.
+    Raises InputError: something is named twice, or a folder holds no finished run.
     """
     if twice := _repeated(path for paths in named.values() for path in paths):
         raise InputError(f"systems names a file twice: {', '.join(twice)}")

@@ -47,50 +47,27 @@ def groups_of(names: Iterable[str]) -> set[str]:
 class Parts:
     """The replaceable parts of a run, and when it ends.
 
-    Attributes
-    ----------
-    dataset : Dataset
-    decoding : Recipe
-        Of the decoder, which is offered ``model``, ``templates``, ``threads`` and ``tune_on``.
-    model : ModelSource, optional
-        For a decoder that takes one.
-    templates : sequence of RuleTemplate
-    template_options : sequence of mapping
-        Their arguments, which tell one of a name from another.
-    metric, sampler, loss, regularizer, optimizer
-    tuning : Recipe
-        Of the tuner; see `torchtune_smt.runs.tuning.Tuning.open` for what it is offered.
-    solving : Recipe, optional
-        Of the solver of a tuner that has one, or of its rounds on dev.
-    learner : callable, optional
-        Returns what learns groups, given what computes its steps.
-    strategy, engine : callable
-        Return a parallel strategy, and where it computes.
-    dimension : {"charts", "lists"} or int, optional
-        OSCAR's d, or whose features are counted for it.
-    init_file, init_values
-        The weights that tuning starts from.
-    required : collection of str
-        Features among `init_values` that must be there.
-    tune_on : {"dev", "train"}
-    sentences : int, optional
-        So many of them, drawn with the seed.
-    folds : bool
-        Whether sentences of ``train`` are decoded with cross-fitted language models.
-    device : {"cpu", "cuda"}
-        For solvers that take one.
-    rounds, patience, result
-        See `torchtune_smt.runs.rounds.Rounds`.
-    unique : {"derivation", "string"}
-        What k-best lists hold once.
-    scales : bool
-        Whether sparse weights keep their ratios, and have one factor.
-    on_dev : mapping
-        ``iterations``, ``patience``, ``interpolation``, ``tolerance`` of rounds on dev.
-    keep_lists : bool
-        Whether k-best lists stay when the run is finished.
-    checkpoint_minutes : float
-        A step is saved if the last time was so long ago.
+    decoding: of the decoder, which is offered ``model``, ``templates``, ``threads`` and
+        ``tune_on``.
+    model: for a decoder that takes one.
+    template_options: their arguments, which tell one of a name from another.
+    tuning: of the tuner; see `torchtune_smt.runs.tuning.Tuning.open` for what it is offered.
+    solving: of the solver of a tuner that has one, or of its rounds on dev.
+    learner: returns what learns groups, given what computes its steps.
+    strategy, engine: return a parallel strategy, and where it computes.
+    dimension ({"charts", "lists"} or int): OSCAR's d, or whose features are counted for it.
+    init_file, init_values: the weights that tuning starts from.
+    required: features among `init_values` that must be there.
+    tune_on ("dev", "train")
+    sentences: so many of them, drawn with the seed.
+    folds: whether sentences of ``train`` are decoded with cross-fitted language models.
+    device ("cpu", "cuda"): for solvers that take one.
+    rounds, patience, result: see `torchtune_smt.runs.rounds.Rounds`.
+    unique ("derivation", "string"): what k-best lists hold once.
+    scales: whether sparse weights keep their ratios, and have one factor.
+    on_dev: ``iterations``, ``patience``, ``interpolation``, ``tolerance`` of rounds on dev.
+    keep_lists: whether k-best lists stay when the run is finished.
+    checkpoint_minutes: a step is saved if the last time was so long ago.
     """
 
     dataset: Dataset
@@ -201,10 +178,7 @@ class Parts:
         That is the model's, or where lists were tuned from a ``moses.ini`` on, the one that it is
         of.
 
-        Returns
-        -------
-        str, optional
-            Why nothing is written, although there is such a decoder.
+        Returns str, optional: why nothing is written, although there is such a decoder.
         """
         if self.model is not None:
             return self.model.export(folder, weights)

@@ -55,11 +55,7 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
 
     Only folders and plain files may be in it: whoever writes to a link writes to another place.
 
-    Parameters
-    ----------
-    folder : path
-    ours : callable, optional
-        Whether something of a name is written here, and not the user's; by default all is.
+    ours: whether something of a name is written here, and not the user's; by default all is.
     """
     for where, folders, files in os.walk(folder):
         if ours is not None and where == str(folder):
@@ -78,10 +74,7 @@ def refuse_links(folder: Path, ours: Callable[[str], bool] | None = None) -> Non
 def recorded_overrides(folder: Path) -> list[str]:
     """Return the overrides that a run recorded, to be shown and compared; none without a record.
 
-    Raises
-    ------
-    InputError
-        The record is damaged.
+    Raises InputError: the record is damaged.
     """
     path = folder / OVERRIDES
     return read_overrides(path) if os.path.lexists(path) else []
@@ -93,10 +86,7 @@ def recorded_data(folder: Path) -> dict[str, Any] | None:
     Where the run was made in another folder than this one, a set whose files have something else
     there is named by those.
 
-    Raises
-    ------
-    InputError
-        The record is damaged, or has a value that is not taken from a folder.
+    Raises InputError: the record is damaged, or has a value that is not taken from a folder.
     """
     found = _configuration(folder)
     return None if found is None else _data(found, folder)
@@ -107,10 +97,7 @@ def lacks_words(folder: Path, split: str) -> bool:
 
     Places in the lists stand then where its translations would.
 
-    Raises
-    ------
-    InputError
-        The record is damaged.
+    Raises InputError: the record is damaged.
     """
     decoder = (_configuration(folder) or {}).get("decoder")
     return isinstance(decoder, dict) and decoder.get(f"{split}_scores") is not None
@@ -119,14 +106,9 @@ def lacks_words(folder: Path, split: str) -> bool:
 class Tuning(NamedTuple):
     """What a run was tuned on.
 
-    Attributes
-    ----------
-    data : dict of str to Any
-        The options of the group ``data``.
-    tune_on : {"dev", "train"}
-    sentences : int, optional
-        So many of them, drawn with the seed.
-    seed : int
+    data: the options of the group ``data``.
+    tune_on ("dev", "train")
+    sentences: so many of them, drawn with the seed.
     """
 
     data: dict[str, Any]
@@ -138,10 +120,7 @@ class Tuning(NamedTuple):
 def recorded_tuning(folder: Path) -> Tuning | None:
     """Return what a finished run was tuned on; None if it did not record it.
 
-    Raises
-    ------
-    InputError
-        As for `recorded_data`.
+    Raises InputError: as for `recorded_data`.
     """
     found = _configuration(folder)
     if found is None:
@@ -216,10 +195,7 @@ def place_of(folder: Path, *, as_recorded: bool = True) -> Path | None:
 
     A run may have been moved together with what is around it: its own place then tells.
 
-    Parameters
-    ----------
-    as_recorded : bool
-        Believe the record where the place of the run does not tell.
+    as_recorded: believe the record where the place of the run does not tell.
     """
     found = of_hydra(folder)
     for name in ("hydra", "runtime"):

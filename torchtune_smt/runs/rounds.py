@@ -33,23 +33,13 @@ class Best:
 class Progress:
     """How far tuning has come, and what has come out.
 
-    Attributes
-    ----------
-    round : int
-        The round under way, from 1.
-    done : int
-        Reports of it so far.
-    sentences : int
-        Sentences tuned on in all rounds.
-    best : Best, optional
-    total : tensor [D then], optional
-        Sum of the weights at the ends of the rounds.
-    stale : int
-        Rounds since the best one, or since the start.
-    records : int
-        Lines that the run's log has so far; whoever writes one keeps count here.
-    last : float
-        Score of the last round.
+    round: the round under way, from 1.
+    done: reports of it so far.
+    sentences: sentences tuned on in all rounds.
+    total (tensor [D then]): sum of the weights at the ends of the rounds.
+    stale: rounds since the best one, or since the start.
+    records: lines that the run's log has so far; whoever writes one keeps count here.
+    last: score of the last round.
     """
 
     round: int = 1
@@ -64,10 +54,7 @@ class Progress:
     def note_start(self, score: float, weights: torch.Tensor) -> None:
         """Note the score of the weights before the first round: no worse ones are the best.
 
-        Raises
-        ------
-        ValueError
-            The score is not finite.
+        Raises ValueError: the score is not finite.
         """
         _check_score(score, "before the first round")
         self.best = Best(0, score, weights.detach().clone())
@@ -75,10 +62,7 @@ class Progress:
     def compare(self, score: float, weights: torch.Tensor) -> None:
         """Note the score of the round under way, and its weights if they are the best so far.
 
-        Raises
-        ------
-        ValueError
-            The score is not finite.
+        Raises ValueError: the score is not finite.
         """
         _check_score(score, f"of round {self.round}")
         self.last = score
@@ -106,12 +90,8 @@ class Progress:
     def of_state(cls, state_dict: dict[str, Any], dtype: torch.dtype, dimension: int) -> Progress:
         """Return what `state_dict` gave; raise ValueError if it cannot have.
 
-        Parameters
-        ----------
-        dtype : torch.dtype
-            Of weights.
-        dimension : int
-            How many weights there are at most.
+        dtype: of weights.
+        dimension: how many weights there are at most.
         """
         with well_formed():
             best = state_dict["best"]
@@ -157,28 +137,18 @@ def check_ending(kind: type[Tuner] | Tuner, rounds: int, patience: int | None, r
 class Rounds:
     """A run: rounds of a tuner, until there have been enough, or none has been better for long.
 
-    Parameters
-    ----------
-    tuner : Tuner
-    evaluate : callable
-        Returns the score (larger is better) of the weights as they are, alone or with corpus BLEU
-        beside it; asked before the first round, if `Progress.note_start` was not, and after each.
-    rounds : int
-        At most.
-    patience : int, optional
-        Stop after this many rounds without a better score.
-    result : {"best", "last", "average"}
-        Weights of the round with the best score (or the start's, if none is better), of the last
-        one, or, of tuners that have it, the average: `Tuner.averaged`, or the mean of the weights
-        after each round (Simianer et al. 2012, Algorithm 1).
-    name : str
-        What the score is called: that of the metric that is tuned.
-    callbacks : sequence of Callback
-        Asked in this order. Whoever saves comes last.
+    evaluate: returns the score (larger is better) of the weights as they are, alone or with corpus
+        BLEU beside it; asked before the first round, if `Progress.note_start` was not, and after
+        each.
+    rounds: at most.
+    patience: stop after this many rounds without a better score.
+    result ("best", "last", "average"): weights of the round with the best score (or the start's, if
+        none is better), of the last one, or, of tuners that have it, the average: `Tuner.averaged`,
+        or the mean of the weights after each round (Simianer et al. 2012, Algorithm 1).
+    name: what the score is called: that of the metric that is tuned.
+    callbacks: asked in this order. Whoever saves comes last.
 
-    Attributes
-    ----------
-    progress : Progress
+    As attributes:
     """
 
     tuner: Tuner
@@ -218,14 +188,9 @@ class Rounds:
     def run(self) -> Progress:
         """Tune, from where `progress` is, and leave the resulting weights in place.
 
-        Raises
-        ------
-        InputError
-            There is nothing to learn from.
-        DivergenceError
-            A weight is not finite.
-        ValueError
-            It was to end before where `progress` is.
+        Raises InputError: there is nothing to learn from.
+        Raises DivergenceError: a weight is not finite.
+        Raises ValueError: it was to end before where `progress` is.
         """
         self.tuner.show = self._show
         try:
@@ -320,10 +285,7 @@ class Rounds:
     def redo(self, step_dict: dict[str, Any]) -> None:
         """Take the step of which `step_dict` was given.
 
-        Raises
-        ------
-        ValueError
-            It cannot have been given, or not of this step.
+        Raises ValueError: it cannot have been given, or not of this step.
         """
         progress = self.progress
         with well_formed():
@@ -337,10 +299,7 @@ class Rounds:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave.
 
-        Raises
-        ------
-        ValueError
-            It cannot have given that.
+        Raises ValueError: it cannot have given that.
         """
         weights = self.tuner.weights
         with well_formed():

@@ -50,36 +50,19 @@ from torchtune_smt.tuners.sentences import evaluate_by
 class Run:
     """A run of tuning: `prepare`, `tune` and `finish`, in this order.
 
-    Parameters
-    ----------
-    folder : path
-        Gets all that comes out.
-    parts : Parts
-    settings : mapping, optional
-        All options, as they are shown; files that they name are read.
-    fingerprint : mapping of str to str, optional
-        What the result depends on: a run is resumed with the same.
-    hparams : mapping, optional
-        What tells the run from others in TensorBoard's table.
-    callbacks : sequence of Callback
-    record : callable, optional
-        Writes to the folder how the run was configured; told whether a finished run is made longer.
-    make_parts : callable, optional
-        Makes the parts once more, in the workers of an engine.
-    option : str
-        The option that chooses another folder.
+    folder: gets all that comes out.
+    settings: all options, as they are shown; files that they name are read.
+    fingerprint: what the result depends on: a run is resumed with the same.
+    hparams: what tells the run from others in TensorBoard's table.
+    record: writes to the folder how the run was configured; told whether a finished run is made
+        longer.
+    make_parts: makes the parts once more, in the workers of an engine.
+    option: the option that chooses another folder.
 
-    Attributes
-    ----------
-    tuning : Tuning
-    task : Task
-        From `prepare` on, as `rounds`.
-    rounds : Rounds
+    As attributes:
+    task: from `prepare` on, as `rounds`.
 
-    Raises
-    ------
-    InputError
-        The parts do not go together.
+    Raises InputError: the parts do not go together.
     """
 
     task: Task
@@ -120,23 +103,14 @@ class Run:
     ) -> None:
         """Read and build what there is to tune, and score it, or take a stopped run up.
 
-        Parameters
-        ----------
-        resume : bool
-            Go on with the run of the folder.
-        longer : bool
-            It may be finished, and is given more rounds.
-        overwrite : bool
-            Remove a run that the folder has.
-        may_write_model : bool
-            Whether a model that is missing is built.
-        printed : Transcript, optional
-            Written to the folder from now on.
+        resume: go on with the run of the folder.
+        longer: it may be finished, and is given more rounds.
+        overwrite: remove a run that the folder has.
+        may_write_model: whether a model that is missing is built.
+        printed: written to the folder from now on.
 
-        Raises
-        ------
-        InputError
-            A file is bad, or of no use for this run; or the folder is of another one.
+        Raises InputError: a file is bad, or of no use for this run; or the folder is of another
+            one.
         """
         parts, folder = self.parts, self.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,12 +238,8 @@ class Run:
     def tune(self) -> None:
         """Tune, round after round, and leave the resulting weights in place.
 
-        Raises
-        ------
-        InputError
-            There is nothing to learn from, or a file cannot be written.
-        DivergenceError
-            A weight is not finite.
+        Raises InputError: there is nothing to learn from, or a file cannot be written.
+        Raises DivergenceError: a weight is not finite.
         """
         run, task, parts, folder = self.rounds, self.task, self.parts, self.folder
         with ExitStack() as stack:
@@ -301,10 +271,7 @@ class Run:
     def finish(self) -> float:
         """Evaluate the resulting weights and write all down; return the score of dev.
 
-        Raises
-        ------
-        InputError
-            A file cannot be written.
+        Raises InputError: a file cannot be written.
         """
         with self._open:
             return self._finish()

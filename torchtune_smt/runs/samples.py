@@ -20,14 +20,9 @@ SAMPLES: Final = 5
 class SampleTranslations(Callback):
     """Records how a few sentences of a set are translated after each round.
 
-    Parameters
-    ----------
-    log : RunLog
-        Gets the texts.
-    decoder, weights
-    sentences : Sentences
-        They must be decoded elsewhere, too: nothing new may come into the decoder's vocabularies.
-        `SAMPLES` of them are taken, at equal distances.
+    log: gets the texts.
+    sentences: they must be decoded elsewhere, too: nothing new may come into the decoder's
+        vocabularies. `SAMPLES` of them are taken, at equal distances.
     """
 
     def __init__(

@@ -27,27 +27,15 @@ from torchtune_smt.tuners.start import weights_of_file, weights_of_values
 class Task(NamedTuple):
     """What there is to tune.
 
-    Attributes
-    ----------
-    decoder : Decoder
-    weights : Weights
-        Those that tuning starts from.
-    sets : dict of str to Sentences
-        ``dev`` and perhaps ``test``: what is evaluated.
-    tuning : Sentences
-        What is tuned on.
-    origin : Origin, optional
-        What the weights belong to, as far as anybody can say.
-    lines : list of int
-        The line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
-    total_lines : int
-        How many there are in that file.
-    words : list of str
-        What the decoder's words have behind those that it is made with.
-    model : Model, optional
-        The decoder's.
-    read : tuple of str
-        The sets of the data that were read.
+    weights: those that tuning starts from.
+    sets: ``dev`` and perhaps ``test``: what is evaluated.
+    tuning: what is tuned on.
+    origin: what the weights belong to, as far as anybody can say.
+    lines: the line, from 1, of each sentence of `tuning` in its file; stored lists are counted.
+    total_lines: how many there are in that file.
+    words: what the decoder's words have behind those that it is made with.
+    model: the decoder's.
+    read: the sets of the data that were read.
     """
 
     decoder: Decoder
@@ -171,17 +159,10 @@ def reads_text(parts: Parts) -> bool:
 def open_decoder(parts: Parts, words: Sequence[str], model: Sequence[str]) -> Decoder:
     """Return another decoder like that of a task, without reading the text of the task.
 
-    Parameters
-    ----------
-    words : sequence of str
-        `Task.words`.
-    model : sequence of str
-        `model_digests` of the task.
+    words: `Task.words`.
+    model: `model_digests` of the task.
 
-    Raises
-    ------
-    InputError
-        Its model is another one than the task's.
+    Raises InputError: its model is another one than the task's.
     """
     decoder, own = _open_decoder(parts, _Corpora(parts), compare_bitext=False, may_write=False)
     if model_digests(own) != list(model):
@@ -234,10 +215,7 @@ def _open_decoder(
 class _Corpora:
     """The sets of the data, each read once, when it is asked for.
 
-    Attributes
-    ----------
-    found : dict of str to Corpus
-        Those that were read.
+    found: those that were read.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -288,10 +266,7 @@ def score_of(found: Evaluated) -> Score:
 def evaluate_start(task: Task, metric: BoundMetric | None = None) -> dict[str, Score]:
     """Return the score of each set under the weights that tuning starts from.
 
-    Parameters
-    ----------
-    metric : BoundMetric, optional
-        By which dev is scored, where that is not corpus BLEU, which the other sets have.
+    metric: by which dev is scored, where that is not corpus BLEU, which the other sets have.
 
     Features that only test has come into a vocabulary of its own: those of the sentences that are
     tuned on then have the same ids, and weights the same bits, with any test set or none.

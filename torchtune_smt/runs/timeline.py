@@ -30,10 +30,7 @@ def draw_timeline(run: Run, output: IO[bytes], form: str) -> None:
 
     What of a job was learning stands at the end of its bar, wherever it was done.
 
-    Parameters
-    ----------
-    output : binary file
-    form : {"png", "svg", "pdf"}
+    form ("png", "svg", "pdf")
     """
     worker, begin, seconds = _bars(run)
     learning = np.zeros(seconds.size)

@@ -39,10 +39,7 @@ class Transcript:
         Nothing is written once the run is over: others may have kept the streams, and print
         later, as handlers of logs do, or what is called as the interpreter ends.
 
-        Raises
-        ------
-        InputError
-            The file cannot be written, as on a full disk.
+        Raises InputError: the file cannot be written, as on a full disk.
         """
         if self._is_over:
             return

@@ -26,13 +26,8 @@ from torchtune_smt.parallel.engine import usable_cores
 class Tuned(NamedTuple):
     """A decoder and weights that belong to it.
 
-    Attributes
-    ----------
-    decoder : Decoder
-    weights : FrozenWeights
-    train_index : mapping of int to int
-        By the number of a sentence in the set that was given: its number in the bitext that the
-        model was built from.
+    train_index: by the number of a sentence in the set that was given: its number in the bitext
+        that the model was built from.
     """
 
     decoder: Decoder
@@ -44,24 +39,14 @@ class Tuned(NamedTuple):
 class TunedSystem:
     """What a decoder with tuned weights is opened from.
 
-    Attributes
-    ----------
-    path : str
-        The weights.
-    decoding : Recipe
-        Of the decoder, which is offered ``model``, ``templates`` and ``threads``.
-    dataset : Dataset
-    source : callable
-        Returns the `ModelSource`; asked for a decoder that takes a model.
-    templates, template_options
-        As for `torchtune_smt.runs.parts.Parts`.
-    threads : int, optional
-    folds : bool
-        Whether sentences of the bitext are decoded with cross-fitted language models.
-    may_build : bool
-        Whether a model that is missing is built.
-    names_model, names_decoder, names_data : bool
-        Whether it was said which these are, and not left to a default.
+    path: the weights.
+    decoding: of the decoder, which is offered ``model``, ``templates`` and ``threads``.
+    source: returns the `ModelSource`; asked for a decoder that takes a model.
+    templates, template_options: as for `torchtune_smt.runs.parts.Parts`.
+    folds: whether sentences of the bitext are decoded with cross-fitted language models.
+    may_build: whether a model that is missing is built.
+    names_model, names_decoder, names_data: whether it was said which these are, and not left to a
+        default.
     """
 
     path: str
@@ -83,20 +68,13 @@ class TunedSystem:
         How many weights are of features that the decoder does not have is said: they have no
         effect.
 
-        Parameters
-        ----------
-        more : sequence of RuleTemplate
-            Templates whose features the decoder is to have besides; they have no weight here.
-        train : Corpus, optional
-            A training set that is to be decoded. As in tuning, the model must not have seen those
-            of its sentences that it was built from: with `folds` it has cross-fitted language
+        more: templates whose features the decoder is to have besides; they have no weight here.
+        train: a training set that is to be decoded. As in tuning, the model must not have seen
+            those of its sentences that it was built from: with `folds` it has cross-fitted language
             models.
 
-        Raises
-        ------
-        InputError
-            The weights belong to another model, or nobody says to which; or the training bitext is
-            no longer that of the model.
+        Raises InputError: the weights belong to another model, or nobody says to which; or the
+            training bitext is no longer that of the model.
         """
         named = self._check_named()
         train_index: dict[int, int] = {}
@@ -149,10 +127,7 @@ class TunedSystem:
     def _check_named(self) -> Origin | None:
         """Return what the weights say that they belong to, before any model is opened for them.
 
-        Raises
-        ------
-        InputError
-            They are of k-best lists; or nobody says which model is meant.
+        Raises InputError: they are of k-best lists; or nobody says which model is meant.
         """
         origin = read_origin(self.path)
         of_lists = origin is not None and not origin.is_model

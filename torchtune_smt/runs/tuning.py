@@ -50,17 +50,9 @@ class Tuning:
 
     It is made before anything is read or built: bad options are found then.
 
-    Attributes
-    ----------
-    strategy : Strategy
-    engine : Engine
-    dimension : int, optional
-        OSCAR's d, once it has been counted.
+    dimension: OSCAR's d, once it has been counted.
 
-    Raises
-    ------
-    InputError
-        An option is out of range, or has no effect.
+    Raises InputError: an option is out of range, or has no effect.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -121,12 +113,8 @@ class Tuning:
     def open(self, task: Task, folder: Path, *, resumed: bool) -> Rounds:
         """Return the rounds of tuning, at the start.
 
-        Parameters
-        ----------
-        folder : path
-            The run's own, for lists that have to survive until the run is resumed.
-        resumed : bool
-            Whether the folder has some from before.
+        folder: the run's own, for lists that have to survive until the run is resumed.
+        resumed: whether the folder has some from before.
         """
         parts, takes = self._parts, self._takes
         # Where no gains are asked for, lists have some all the same.

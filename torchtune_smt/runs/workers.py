@@ -27,10 +27,7 @@ _TRIED: Final = 5
 def serve_workers(tuning: Tuning, task: Task, make_parts: Callable[[], Parts]) -> Callback:
     """Tell the engine how workers are opened; return who ends them when the run is over.
 
-    Parameters
-    ----------
-    make_parts : callable
-        Makes the parts of the run once more, in another process; it can be pickled.
+    make_parts: makes the parts of the run once more, in another process; it can be pickled.
     """
     # Kernels that nobody has compiled yet are compiled here, once, and not in each worker.
     dimension = None
@@ -62,19 +59,12 @@ class _EndOfWorkers(Callback):
 class OpenWorker:
     """Opens a worker, in any process. Its sentences come with its tasks.
 
-    Attributes
-    ----------
-    make_parts : callable
-        Makes the parts of the run.
-    dimension : int, optional
-        OSCAR's d, which is known already.
-    words : list of str
-        `Task.words`: they have the same ids in all processes.
-    model : list of str
-        `model_digests` of the run's model.
-    accepted : frozenset of FileIdentity
-        Files that this process has verified. On the same machine they are not read once more, and a
-        worker has in memory what it uses of them.
+    make_parts: makes the parts of the run.
+    dimension: OSCAR's d, which is known already.
+    words: `Task.words`: they have the same ids in all processes.
+    model: `model_digests` of the run's model.
+    accepted: files that this process has verified. On the same machine they are not read once more,
+        and a worker has in memory what it uses of them.
     """
 
     make_parts: Callable[[], Parts]

@@ -23,19 +23,12 @@ class PairSampler(Protocol):
     def sample(self, kbest: KBest, seed: Sequence[int]) -> Int64:
         """Return pairs of hypotheses, the one of larger gain first.
 
-        Parameters
-        ----------
-        kbest : KBest
-            With gains.
-        seed : sequence of int
-            Names the random stream, for example (seed, epoch, sentence): equal seeds give
-            equal pairs, wherever and in whatever order sentences are worked on.
+        kbest: with gains.
+        seed: names the random stream, for example (seed, epoch, sentence): equal seeds give equal
+            pairs, wherever and in whatever order sentences are worked on.
 
-        Returns
-        -------
-        int64 [p, 2]
-            Numbers of hypotheses (better, worse). No pair has equal gains or equal strings;
-            without words, all hypotheses are different ones.
+        Returns int64 [p, 2]: numbers of hypotheses (better, worse). No pair has equal gains or
+            equal strings; without words, all hypotheses are different ones.
 
         Raises ValueError: the list has no gains, or one of them is not finite; or a part of the
         seed is 2^63 or more.
@@ -46,13 +39,8 @@ class PairSampler(Protocol):
 def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]) -> Rows:
     """Return x = H(better) - H(worse) for pairs of some k-best lists, list after list.
 
-    Parameters
-    ----------
-    kbests : iterable of KBest
-        With gains.
-    sampler : PairSampler
-    seed : sequence of int
-        The pairs of a list are drawn with ``(*seed, kbest.index)``.
+    kbests: with gains.
+    seed: the pairs of a list are drawn with ``(*seed, kbest.index)``.
 
     Raises InputError: there is no room for them.
     """
@@ -76,10 +64,7 @@ def pair_rows(kbests: Iterable[KBest], sampler: PairSampler, seed: Sequence[int]
 def sampled_pairs(sampler: PairSampler, kbest: KBest, seed: Sequence[int]) -> Int64:
     """Return the pairs (int64 [p, 2]) that a sampler, perhaps of a user's class, draws from a list.
 
-    Parameters
-    ----------
-    seed : sequence of int
-        They are drawn with ``(*seed, kbest.index)``.
+    seed: they are drawn with ``(*seed, kbest.index)``.
 
     Raises InputError: they are not pairs of numbers of hypotheses.
     """
@@ -107,14 +92,9 @@ def shuffled_gains(kbest: KBest, seed: Sequence[int], n_dense: int = 0) -> KBest
     Dense features go where the gains go: what they say of them, they still do. Hypotheses of equal
     words have one gain, as before, and the dense features of one hypothesis.
 
-    Parameters
-    ----------
-    kbest : KBest
-        With gains.
-    seed : sequence of int
-        They are dealt out with ``(*seed, kbest.index)``.
-    n_dense : int
-        Ids below it are dense features.
+    kbest: with gains.
+    seed: they are dealt out with ``(*seed, kbest.index)``.
+    n_dense: ids below it are dense features.
 
     Raises ValueError: the list has no gains, or one of them is not finite.
     """

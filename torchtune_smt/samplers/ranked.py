@@ -21,10 +21,7 @@ class AllPairs(Checked):
     ties keep their order in the list. Nothing is random. k hypotheses make up to k (k - 1) / 2
     pairs.
 
-    Parameters
-    ----------
-    threshold : float
-        Gains that differ by less make no pair either; in units of the gain.
+    threshold: gains that differ by less make no pair either; in units of the gain.
     """
 
     accepts = accepting(threshold=least(0, infinite=True))
@@ -46,12 +43,8 @@ class Multipartite(Checked):
     HI-MID, HI-LOW and MID-LOW, never inside a level, in the order of `AllPairs`. Fewer than
     three hypotheses make no pairs. Simianer et al. (2012), with 100-best lists.
 
-    Parameters
-    ----------
-    percent : int
-        The share of HI and of LOW, 1..50; each has at most half of the list.
-    threshold : float
-        Gains that differ by less make no pair, nor do equal ones; in units of the gain.
+    percent: the share of HI and of LOW, 1..50; each has at most half of the list.
+    threshold: gains that differ by less make no pair, nor do equal ones; in units of the gain.
     """
 
     accepts = accepting(percent=integer(1, 50), threshold=least(0, infinite=True))

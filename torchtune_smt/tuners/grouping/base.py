@@ -25,19 +25,12 @@ SAME = 0.5
 class Chance:
     """What is random where groups are learnt, and what is to be said of it.
 
-    Attributes
-    ----------
-    otherwise : str
-        Where it falls otherwise: "in another order of the pairs".
-    cause : str
-        What groups then depend on: "the order of the pairs".
-    advice : str
-        What helps.
-    sharing : str, optional
-        What helps where the same features have a group, and other ones share it, if that is
+    otherwise: where it falls otherwise: "in another order of the pairs".
+    cause: what groups then depend on: "the order of the pairs".
+    advice: what helps.
+    sharing: what helps where the same features have a group, and other ones share it, if that is
         something else.
-    pairs : bool
-        It is the pairs: to see what depends on it takes other ones.
+    pairs: it is the pairs: to see what depends on it takes other ones.
     """
 
     otherwise: str
@@ -72,14 +65,9 @@ SAME_SAMPLE: Final = replace(SAMPLE, otherwise="with another seed, which draws t
 class Overlap:
     """What two sets of groups have in common, each from 0 to 1 (Jaccard's index).
 
-    Attributes
-    ----------
-    features : float
-        Of the features that are in a group.
-    together : float
-        Of the pairs of features that are in one group; 1 where neither has any.
-    pairs : int
-        How many such pairs there are, in the one or in the other.
+    features: of the features that are in a group.
+    together: of the pairs of features that are in one group; 1 where neither has any.
+    pairs: how many such pairs there are, in the one or in the other.
     """
 
     features: float
@@ -117,11 +105,8 @@ def lifetime(oscar: Oscar, dimension: int) -> int:
 def fired_last(pairs: Rows, rows: Int64, blocks: Int64) -> float:
     """Return the share of features in groups that fire in some of the pairs; 0 without any.
 
-    Parameters
-    ----------
-    rows : int64 array
-        The pairs.
-    blocks : int64 [D]
+    rows: the pairs.
+    blocks (int64 [D])
     """
     inside = blocks >= 0
     if not inside.any():
@@ -156,14 +141,9 @@ def judged(
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return what is to be said of groups of steps, in sentences, and the numbers for the log.
 
-    Parameters
-    ----------
-    weights : float64 [D]
-        That have the groups.
-    blocks : int64 [D]
-        The groups; see `LearntGroups.blocks`.
-    last : int64 array, optional
-        Pairs that weights were changed by in the last steps, as many as `lifetime` has, where
+    weights (float64 [D]): that have the groups.
+    blocks (int64 [D]): the groups; see `LearntGroups.blocks`.
+    last: pairs that weights were changed by in the last steps, as many as `lifetime` has, where
         OSCAR follows on each step.
     """
     remarks: list[str] = []
@@ -202,13 +182,9 @@ def compared(
 
     Where there are no groups in either, it is nothing.
 
-    Parameters
-    ----------
-    blocks, others : int64 array
-        Of sparse features alone: what was learnt, and what it would be otherwise; see
+    blocks, others: of sparse features alone: what was learnt, and what it would be otherwise; see
         `LearntGroups.blocks`.
-    chance : Chance
-        In which they differ.
+    chance: in which they differ.
     """
     if (blocks < 0).all() and (others < 0).all():
         return (), {}
@@ -243,25 +219,15 @@ TOO_STRONG: Final = (
 class LearntGroups:
     """Groups, and what is to be said of them.
 
-    Attributes
-    ----------
-    blocks : int64 [D]
-        The same number for features that may share a weight, -1 for those in no group; what it has
-        for dense features is not looked at. See `Oscar.groups`.
-    dimension : int
-        OSCAR's d.
-    text : str
-        How they were found, in some words.
-    remarks : tuple of str
-        What the user ought to know, a sentence each.
-    numbers : dict of str to float
-        What the log is to have.
-    boundary : int64 array
-        Ids of features whose group, or whether they have one, is not known for certain.
-    factor : float64 [D], optional
-        What the value of a feature counts for in its group; see `FeatureGroups`.
-    why_none : str
-        Where there are no groups: why, and which options find some.
+    blocks (int64 [D]): the same number for features that may share a weight, -1 for those in no
+        group; what it has for dense features is not looked at. See `Oscar.groups`.
+    dimension: OSCAR's d.
+    text: how they were found, in some words.
+    remarks: what the user ought to know, a sentence each.
+    numbers: what the log is to have.
+    boundary: ids of features whose group, or whether they have one, is not known for certain.
+    factor (float64 [D]): what the value of a feature counts for in its group; see `FeatureGroups`.
+    why_none: where there are no groups: why, and which options find some.
     """
 
     blocks: Int64
@@ -278,17 +244,11 @@ class LearntGroups:
 class GroupLearner(Checked, ABC):
     """Learns groups of features from pairs.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        Its `dimension`, where it is given, is d.
+    regularizer: its `dimension`, where it is given, is d.
 
-    Attributes
-    ----------
-    prepares : bool
-        Whether it learns from features that may be scaled or merged (see `PreparedLearning`).
-    takes_not : mapping of str to str
-        Groups and options of a configuration that it makes no use of, with the reasons.
+    As attributes:
+    prepares: whether it learns from features that may be scaled or merged (see `PreparedLearning`).
+    takes_not: groups and options of a configuration that it makes no use of, with the reasons.
     """
 
     prepares: ClassVar[bool] = True
@@ -306,12 +266,8 @@ class GroupLearner(Checked, ABC):
     ) -> Self:
         """Return what learns with the strength that follows from pairs that say nothing, if any.
 
-        Parameters
-        ----------
-        noise : callable
-            Returns such pairs; see `torchtune_smt.minimizer.noise_scale`.
-        start, n_dense, show
-            See `find`.
+        noise: returns such pairs; see `torchtune_smt.minimizer.noise_scale`.
+        start, n_dense, show: see `find`.
         """
         return self
 
@@ -328,12 +284,8 @@ class GroupLearner(Checked, ABC):
 
         For that it is done twice.
 
-        Parameters
-        ----------
-        pairs, start, n_dense, seed, show
-            See `find`.
-        draw : callable, optional
-            Draws other pairs of the same features. Without it groups in which nothing else is
+        pairs, start, n_dense, seed, show: see `find`.
+        draw: draws other pairs of the same features. Without it groups in which nothing else is
             random are not compared with any.
 
         Raises InputError, DivergenceError: see `find`.
@@ -373,18 +325,11 @@ class GroupLearner(Checked, ABC):
     ) -> LearntGroups:
         """Return groups of the features of some pairs.
 
-        Parameters
-        ----------
-        pairs : Rows
-            x = H(better) - H(worse); none has a feature beyond D.
-        start : float64 [D]
-            The weights so far.
-        n_dense : int
-            Ids below it are dense features.
-        seed : sequence of int
-            Names the random streams.
-        show : callable
-            See `Show`.
+        pairs: x = H(better) - H(worse); none has a feature beyond D.
+        start (float64 [D]): the weights so far.
+        n_dense: ids below it are dense features.
+        seed: names the random streams.
+        show: see `Show`.
 
         Raises InputError: there are no pairs; d is smaller than the number of sparse features that
         may get a weight. DivergenceError: a margin is not finite.

@@ -31,17 +31,11 @@ def controlled(
 ) -> Int64:
     """Return groups with something taken from them.
 
-    Parameters
-    ----------
-    blocks : int64 [D]
-        See `LearntGroups`.
-    control : {"none", "single", "shuffled"}
-        ``single``: each feature alone, which leaves the choice of features. ``shuffled``: sizes
-        stay, and which features are in which group is drawn from all sparse features that fire in
-        the pairs, or are in a group.
-    pairs : Rows
-    seed : sequence of int
-        Names the random stream.
+    blocks (int64 [D]): see `LearntGroups`.
+    control ("none", "single", "shuffled"): ``single``: each feature alone, which leaves the choice
+        of features. ``shuffled``: sizes stay, and which features are in which group is drawn from
+        all sparse features that fire in the pairs, or are in a group.
+    seed: names the random stream.
     """
     result = blocks.copy()
     result[:n_dense] = -1
@@ -64,10 +58,7 @@ class RandomPairs(GroupLearner):
     fire on its better side are a group, and those on its worse side; a feature of several pairs is
     in a group of the first one.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        λ1, λ2 and d say how many pairs.
+    regularizer: λ1, λ2 and d say how many pairs.
     """
 
     prepares: ClassVar[bool] = False
@@ -113,16 +104,10 @@ class ClusteredWeights(GroupLearner):
     A plain rival of OSCAR: first weights, then which of them are alike. Logistic loss, one
     random pair a step.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        Of no use here but for its d, which is reported.
-    count : int
-        Clusters of positive weights, and of negative ones, at most.
-    lr, strength : float
-        Of AdaGrad, and of the l1 norm.
-    passes : int
-        Steps, in numbers of pairs.
+    regularizer: of no use here but for its d, which is reported.
+    count: clusters of positive weights, and of negative ones, at most.
+    lr, strength: of AdaGrad, and of the l1 norm.
+    passes: steps, in numbers of pairs.
     """
 
     prepares: ClassVar[bool] = False

@@ -31,15 +31,11 @@ class FeatureGroups:
     afterwards, where f_j is 1 but for features that were learnt from at another scale. Each dense
     feature is a group of its own, with its own number. No group is empty.
 
-    Attributes
-    ----------
-    group : int64 [D]
-        The group of each feature; -1: in none, and with weight 0. Features that came later are in
-        none.
-    n_dense : int
-        Ids below it are dense features.
-    factor : float64 [D], optional
-        f_j, not 0; 1 of dense features, and of those in no group. Without it, all are 1.
+    group (int64 [D]): the group of each feature; -1: in none, and with weight 0. Features that came
+        later are in none.
+    n_dense: ids below it are dense features.
+    factor (float64 [D]): f_j, not 0; 1 of dense features, and of those in no group. Without it, all
+        are 1.
 
     Raises ValueError: a number is missing among those of the groups, or a dense feature is not
     alone; a factor is out of range.
@@ -75,16 +71,11 @@ class FeatureGroups:
     ) -> FeatureGroups:
         """Return the groups of weights that OSCAR has made equal.
 
-        Parameters
-        ----------
-        blocks : int64 [D]
-            Equal for equal weights, -1 for those that are 0 (see `Oscar.groups`); what it has for
-            dense features is not looked at. Groups are numbered in ascending order of it.
-        n_dense : int
-        keep_zeros : bool [D], optional
-            Sparse features without a group that form one more, all together.
-        factor : float64 [D], optional
-            What it has for features in no group is not looked at.
+        blocks (int64 [D]): equal for equal weights, -1 for those that are 0 (see `Oscar.groups`);
+            what it has for dense features is not looked at. Groups are numbered in ascending order
+            of it.
+        keep_zeros (bool [D]): sparse features without a group that form one more, all together.
+        factor (float64 [D]): what it has for features in no group is not looked at.
         """
         group = np.full(blocks.size, -1, np.int64)
         group[:n_dense] = np.arange(n_dense)
@@ -130,14 +121,9 @@ class FeatureGroups:
     def mean(self, weights: Float64) -> Float64:
         """Return the mean weight W_j / f_j of each group.
 
-        Parameters
-        ----------
-        weights : float64 [any number of features]
-            Those that are missing are 0.
+        weights (float64 [any number of features]): those that are missing are 0.
 
-        Returns
-        -------
-        float64 [groups]
+        Returns float64 [groups]
         """
         n = min(weights.size, self.group.size)
         inside = np.flatnonzero(self.group[:n] >= 0)
@@ -161,11 +147,8 @@ class FeatureGroups:
     def unpack(self, weights: Float64, dimension: int) -> Float64:
         """Return the weight of each of `dimension` features from those of the groups.
 
-        Parameters
-        ----------
-        weights : float64 [groups]
-        dimension : int
-            At least the number of features known to the groups.
+        weights (float64 [groups])
+        dimension: at least the number of features known to the groups.
         """
         rename = self.rename(dimension)
         # The last one is for features in no group, whose number is -1.
@@ -184,14 +167,9 @@ def save_groups(
     and size; the features of a group by name. Where groups have factors, that of the feature
     stands before its name.
 
-    Parameters
-    ----------
-    path : path
-        Packed with gzip if it ends in ``.gz``.
-    groups : FeatureGroups
-    weights : float64 [groups]
-    features : Vocabulary
-        Their names.
+    path: packed with gzip if it ends in ``.gz``.
+    weights (float64 [groups])
+    features: their names.
 
     Raises ValueError: a name has a line break. InputError: the folder cannot be written to.
     """

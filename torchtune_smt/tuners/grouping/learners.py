@@ -34,23 +34,13 @@ def group_learner(
 ) -> GroupLearner:
     """Return what learns groups.
 
-    Parameters
-    ----------
-    options : mapping
-        ``learning``, one of `LEARNERS`, ``scaling``, ``merge_identical``, and what these take.
-    oscar : Oscar
-    strength : mapping
-        ``fraction`` and ``noise``, of which a fraction counts first; see `BatchLearning`.
-    algorithm : mapping
-        The options of an optimizer of Algorithm 2: ``regularizer``, ``lr``, ``schedule``.
-    compute : callable
-        Takes the steps of shards; see `torchtune_smt.tuners.grouping.steps`.
-    device : {"cpu", "cuda"}
+    options: ``learning``, one of `LEARNERS`, ``scaling``, ``merge_identical``, and what these take.
+    strength: ``fraction`` and ``noise``, of which a fraction counts first; see `BatchLearning`.
+    algorithm: the options of an optimizer of Algorithm 2: ``regularizer``, ``lr``, ``schedule``.
+    compute: takes the steps of shards; see `torchtune_smt.tuners.grouping.steps`.
+    device ("cpu", "cuda")
 
-    Raises
-    ------
-    InputError
-        An option is out of range.
+    Raises InputError: an option is out of range.
     """
     learner = _learner(options, oscar, strength, algorithm, compute, device)
     if options["scaling"] == "none" and not options["merge_identical"]:

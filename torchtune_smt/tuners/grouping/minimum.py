@@ -64,25 +64,16 @@ class BatchLearning(GroupLearner):
     No random number takes part, and the order of the pairs does not matter, but for features that
     are at the boundary within the accuracy; see `torchtune_smt.minimizer`.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        λ1 and λ2, and d; without a `dimension`, it is the number of sparse features in the pairs.
-    loss : MarginLoss
-    fraction : float, optional
-        λ1 and λ2 are then scaled together to this part of λ_max, from which on no sparse feature
-        has a weight; of each set of pairs anew.
-    noise : float, optional
-        λ1 and λ2 are then scaled together to where no sparse feature has a weight in this share of
-        draws of pairs that say nothing (see `noise_scale`), once for all of d features; without a
-        `dimension`, for all sparse ones. `calibrated` tells where that is.
-    noise_scale : float, optional
-        What `calibrated` has found.
-    accuracy : Accuracy
-    device : {"cpu", "cuda"}
-        Where passes over all pairs are made; see `Minimizer`.
-    path : int
-        So many values, log-spaced from λ_max down to the strength that is asked for, each minimum
+    regularizer: λ1 and λ2, and d; without a `dimension`, it is the number of sparse features in the
+        pairs.
+    fraction: λ1 and λ2 are then scaled together to this part of λ_max, from which on no sparse
+        feature has a weight; of each set of pairs anew.
+    noise: λ1 and λ2 are then scaled together to where no sparse feature has a weight in this share
+        of draws of pairs that say nothing (see `noise_scale`), once for all of d features; without
+        a `dimension`, for all sparse ones. `calibrated` tells where that is.
+    noise_scale: what `calibrated` has found.
+    device ("cpu", "cuda"): where passes over all pairs are made; see `Minimizer`.
+    path: so many values, log-spaced from λ_max down to the strength that is asked for, each minimum
         begun at the one before, and a remark on what each leaves; 1: that strength alone.
 
     Raises ValueError: λ1 and λ2 are 0, the fraction is not above 0 and at most 1, noise is not

@@ -23,15 +23,10 @@ SCALINGS: Final = ("none", "rms")
 class PreparedPairs:
     """Pairs of which the sparse features have been made others.
 
-    Attributes
-    ----------
-    pairs : Rows
-        In the same ids; a feature that is one with others has the lowest of their ids.
-    one : int64 [D]
-        The feature that each is one with, itself as a rule.
-    factor : float64 [D]
-        What the value of a feature counts for: W_j = factor_j · v of the one weight v gives the
-        pairs the margins that v gives the prepared ones.
+    pairs: in the same ids; a feature that is one with others has the lowest of their ids.
+    one (int64 [D]): the feature that each is one with, itself as a rule.
+    factor (float64 [D]): what the value of a feature counts for: W_j = factor_j · v of the one
+        weight v gives the pairs the margins that v gives the prepared ones.
     """
 
     pairs: Rows
@@ -50,19 +45,12 @@ def prepared_pairs(
 ) -> PreparedPairs:
     """Prepare pairs.
 
-    Parameters
-    ----------
-    pairs : Rows
-    n_dense : int
-        Features below it stay as they are.
-    dimension : int
-        D.
-    scaling : {"none", "rms"}
-        ``rms``: each sparse feature is divided by the root of the mean of its squares over all
-        pairs.
-    merge_identical : bool
-        Sparse features of the same value in each pair (once scaled) become one, of this value.
-        The factors of m of them are divided by m, so that they have it together.
+    n_dense: features below it stay as they are.
+    dimension: d.
+    scaling ("none", "rms"): ``rms``: each sparse feature is divided by the root of the mean of its
+        squares over all pairs.
+    merge_identical: sparse features of the same value in each pair (once scaled) become one, of
+        this value. The factors of m of them are divided by m, so that they have it together.
     """
     factor = np.ones(dimension)
     if scaling == "rms":
@@ -82,17 +70,11 @@ def prepared_pairs(
 def identical_columns(rows: Rows, first: int, dimension: int, *, multiples: bool = False) -> Int64:
     """Return for each feature the lowest one that has the same value in each row.
 
-    Parameters
-    ----------
-    first : int
-        Features below it, and those that are 0 in each row, are alone.
-    multiples : bool
-        Whether positive multiples of a feature are the same, as they are once all have one size:
-        these have the same values but for rounding.
+    first: features below it, and those that are 0 in each row, are alone.
+    multiples: whether positive multiples of a feature are the same, as they are once all have one
+        size: these have the same values but for rounding.
 
-    Returns
-    -------
-    int64 [dimension]
+    Returns int64 [dimension]
     """
     rows = rows.where((rows.value != 0.0) & (rows.feature >= first))
     order = np.argsort(rows.feature, kind="stable")
@@ -128,13 +110,8 @@ class PreparedLearning(GroupLearner):
     What is learnt is undone: `LearntGroups.factor` says what the value of a feature counts for
     in its group, and features that were one are in one group, or in none.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        In the place of that of `learner`. Its d still counts all features.
-    learner : GroupLearner
-    scaling, merge_identical
-        As for `prepared_pairs`.
+    regularizer: in the place of that of `learner`. Its d still counts all features.
+    scaling, merge_identical: as for `prepared_pairs`.
     """
 
     accepts = accepting(scaling=one_of(*SCALINGS), merge_identical=SWITCH)

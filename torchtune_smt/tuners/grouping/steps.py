@@ -33,16 +33,11 @@ CHUNK = 1 << 19
 class StepLearning(GroupLearner):
     """The options of Algorithm 2's steps.
 
-    Parameters
-    ----------
-    regularizer : Oscar
-        Its `dimension`, where it is given, is d; otherwise d is the number of sparse features that
-        have a place in the first weights.
-    lr : float
-        η0 > 0.
-    schedule : "1/t", "inv_sqrt" or "constant"
-    passes : int
-        n = passes · N steps, N the number of pairs.
+    regularizer: its `dimension`, where it is given, is d; otherwise d is the number of sparse
+        features that have a place in the first weights.
+    lr: η0 > 0.
+    schedule ("1/t", "inv_sqrt" or "constant")
+    passes: n = passes · N steps, N the number of pairs.
     """
 
     takes_not: ClassVar[Mapping[str, str]] = {
@@ -119,22 +114,14 @@ class GroupLearning(StepLearning):
 class Learned:
     """What steps have come to.
 
-    Attributes
-    ----------
-    blocks : int64 [D]
-        The same number for equal weights, -1 for those that are 0 and for dense features; see
-        `Oscar.groups`.
-    weights : float64 [D]
-        Those after the last step.
-    dimension, steps : int
-        d; n.
-    loss : float
-        Mean hinge of the last pass (of the last N steps), each before its step.
-    last : int64 array, optional
-        The pairs with a margin below 1 in the last steps, as many as a weight lives that nothing
+    blocks (int64 [D]): the same number for equal weights, -1 for those that are 0 and for dense
+        features; see `Oscar.groups`.
+    weights (float64 [D]): those after the last step.
+    dimension, steps: d; n.
+    loss: mean hinge of the last pass (of the last N steps), each before its step.
+    last: the pairs with a margin below 1 in the last steps, as many as a weight lives that nothing
         supports (see `lifetime`), or a pass; where OSCAR follows on each step.
-    shards : int
-        0 where the steps were taken one after the other.
+    shards: 0 where the steps were taken one after the other.
     """
 
     blocks: Int64
@@ -159,14 +146,9 @@ def learn_groups(
     One pair a step, drawn uniformly with replacement. Dense features are updated and not
     regularised.
 
-    Parameters
-    ----------
-    start : float64 [D]
-        W^1 of the algorithm; steps count from t = 1 at each call.
-    pairs, n_dense, seed
-        See `GroupLearner.find`.
-    on_steps : callable
-        Told now and then how many steps are done, and of how many.
+    start (float64 [D]): W^1 of the algorithm; steps count from t = 1 at each call.
+    pairs, n_dense, seed: see `GroupLearner.find`.
+    on_steps: told now and then how many steps are done, and of how many.
     """
     check_pairs(len(pairs))
     dimension = oscar_dimension(pairs, start, n_dense, settings.regularizer)
@@ -219,14 +201,9 @@ def given_dimension(regularizer: Oscar, start: Float64, n_dense: int) -> int:
 def count_features(weights: Float64, first: int, found: Integers) -> int:
     """Return the number of features that OSCAR pulls at, 1 at least.
 
-    Parameters
-    ----------
-    weights : float64 [D]
-        Features with a weight count.
-    first : int
-        Features below this id are not regularised.
-    found : int64 or int32 array
-        Ids of features that count, too.
+    weights (float64 [D]): features with a weight count.
+    first: features below this id are not regularised.
+    found: ids of features that count, too.
     """
     known = weights != 0
     known[found] = True
@@ -237,12 +214,9 @@ def count_features(weights: Float64, first: int, found: Integers) -> int:
 class ShardSteps:
     """A pass over a shard of the pairs, which can be taken anywhere.
 
-    Attributes
-    ----------
-    pairs, start : Rows, float64 [features of the shard]
-        Features, and their weights so far, are numbered from 0 for this shard.
-    before : int
-        Steps that the shard has taken.
+    pairs, start (Rows, float64 [features of the shard]): features, and their weights so far, are
+        numbered from 0 for this shard.
+    before: steps that the shard has taken.
     """
 
     pairs: Rows
@@ -298,14 +272,9 @@ class MixedLearning(StepLearning):
     steps of a shard together. The result depends on the number of shards, and not on where they
     are computed.
 
-    Parameters
-    ----------
-    regularizer, lr, schedule, passes
-        See `StepLearning`; t counts the steps of a shard.
-    shards : int
-        Each pair is in one; there are no more than pairs.
-    compute : callable
-        See `Compute`.
+    regularizer, lr, schedule, passes: see `StepLearning`; t counts the steps of a shard.
+    shards: each pair is in one; there are no more than pairs.
+    compute: see `Compute`.
     """
 
     accepts = accepting(shards=integer(1))
@@ -337,12 +306,8 @@ class MixedLearning(StepLearning):
 class Shard(NamedTuple):
     """Some of the pairs.
 
-    Attributes
-    ----------
-    features : int64 array
-        Those that fire in them, ascending.
-    pairs : Rows
-        Features are places in `features`.
+    features: those that fire in them, ascending.
+    pairs: features are places in `features`.
     """
 
     features: Int64
@@ -366,12 +331,8 @@ def learn_mixed(
 ) -> Learned:
     """Learn groups from shards of pairs, with d in the regulariser of `options`.
 
-    Parameters
-    ----------
-    start, n_dense, seed
-        See `GroupLearner.find`.
-    on_pass : callable
-        Told how many passes are done.
+    start, n_dense, seed: see `GroupLearner.find`.
+    on_pass: told how many passes are done.
     """
     dimension = options.regularizer.dimension
     assert dimension is not None

@@ -87,11 +87,7 @@ class SolverOfGroups(ABC):
 class GroupedSolver(SolverOfGroups):
     """Finds one weight for each of some groups of features.
 
-    Parameters
-    ----------
-    solver : Solver
-    groups : FeatureGroups
-        Features in none of them get weight 0.
+    groups: features in none of them get weight 0.
     """
 
     groups: FeatureGroups
@@ -108,11 +104,7 @@ class ScaleSolver(SolverOfGroups):
     To the solver, Σ_j w_j H_j over sparse features is one feature, whose weight is 1 at the start
     of each iteration.
 
-    Parameters
-    ----------
-    solver : Solver
-    n_dense : int
-        Ids below it are dense features.
+    n_dense: ids below it are dense features.
     """
 
     n_dense: int
@@ -140,31 +132,21 @@ class GroupingTuner(Tuner):
     starts at the mean of W^i in each group. W^{i+1} has for each feature the weight of its group.
     Lists of dev are accumulated over all iterations, with single features.
 
-    Parameters
-    ----------
-    train : Collector
-        Of the training sentences.
-    dev : Rounds
-        Of a `BatchTuner`, with lists of dev, the same weights, and a solver that finds the weights
+    train: of the training sentences.
+    dev: of a `BatchTuner`, with lists of dev, the same weights, and a solver that finds the weights
         of groups (PRO in the paper): its run on dev, whose score is `BatchTuner.score`, and whose
         result is the best, its start among them.
-    sampler : PairSampler
-        Chooses the pairs that groups are learnt from.
-    learning : GroupLearner
-        `GroupLearning`, as published, or another one. Without a dimension of its own, d is the
-        number of sparse features that occur in the lists of the training sentences, or have a
+    sampler: chooses the pairs that groups are learnt from.
+    learning: `GroupLearning`, as published, or another one. Without a dimension of its own, d is
+        the number of sparse features that occur in the lists of the training sentences, or have a
         weight.
-    zero_group : {"drop", "keep"}
-        Features that occur in the lists, and to which OSCAR gave weight 0: in no group, as in the
-        paper, or one more group, all together.
-    control : {"none", "single", "shuffled"}
-        What is taken from the groups, to see whether it matters; see `controlled`.
-    seed : int
+    zero_group ("drop", "keep"): features that occur in the lists, and to which OSCAR gave weight 0:
+        in no group, as in the paper, or one more group, all together.
+    control ("none", "single", "shuffled"): what is taken from the groups, to see whether it
+        matters; see `controlled`.
 
-    Attributes
-    ----------
-    groups : FeatureGroups, optional
-        Those of the last iteration that is over.
+    As attributes:
+    groups: those of the last iteration that is over.
     """
 
     advice = "another regularizer.lambda2, more sentences, longer lists or tuner=pro"
