@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -49,26 +51,18 @@ class Rows:
 
         Raises ValueError: a name is no string, or a value no finite number; says of which row.
         """
-        names: list[str] = []
-        values: list[float] = []
-        lengths = []
         for number, row in enumerate(rows):
-            if not isinstance(row, Mapping):
+            if type(row) is not dict and not isinstance(row, Mapping):
                 raise ValueError(f"row {number}: features must be a dict of names and values")
-            for name, value in row.items():
-                if not isinstance(name, str):
-                    raise ValueError(f"row {number}: {name!r} is no name of a feature, a string")
-                try:
-                    finite = bool(np.isfinite(value)) and np.ndim(value) == 0
-                except TypeError:
-                    finite = False
-                if not finite:
-                    raise ValueError(f"row {number}: {name} is {value!r}, no finite number")
-            kept = {name: float(value) for name, value in row.items() if value != 0}
-            names += kept
-            values += kept.values()
-            lengths.append(len(kept))
-        return cls(offsets(lengths), features.intern(names), np.array(values, np.float64)).sorted()
+        names = [name for row in rows for name in row]
+        values = _finite(rows)
+        kept = values != 0
+        begin = offsets(kept.view(np.int8))[offsets([len(row) for row in rows])]
+        used = list(compress(names, kept.tolist()))
+        distinct = list(dict.fromkeys(used))
+        ids = dict(zip(distinct, features.intern(distinct).tolist(), strict=True))
+        feature = np.fromiter(map(ids.__getitem__, used), np.int32, len(used))
+        return cls(begin, feature, values[kept]).sorted()
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
@@ -259,6 +253,29 @@ class _Growing(Generic[T]):
         """Return the array, which may not be appended to any longer."""
         self._room.resize(self._size, refcheck=False)
         return self._room
+
+
+def _finite(rows: Sequence[Mapping[str, float]]) -> Float64:
+    """Return the values of all rows; ValueError is raised as `Rows.of_dicts` says."""
+    names = [name for row in rows for name in row]
+    values = [value for row in rows for value in row.values()]
+    # A text would be read as a number.
+    if set(map(type, names)) <= {str} and set(map(type, values)) <= {float, int, np.float64}:
+        with suppress(OverflowError):
+            result: Float64 = np.array(values, np.float64)
+            if np.isfinite(result).all():
+                return result
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            if not isinstance(name, str):
+                raise ValueError(f"row {number}: {name!r} is no name of a feature, a string")
+            try:
+                finite = bool(np.isfinite(value)) and np.ndim(value) == 0
+            except TypeError:
+                finite = False
+            if not finite:
+                raise ValueError(f"row {number}: {name} is {value!r}, no finite number")
+    return np.array([float(value) for value in values], np.float64)
 
 
 def mark(found: Bool, ids: Int32) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
@@ -11,7 +12,6 @@ import numpy as np
 from torchtune_smt.core.arrays import Float64, Int32, Int64
 from torchtune_smt.core.offsets import are_offsets, joined_offsets, offsets, places_of, runs
 from torchtune_smt.core.rows import Rows
-from torchtune_smt.core.text import split_words
 from torchtune_smt.core.vocabulary import Vocabulary
 from torchtune_smt.kbest import lists_kernels as kernels
 
@@ -59,6 +59,8 @@ class Hypotheses:
         Hypothesis h is ``tokens[token_begin[h]:token_begin[h + 1]]``, in ids of `words`. Hypotheses
         without tokens are all different ones.
     words : Vocabulary, optional
+    ids : Vocabulary, optional
+        What files call the sentences: that with number `index` is ``ids[index]``.
     """
 
     rows: Rows
@@ -70,6 +72,7 @@ class Hypotheses:
     token_begin: Int64 | None = None
     tokens: Int32 | None = None
     words: Vocabulary | None = None
+    ids: Vocabulary | None = None
 
     def strings(self) -> tuple[Int64, Int32]:
         """Return `token_begin` and `tokens`; raise ValueError where there are no words."""
@@ -129,7 +132,7 @@ class Hypotheses:
     def _between(self, first: int, last: int) -> dict[str, Any]:
         """Return the fields of the hypotheses ``first .. last - 1``, sharing memory."""
         found: dict[str, Any] = {"rows": self.rows.between(first, last)}
-        found |= {"features": self.features, "words": self.words}
+        found |= {"features": self.features, "words": self.words, "ids": self.ids}
         found |= self._columns(slice(first, last))
         if self.tokens is not None and self.token_begin is not None:
             begin = self.token_begin[first : last + 1]
@@ -143,6 +146,7 @@ class Hypotheses:
         return {name: None if c is None else c[numbers] for name, c in columns.items()}
 
 
+_BLANK: Final = np.isin(np.arange(256), list(b" \t\n\r"))
 _COLUMNS: Final = ("score", "gain", "statistics", "entry")
 
 
@@ -282,8 +286,8 @@ class KBestLists(Hypotheses):
             for what, lists in (("score", scores), ("gain", gains))
         }
         begin = offsets([len(strings) for strings in hypotheses])
-        split = [split_words(text) for strings in hypotheses for text in strings]
-        rows = [row for one in features for row in one] if features else [{}] * len(split)
+        texts = [text for strings in hypotheses for text in strings]
+        rows = [row for one in features for row in one] if features else [{}] * len(texts)
         result = cls(
             index=np.arange(len(hypotheses)) if index is None else np.array(index, np.int64),
             begin=begin,
@@ -291,12 +295,151 @@ class KBestLists(Hypotheses):
             features=names,
             score=numbers["score"],
             gain=numbers["gain"],
-            token_begin=offsets([len(sentence) for sentence in split]),
-            tokens=words.intern([word for sentence in split for word in sentence]),
-            words=words,
+            **tokens_of(texts, words),
         )
         result.check()
         return replace(result, entry=result.entries())
+
+    @classmethod
+    def of_arrays(
+        cls,
+        begin: Sequence[int] | Int64,
+        values: Any,
+        columns: Sequence[str],
+        *,
+        texts: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        score: Float64 | None = None,
+        gain: Float64 | None = None,
+        words: Vocabulary | None = None,
+        names: Vocabulary | None = None,
+    ) -> KBestLists:
+        """Return the lists that arrays hold: sentence s is number s, and has number s of `ids`.
+
+        Raises ValueError: shapes do not fit, a number is not finite, a name or id is there twice;
+        says where.
+
+        Parameters
+        ----------
+        begin : int [S + 1]
+            Hypotheses of list s are ``begin[s] .. begin[s + 1] - 1``.
+        values : float [n, D], or a matrix in SciPy's CSR form
+            Of D features; zeros are left out.
+        columns : sequence of str [D]
+            Their names.
+        texts : sequence of str [n], optional
+            The hypotheses, with blanks between the words.
+        ids : sequence of str [S], optional
+        score, gain : float [n], optional
+        words, names : Vocabulary, optional
+            Words and names of features; those that are new are added.
+        """
+        begin = np.asarray(begin, np.int64)
+        words = Vocabulary() if words is None else words
+        names = Vocabulary() if names is None else names
+        sparse = all(hasattr(values, name) for name in ("indptr", "indices", "data"))
+        values = values if sparse else np.asarray(values, np.float64)
+        n, size = int(begin[-1]) if begin.size else 0, max(begin.size - 1, 0)
+        if values.shape != (n, len(columns)):
+            raise ValueError(
+                f"values are {list(values.shape)}, and there are {n} hypotheses (`begin` ends so) "
+                f"and {len(columns)} columns"
+            )
+        for what, given, wanted in (("texts", texts, n), ("ids", ids, size)):
+            if given is not None and len(given) != wanted:
+                raise ValueError(f"there are {len(given)} {what}, and {wanted} are needed")
+        for what, strings in (("column", columns), ("id", ids or ())):
+            if len(set(strings)) < len(strings):
+                twice = next(name for name, count in Counter(strings).items() if count > 1)
+                raise ValueError(f"the {what} {twice!r} is there twice")
+        column = names.intern(columns)
+        if sparse:
+            rows = Rows(
+                np.array(values.indptr, np.int64),
+                column[values.indices],
+                np.array(values.data, np.float64),
+            )
+        else:
+            bad = np.argwhere(~np.isfinite(values))
+            if bad.size:
+                h, d = bad[0].tolist()
+                raise ValueError(f"hypothesis {h}: {columns[d]} is {values[h, d]}, not finite")
+            there = values != 0
+            rows = Rows(
+                offsets(there.sum(axis=1)),
+                np.broadcast_to(column, values.shape)[there],
+                values[there],
+            )
+        result = cls(
+            index=np.arange(size),
+            begin=begin,
+            rows=rows.where(rows.value != 0).sorted(),
+            features=names,
+            score=None if score is None else np.asarray(score, np.float64),
+            gain=None if gain is None else np.asarray(gain, np.float64),
+            ids=None if ids is None else Vocabulary(ids),
+            **({} if texts is None else tokens_of(texts, words)),
+        )
+        result.check()
+        return replace(result, entry=result.entries())
+
+    @classmethod
+    def of_records(
+        cls,
+        records: Sequence[Mapping[str, Any]],
+        *,
+        words: Vocabulary | None = None,
+        names: Vocabulary | None = None,
+    ) -> KBestLists:
+        """Return the lists of records, as JSON lines have them.
+
+        A record is ``{"id": "utt1", "hypotheses": [{"text": "a b", "features": {"lm": -3.2}}]}``. A
+        hypothesis may have a ``score``. Without ids, the number of the record is its id, from 0; a
+        record without hypotheses counts, and has no list. What else there is (``source``,
+        ``references``) is not looked at.
+
+        Raises ValueError: a record is none; says which one.
+
+        Parameters
+        ----------
+        records : sequence of dict
+        words, names : Vocabulary, optional
+            Words and names of features; those that are new are added.
+        """
+        ids: list[str] = []
+        found: list[Mapping[str, Any]] = []
+        for number, record in enumerate(records):
+            if not isinstance(record, Mapping):
+                raise ValueError(f"record {number} is no dict")
+            lists = record.get("hypotheses")
+            if not isinstance(lists, Sequence) or not all(isinstance(h, Mapping) for h in lists):
+                raise ValueError(f"record {number}: `hypotheses` must be a list of dicts")
+            for h, hypothesis in enumerate(lists):
+                if not isinstance(hypothesis.get("text"), str):
+                    raise ValueError(f"record {number}, hypothesis {h}: `text` must be a string")
+            ids.append(str(record.get("id", number)))
+            found += lists
+        if len(set(ids)) < len(ids):
+            twice = next(name for name, count in Counter(ids).items() if count > 1)
+            raise ValueError(f"the id {twice!r} is there twice")
+        scores = [hypothesis.get("score") for hypothesis in found]
+        if any(score is None for score in scores) and any(score is not None for score in scores):
+            raise ValueError("some hypotheses have a score, and some have none")
+        names = Vocabulary() if names is None else names
+        words = Vocabulary() if words is None else words
+        begin = offsets([len(record["hypotheses"]) for record in records])
+        result = cls(
+            index=np.arange(len(ids)),
+            begin=begin,
+            rows=Rows.of_dicts([hypothesis.get("features", {}) for hypothesis in found], names),
+            features=names,
+            score=np.array(scores, np.float64) if scores and scores[0] is not None else None,
+            ids=Vocabulary(ids),
+            **tokens_of([hypothesis["text"] for hypothesis in found], words),
+        )
+        result.check()
+        result = replace(result, entry=result.entries())
+        return result.some(np.flatnonzero(np.diff(begin)))
 
     def __len__(self) -> int:
         return self.index.size
@@ -393,6 +536,22 @@ class KBestLists(Hypotheses):
         return self.chosen(np.flatnonzero(~copy)) if copy.any() else self
 
 
+def tokens_of(texts: Sequence[str], words: Vocabulary) -> dict[str, Any]:
+    """Return the fields of hypotheses that hold their words; new ones are added to `words`."""
+    encoded = [text.encode("utf-8") for text in texts]
+    bounds = offsets([len(text) + 1 for text in encoded])
+    # A bytearray, since numba compiles anew for arrays that are read-only.
+    buffer = np.frombuffer(bytearray(b"\n").join([b"", *encoded, b""]), np.uint8)
+    blank = _BLANK[buffer]
+    begin = np.flatnonzero(blank[:-1] & ~blank[1:]) + 1
+    end = np.flatnonzero(~blank[:-1] & blank[1:]) + 1
+    return {
+        "token_begin": np.searchsorted(begin, bounds + 1),
+        "tokens": words.intern_spans(buffer, begin, end),
+        "words": words,
+    }
+
+
 def _together(parts: Sequence[Hypotheses]) -> dict[str, Any]:
     """Return the fields of the hypotheses of all parts."""
     found: dict[str, Any] = {"rows": Rows.joined([part.rows for part in parts])}
@@ -402,7 +561,7 @@ def _together(parts: Sequence[Hypotheses]) -> dict[str, Any]:
             continue
         if any(value is None for value in given):
             raise ValueError(f"some lists have {name}, and some have none")
-        if name in ("features", "words"):
+        if name in ("features", "words", "ids"):
             if any(value is not given[0] for value in given):
                 raise ValueError(f"the lists do not share their {name}")
             found[name] = given[0]

@@ -144,7 +144,7 @@ def merged(parts: Sequence[StoredLists], paths: Sequence[Path], *, strict: bool)
     n_sentences = max(part.n_sentences for part in parts)
     if missing := n_sentences - len(lists):
         behind = np.flatnonzero(lists.index != np.arange(len(lists)))
-        if strict and behind.size:
+        if strict and behind.size and lists.ids is None:
             s = int(behind[0])
             of = [
                 path

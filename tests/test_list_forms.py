@@ -1,0 +1,229 @@
+"""Lists in the forms that tools write: each against what its files say, and every damage."""
+
+from __future__ import annotations
+
+import json
+import math
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from torchtune_smt.core.errors import InputError
+from torchtune_smt.kbest.forms import read_lists
+from torchtune_smt.kbest.lists import KBestLists
+
+Plain = list[tuple[str, list[tuple[str, dict[str, float], float | None]]]]
+
+
+def plain(lists: KBestLists) -> Plain:
+    """Lists in plain Python: id, and text, features and score of each hypothesis."""
+    lists.check()
+    assert lists.features is not None
+    found: Plain = []
+    for kbest in lists:
+        assert kbest.features is not None
+        id = str(kbest.index) if kbest.ids is None else kbest.ids[kbest.index]
+        hypotheses = []
+        for h in range(len(kbest)):
+            feature, value = kbest.row(h)
+            score = None if kbest.score is None else float(kbest.score[h])
+            hypotheses.append((kbest.text(h), kbest.features.named(feature, value), score))
+        found.append((id, hypotheses))
+    return found
+
+
+def put(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files; return the folder, or the only one of them at its top."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    tops = {name.split("/")[0] for name in files}
+    return folder / tops.pop() if len(tops) == 1 else folder
+
+
+JSON = """\
+{"id": "u2", "hypotheses": [{"text": "a b", "features": {"lm": -3.5, "w:x": 1}, "score": -1}, \
+{"text": "", "features": {"lm": 0}, "score": -2}]}
+{"id": "u0", "hypotheses": []}
+{"id": "u1", "source": "x", "references": ["c"], "hypotheses": \
+[{"text": "c", "features": {"lm": "tensor(2)"}, "score": 1}]}
+"""
+ESPNET = {
+    "out/output.1/1best_recog/text": "u1 a b\nu2 \n",
+    "out/output.1/1best_recog/score": "u1 tensor(-1.5)\nu2 tensor(-2., device='cuda:0')\n",
+    "out/output.1/1best_recog/scores": 'u1 {"lm": "tensor(-3)", "ctc": -1}\n'
+    'u2 {"ctc": -4, "lm": "tensor(0.)"}\n',
+    "out/output.1/2best_recog/text": "u1 b\n",
+    "out/output.1/2best_recog/score": "u1 tensor(-2.5)\n",
+    "out/output.1/2best_recog/scores": 'u1 {"lm": -5, "ctc": -7}\n',
+    "out/output.2/1best_recog/text": "u0 c\n",
+    "out/output.2/1best_recog/score": "u0 -3\n",
+    "out/output.2/1best_recog/scores": 'u0 {"lm": 1, "ctc": -1}\n',
+}
+
+# For each form: its files, and what they say.
+EXAMPLES: dict[str, tuple[dict[str, str], Plain]] = {
+    "json": (
+        {"list": JSON},
+        [
+            ("u2", [("a b", {"lm": -3.5, "w:x": 1}, -1), ("", {}, -2)]),
+            ("u1", [("c", {"lm": 2}, 1)]),
+        ],
+    ),
+    "espnet": (
+        ESPNET,
+        [
+            ("u1", [("a b", {"lm": -3, "ctc": -1}, -1.5), ("b", {"lm": -5, "ctc": -7}, -2.5)]),
+            ("u2", [("", {"ctc": -4}, -2)]),
+            ("u0", [("c", {"lm": 1, "ctc": -1}, -3)]),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", EXAMPLES)
+def test_a_form_is_recognised_and_read(form: str, tmp_path: Path) -> None:
+    files, expected = EXAMPLES[form]
+    path = put(tmp_path, files)
+    for named in (None, form):
+        assert plain(read_lists(path, named).lists) == expected
+
+
+def test_real_lists_of_espnet(shared: Path, tmp_path: Path) -> None:
+    archive = shared / "data" / "librispeech-nbest" / "test_clean.tar.xz"
+    if not archive.exists():
+        pytest.skip("no lists of a speech recogniser")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    stored = read_lists(tmp_path / "test_clean")
+    lists = stored.lists
+    assert stored.dense_names == ["decoder", "ctc", "lm"] and stored.n_sentences == 2620
+    assert lists.ids is not None and (np.diff(lists.begin) == 30).all()
+    assert all((np.diff(kbest.score) <= 0).all() for kbest in lists)
+    folder = tmp_path / "test_clean" / "logdir" / "output.1" / "7best_recog"
+    texts = dict(line.split(" ", 1) for line in (folder / "text").read_text().splitlines())
+    assert {lists.ids[kbest.index]: kbest.text(6) for kbest in lists} == texts
+
+
+RECORDS = st.lists(
+    st.lists(
+        st.tuples(
+            st.text("aü \t\n", max_size=6),
+            st.dictionaries(st.sampled_from("fgh"), st.integers(-3, 3).map(float), max_size=3),
+        ),
+        max_size=3,
+    ),
+    max_size=4,
+)
+
+
+@given(RECORDS)
+def test_records_arrays_and_strings_are_the_same(drawn: list) -> None:
+    names = ["f", "g", "h"]
+    flat = [entry for one in drawn for entry in one]
+    values = np.array([[row.get(n, 0) for n in names] for _, row in flat]).reshape(len(flat), 3)
+    begin = np.cumsum([0, *map(len, drawn)])
+    ids = [f"u{number}" for number in range(len(drawn))]
+    texts = [text for text, _ in flat]
+    expected = [
+        (
+            id,
+            [
+                (" ".join(text.split()), {n: v for n, v in row.items() if v}, None)
+                for text, row in one
+            ],
+        )
+        for id, one in zip(ids, drawn, strict=True)
+    ]
+    for matrix in (values, csr_matrix(values)):
+        lists = KBestLists.of_arrays(begin, matrix, names, texts=texts, ids=ids)
+        assert plain(lists) == expected
+    records = [
+        {"id": id, "hypotheses": [{"text": text, "features": row} for text, row in one]}
+        for id, one in zip(ids, drawn, strict=True)
+    ]
+    assert plain(KBestLists.of_records(records)) == [(i, one) for i, one in expected if one]
+
+
+def test_shapes_are_checked() -> None:
+    good = {"begin": [0, 2], "values": np.ones((2, 1)), "columns": ["f"]}
+    for change, message in {
+        ("begin", (0, 3)): "values are",
+        ("begin", (1, 2)): "begin",
+        ("columns", ("f", "g")): "2 columns",
+        ("texts", ("a",)): "1 texts, and 2",
+        ("ids", ("a", "b")): "2 ids, and 1",
+        ("score", (1.0,)): "score",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            KBestLists.of_arrays(**good | {change[0]: change[1]})
+    with pytest.raises(ValueError, match="hypothesis 1: f is nan"):
+        KBestLists.of_arrays([0, 2], np.array([[0], [math.nan]]), ["f"])
+    with pytest.raises(ValueError, match="'f' is there twice"):
+        KBestLists.of_arrays([0, 1], np.ones((1, 2)), ["f", "f"])
+    hypothesis = {"text": "a", "features": {"f": 1}}
+    for records, message in (
+        ([3], "record 0"),
+        ([{"id": 1}], "record 0: `hypotheses`"),
+        ([{"hypotheses": [hypothesis, {}]}], "record 0, hypothesis 1: `text`"),
+        ([{"id": 1, "hypotheses": []}] * 2, "'1' is there twice"),
+        ([{"hypotheses": [hypothesis, {**hypothesis, "score": 1}]}], "some .* have a score"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            KBestLists.of_records(records)
+
+
+# For each damage: the form, the file, what is put in the place of what, and the line that the
+# error names with a word of its message.
+DAMAGES = {
+    "breaks off": ("json", "list", '"score": 1}]}\n', "", 3, "cut off"),
+    "no record": ("json", "list", '"hypotheses": []', '"nbest": []', 2, "record"),
+    "NaN": ("json", "list", "-3.5", "NaN", 1, "floor"),
+    "-Infinity": ("json", "list", "-3.5", "-Infinity", 1, "floor"),
+    "other features": ("json", "list", '"lm": 0', '"am": 0', 1, "lacks the feature 'lm'"),
+    "one more": ("json", "list", '"lm": 0', '"lm": 0, "am": 0', 1, "'am'"),
+    "tensor(nan)": (
+        "espnet", "out/output.1/1best_recog/scores", "tensor(-3)", "tensor(nan)", 1, "floor",
+    ),
+    "score nan": (
+        "espnet", "out/output.1/1best_recog/score", "tensor(-2.", "tensor(-inf", 2, "floor",
+    ),
+    "id missing": ("espnet", "out/output.1/1best_recog/score", "u1 tensor(-1.5)\n", "", 1, "'u1'"),
+    "id twice": ("espnet", "out/output.1/1best_recog/text", "u2 \n", "u2 \nu1 x\n", 3, "twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_located(damage: str, tmp_path: Path) -> None:
+    form, name, old, new, line, word = DAMAGES[damage]
+    files = dict(EXAMPLES[form][0])
+    assert old in files[name]
+    files[name] = files[name].replace(old, new, 1)
+    with pytest.raises(InputError, match=word.replace("(", r"\(")) as error:
+        read_lists(put(tmp_path, files), form)
+    assert error.value.line == line and str(tmp_path / name) in str(error.value)
+
+
+def test_a_skipped_hypothesis_leaves_its_sentence(tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": JSON.replace('"tensor(2)"', '"tensor(nan)"')})
+    stored = read_lists(path, on_error="skip")
+    assert [id for id, _ in plain(stored.lists)] == ["u2"] and stored.n_sentences == 3
+    assert stored.skipped == {"hypotheses with a fault": 1, "sentences without a list": 2}
+
+
+def test_a_missing_feature_is_filled_and_the_score_is_one(tmp_path: Path) -> None:
+    path = put(tmp_path, {"list": JSON.replace('{"lm": 0}', "{}")})
+    assert plain(read_lists(path, missing=7).lists)[0][1][1][1] == {"lm": 7}
+    scored = read_lists(put(tmp_path, {"b": JSON}), score=True)
+    assert scored.dense_names == ["lm", "score"]
+    assert plain(scored.lists)[1][1][0][1] == {"lm": 2, "score": 1}
+    only = [{"id": "u", "hypotheses": [{"text": "a", "score": -1}]}]
+    path = put(tmp_path, {"c": "\n".join(map(json.dumps, only))})
+    assert plain(read_lists(path).lists) == [("u", [("a", {"score": -1}, -1)])]
