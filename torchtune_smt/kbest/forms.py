@@ -107,8 +107,8 @@ def read_lists(
     on_error : {"error", "skip"}
         Whether a hypothesis with a fault is an error, or is left out and counted.
     score : bool, optional
-        Whether the score that the list was sorted by is a feature, `SCORE`; by default where there
-        are no other ones.
+        Whether the score that the list was sorted by is a feature, `SCORE`; by default where the
+        first hypothesis has no other one.
     """
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(one) for one in path]
     one_of(*FORMS, *_BARS).or_null().check("form", form)
@@ -196,8 +196,10 @@ def _assembled(
         ids=ids,
         **tokens_of([entry.text or "" for entry in kept], words),
     ).by_sentence()
-    names = list(kept[0].features) if dense is None else list(dense)
-    return StoredLists(lists, names, missing != 0, len(ids), skipped)
+    if dense is None:
+        named = dict.fromkeys(name for entry in kept for name in entry.features)
+        dense = [name for name in named if ":" not in name]
+    return StoredLists(lists, list(dense), missing != 0, len(ids), skipped)
 
 
 def _checked(
@@ -213,7 +215,9 @@ def _checked(
             yield entry
             continue
         features = entry.features
-        if entry.score is not None and (not features if score is None else score):
+        if score is None:
+            score = not features
+        if score and entry.score is not None:
             features = {**features, SCORE: entry.score}
         if wanted is None:
             wanted = {name: None for name in features if ":" not in name}
